@@ -1,0 +1,69 @@
+# Everything a fresh machine needs is Python 3.11 or newer, make and a package index. No root.
+
+UV_SERIES  := 0.13
+UV_VERSION := 0.13.7
+PYTHON     ?= python3
+DEMO       ?= 1
+BIN        := .venv/bin
+
+# The uv on the path if it is of the same series, else one of our own.
+UV := $(if $(filter $(UV_SERIES).%,$(shell uv --version 2>/dev/null)),$(shell command -v uv),.tools/bin/uv)
+ifeq ($(UV),.tools/bin/uv)
+UV_STAMP := .tools/uv-$(UV_VERSION)
+endif
+STAMP := .venv/.synced
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+.PHONY: help setup run test test-all lint format lock bench bench-quick clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv from the lock file (the others do this by themselves)
+
+run: $(STAMP) ## Start frazil with gentle demo traffic (DEMO=0: without)
+	$(BIN)/frazil up $(if $(filter 0,$(DEMO)),--no-demo,--demo)
+
+test: $(STAMP) ## Unit and quick integration tests
+	$(BIN)/pytest -m 'not slow and not go'
+
+test-all: $(STAMP) ## Every test: also the long sweeps and what needs Go
+	$(BIN)/pytest
+
+lint: $(STAMP) ## Style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lock: $(UV_STAMP) ## Bring requirements.lock in line with pyproject.toml
+	$(UV) pip compile pyproject.toml --group dev --universal --generate-hashes --no-annotate --no-header \
+		--python-version 3.11 --quiet -o requirements.lock
+
+bench: $(STAMP) ## The speed table of the README
+	$(BIN)/python -m bench
+
+bench-quick: $(STAMP) ## The same in about two minutes
+	$(BIN)/python -m bench --quick
+
+clean: ## Remove what make and the tools made (never data)
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist build
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pyproject.toml too: it declares the command and the version.
+$(STAMP): requirements.lock pyproject.toml $(UV_STAMP)
+	@test -x $(BIN)/python || $(UV) venv --quiet --python '>=3.11' .venv
+	$(UV) pip sync --quiet --python .venv --require-hashes --compile-bytecode requirements.lock
+	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(UV_STAMP):
+	@$(PYTHON) -m venv .tools || { echo "make: $(PYTHON) cannot make virtual environments; install python3-venv, or uv $(UV_SERIES)" >&2; exit 1; }
+	.tools/bin/python -m pip install --quiet --disable-pip-version-check 'uv==$(UV_VERSION)'
+	@touch $@

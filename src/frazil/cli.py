@@ -1,0 +1,290 @@
+"""The command `frazil`: one function a verb, no logic.
+
+What a verb needs is imported inside it, so that `frazil --help` and shell completion stay fast.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from frazil.errors import FrazilError
+
+if TYPE_CHECKING:
+    from frazil.config import Config
+    from frazil.doctor import Check
+
+Protocol = Literal["grpc", "http"]
+Incident = Literal["errors", "slow", "drop"]
+Compression = Literal["gzip", "none"]
+
+
+class RoleName(StrEnum):
+    """Typer takes no list of a Literal."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+class FrazilGroup(TyperGroup):
+    """Shows frazil's own errors as what they are: something for the user to read, not a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FrazilError as error:
+            _print_error(error)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=FrazilGroup,
+    no_args_is_help=True,
+    # Local variables may hold keys and payloads.
+    pretty_exceptions_show_locals=False,
+    help="An OpenTelemetry lakehouse: OTLP in, Apache Iceberg tables out, SQL over all of it.",
+)
+keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
+app.add_typer(keys_app, name="keys")
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="The configuration. Without it: ./frazil.yaml, if there."),
+    ] = None,
+) -> None:
+    context.obj = config
+
+
+@app.command()
+def up(
+    context: typer.Context,
+    demo: Annotated[
+        bool | None,
+        typer.Option("--demo/--no-demo", help="Send demo traffic; otherwise as demo.enabled says."),
+    ] = None,
+) -> None:
+    """Run everything on this machine."""
+    config = _load(context)
+    if demo is not None:
+        config = config.model_copy(update={"demo": config.demo.model_copy(update={"enabled": demo})})
+    from frazil.log import configure_logging
+    from frazil.up import run
+
+    configure_logging(config.log)
+    raise typer.Exit(run(config, context.obj))
+
+
+@app.command()
+def receive(context: typer.Context) -> None:
+    """Run the OTLP receiver alone."""
+    from frazil.log import configure_logging
+    from frazil.receive.supervise import run
+
+    config = _load(context)
+    configure_logging(config.log)
+    raise typer.Exit(run(config))
+
+
+@app.command()
+def demo(
+    context: typer.Context,
+    endpoint: Annotated[
+        str | None, typer.Option(help="The receiver's URL. Without it: where the configuration listens.")
+    ] = None,
+    protocol: Annotated[Protocol, typer.Option(help="How to send.")] = "grpc",
+    rate: Annotated[
+        float, typer.Option("--rate", "--traces-per-second", "-r", help="Traces a second.")
+    ] = 5.0,
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            "--duration",
+            "-d",
+            help="How long, such as 30s or 5m. Without it: until stopped.",
+        ),
+    ] = None,
+    incident: Annotated[
+        Incident | None, typer.Option(help="A burst of errors, a slow dependency, or a drop in traffic.")
+    ] = None,
+    incident_after: Annotated[str, typer.Option(help="When the incident begins.")] = "20s",
+    incident_length: Annotated[str, typer.Option(help="How long the incident lasts.")] = "60s",
+    api_key: Annotated[str | None, typer.Option(help="The API key to send with.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="The authority (PEM) of the receiver's certificate.")
+    ] = None,
+    compression: Annotated[Compression, typer.Option(help="How to compress.")] = "gzip",
+    seed: Annotated[int | None, typer.Option(help="The same seed sends the same telemetry.")] = None,
+) -> None:
+    """Send believable telemetry from a simulated shop."""
+    from frazil.demo import DemoOptions
+    from frazil.demo.progress import run_with_progress
+
+    totals = run_with_progress(
+        DemoOptions(
+            endpoint=endpoint or _load(context).receive.url(protocol),
+            protocol=protocol,
+            traces_per_second=rate,
+            duration_seconds=None if duration is None else _seconds("--duration", duration),
+            incident=incident,
+            incident_after_seconds=_seconds("--incident-after", incident_after),
+            incident_seconds=_seconds("--incident-length", incident_length),
+            api_key=api_key,
+            ca_file=None if ca_file is None else str(ca_file),
+            compression=compression,
+            seed=seed,
+        )
+    )
+    raise typer.Exit(1 if totals.failed else 0)
+
+
+@app.command()
+def doctor(
+    context: typer.Context,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check this machine and the configuration, and say what to fix."""
+    from frazil.doctor import run_checks
+
+    checks = run_checks(_load(context))
+    if json_output:
+        _print_json([{"name": c.name, "status": c.status, "found": c.found, "fix": c.fix} for c in checks])
+    else:
+        _print_checks(checks)
+    raise typer.Exit(1 if any(check.status == "fail" for check in checks) else 0)
+
+
+@app.command()
+def config(
+    context: typer.Context,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the configuration is valid.")
+    ] = False,
+) -> None:
+    """Print the complete default configuration, commented, to start a frazil.yaml from."""
+    from frazil.config import example_yaml
+
+    if check:
+        _load(context)
+        typer.echo("the configuration is valid")
+    else:
+        typer.echo(example_yaml(), nl=False)
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read the whole write-ahead log, and say what is missing, twice or corrupt."""
+    from frazil.wal.verify import main as verify_main
+
+    raise typer.Exit(verify_main(_load(context), json_output=json_output))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from frazil import __version__
+
+    typer.echo(f"frazil {__version__}")
+
+
+@keys_app.command("new")
+def keys_new(
+    tenant: Annotated[str, typer.Option(help="The tenant that the key reads and writes.")],
+    name: Annotated[
+        str | None, typer.Option(help="What the key is called. Without it: after the tenant.")
+    ] = None,
+    role: Annotated[list[RoleName] | None, typer.Option(help="What it may do; can be repeated.")] = None,
+) -> None:
+    """Make an API key. It is shown once; the configuration keeps only its hash."""
+    from frazil.keys import new_key
+
+    try:
+        key, hash = new_key(tenant)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--tenant") from None
+    _print_key(key, hash, tenant, name or f"{tenant}-key", role or [RoleName.WRITE, RoleName.READ])
+
+
+def _load(context: typer.Context) -> Config:
+    from frazil.config import load_config
+
+    return load_config(context.obj)
+
+
+def _seconds(option: str, text: str) -> float:
+    from frazil.config import parse_seconds
+
+    try:
+        return float(parse_seconds(text))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, such as 30s or 5m", param_hint=option) from None
+
+
+def _print_error(error: FrazilError) -> None:
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        console.print(
+            Panel(Text(str(error)), title="frazil cannot go on", title_align="left", border_style="red")
+        )
+    else:
+        # No frame and no wrapping where nobody looks: the lines stay whole for whatever reads them.
+        typer.echo(f"frazil: error: {error}", err=True)
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_checks(checks: list[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    marks = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for check in checks:
+        mark, style = marks[check.status]
+        found = Text(check.found)
+        if check.fix is not None:
+            found.append(f"\n→ {check.fix}", style=style)
+        table.add_row(Text(mark, style=style), Text(check.name, style="bold"), found)
+    console = Console()
+    console.print(table)
+    fails = sum(check.status == "fail" for check in checks)
+    warns = sum(check.status == "warn" for check in checks)
+    console.print(Text(f"{len(checks)} checks, {fails} to fix, {warns} to know about", style="dim"))
+
+
+def _print_key(key: str, hash: str, tenant: str, name: str, roles: list[RoleName]) -> None:
+    import json
+
+    typer.echo(f"The key, shown only this once. Clients send it as `Authorization: Bearer {key[:3]}…`:\n")
+    typer.echo(f"  {key}\n")
+    typer.echo("Add to frazil.yaml (below auth: keys:, if that is there already):\n")
+    typer.echo("auth:\n  keys:")
+    typer.echo(f"    - name: {json.dumps(name)}")
+    typer.echo(f"      tenant: {json.dumps(tenant)}")
+    typer.echo(f"      hash: {hash}")
+    typer.echo(f"      roles: [{', '.join(sorted(set(roles)))}]")

@@ -1,0 +1,63 @@
+"""Typed, frozen configuration. The only package that reads the configuration file and the environment."""
+
+from frazil.config.example import example_yaml
+from frazil.config.load import load_config
+from frazil.config.model import (
+    ApiKey,
+    AuthConfig,
+    Config,
+    DemoConfig,
+    GrpcConfig,
+    HttpConfig,
+    LimitsConfig,
+    LocalWalConfig,
+    LogConfig,
+    PromotedColumn,
+    RateLimit,
+    RateLimitsConfig,
+    ReceiveConfig,
+    Role,
+    S3WalConfig,
+    TablesConfig,
+    TenantsConfig,
+    TlsConfig,
+    WalConfig,
+)
+from frazil.config.values import (
+    format_bytes,
+    is_loopback,
+    parse_bytes,
+    parse_seconds,
+    split_listen,
+    tenant_id,
+)
+
+__all__ = [
+    "ApiKey",
+    "AuthConfig",
+    "Config",
+    "DemoConfig",
+    "GrpcConfig",
+    "HttpConfig",
+    "LimitsConfig",
+    "LocalWalConfig",
+    "LogConfig",
+    "PromotedColumn",
+    "RateLimit",
+    "RateLimitsConfig",
+    "ReceiveConfig",
+    "Role",
+    "S3WalConfig",
+    "TablesConfig",
+    "TenantsConfig",
+    "TlsConfig",
+    "WalConfig",
+    "example_yaml",
+    "format_bytes",
+    "is_loopback",
+    "load_config",
+    "parse_bytes",
+    "parse_seconds",
+    "split_listen",
+    "tenant_id",
+]

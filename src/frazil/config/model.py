@@ -1,0 +1,468 @@
+"""Everything that can be configured. Frozen; each field says what it does and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from frazil.config.values import (
+    KIB,
+    MIB,
+    Bytes,
+    ColumnName,
+    Count,
+    KeyHash,
+    Listen,
+    Origin,
+    Rate,
+    Seconds,
+    TenantId,
+    UrlPath,
+    bad_value,
+    column_for,
+    is_loopback,
+    split_listen,
+)
+
+Role = Literal["read", "write", "admin"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class LogConfig(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least severe message that is printed. debug costs some lines a request."
+    )
+    format: Literal["auto", "console", "json"] = Field(
+        "auto",
+        description="console is for people, json for machines; auto is console on a terminal, else json.",
+    )
+
+
+class HttpConfig(Section):
+    listen: Listen = Field(
+        "127.0.0.1:4318", description="host:port for OTLP/HTTP. Port 0 takes any free port."
+    )
+    logs_path: UrlPath = Field("/v1/logs", description="The path that logs are posted to.")
+    traces_path: UrlPath = Field("/v1/traces", description="The path that traces are posted to.")
+    metrics_path: UrlPath = Field("/v1/metrics", description="The path that metrics are posted to.")
+    header_timeout_seconds: Seconds = Field(
+        30,
+        gt=0,
+        description="The longest wait for a request's headers. Longer lets slow clients hold connections.",
+    )
+    body_timeout_seconds: Seconds = Field(
+        60,
+        gt=0,
+        description="The longest wait for a body's next bytes; the whole body may take ten times as long. "
+        "Longer lets slow clients hold memory.",
+    )
+    header_bytes_max: Bytes = Field(
+        64 * KIB,
+        ge=4 * KIB,
+        le=1 * MIB,
+        description="The most bytes of headers a request may have. Held in memory for each open connection.",
+    )
+    cors_origins: tuple[Origin, ...] = Field(
+        (),
+        description="Web pages that may send from a browser: exact origins, or * alone for all. Empty: none.",
+        examples=["https://app.example.com"],
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if "*" in self.cors_origins and len(self.cors_origins) > 1:
+            raise bad_value(
+                "has * beside other origins, which * already covers", 'write ["*"] alone', "cors_origins"
+            )
+        paths = (self.logs_path, self.traces_path, self.metrics_path)
+        if len(set(paths)) < len(paths):
+            raise bad_value(
+                "uses one path for two signals", "give logs, traces and metrics a path each", "logs_path"
+            )
+        for key, path in zip(("logs_path", "traces_path", "metrics_path"), paths, strict=True):
+            if path in ("/healthz", "/readyz", "/livez", "/metrics"):
+                raise bad_value(f"is {path}, which frazil itself answers", f"for example /v1{path}", key)
+        return self
+
+
+class GrpcConfig(Section):
+    enabled: bool = Field(True, description="Whether OTLP/gRPC is served. Off saves a server in each worker.")
+    listen: Listen = Field(
+        "127.0.0.1:4317", description="host:port for OTLP/gRPC. Port 0 takes any free port."
+    )
+    keepalive_min_interval_seconds: Seconds = Field(
+        10,
+        gt=0,
+        description="Clients that ping more often than this are disconnected. Lower costs wake-ups.",
+    )
+
+
+class TlsConfig(Section):
+    cert_file: Path = Field(
+        description="The server's certificate chain (PEM), leaf first.", examples=["/etc/frazil/tls.crt"]
+    )
+    key_file: Path = Field(
+        description="The certificate's private key (PEM, without a password).",
+        examples=["/etc/frazil/tls.key"],
+    )
+    client_ca_file: Path | None = Field(
+        None,
+        description="Authorities (PEM) of client certificates. Set: every client must present one (mTLS).",
+        examples=["/etc/frazil/clients-ca.crt"],
+    )
+    reload_interval_seconds: Seconds = Field(
+        30,
+        gt=0,
+        description="How often renewed files are looked for; new connections use them. Costs a stat each.",
+    )
+
+
+class LimitsConfig(Section):
+    request_bytes_max: Bytes = Field(
+        64 * MIB,
+        ge=1 * KIB,
+        le=1024 * MIB,
+        description="The largest request, after decompression. Decoding it holds several times that memory.",
+    )
+    in_flight_bytes_max: Bytes = Field(
+        128 * MIB,
+        ge=1 * KIB,
+        description="Bytes of requests received and not yet durable, in each worker. Over it, clients are "
+        "told to retry. This bounds memory.",
+    )
+    requests_in_flight_max: Count = Field(
+        4096,
+        ge=1,
+        description="Requests received and not yet durable, in each worker. Over it, clients must retry.",
+    )
+    records_per_request_max: Count = Field(
+        1_000_000, ge=1, description="The most log records, spans or data points in one request."
+    )
+    nesting_depth_max: Count = Field(
+        64, ge=1, le=90, description="How deep lists and maps may be nested in an attribute's value."
+    )
+    admission_wait_seconds: Seconds = Field(
+        5,
+        ge=0,
+        description="How long a request may wait for room before it is told to retry. Longer smooths bursts, "
+        "and holds connections.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.in_flight_bytes_max < self.request_bytes_max:
+            raise bad_value(
+                "is less than request_bytes_max, so the largest allowed request could never get in",
+                "raise in_flight_bytes_max or lower request_bytes_max",
+                "in_flight_bytes_max",
+            )
+        return self
+
+
+class ReceiveConfig(Section):
+    workers: Count = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Receiver processes. Each has WAL streams of its own and can fill a core; each "
+        "holds memory up to what limits allow.",
+    )
+    allow_anonymous: bool = Field(
+        False,
+        description="Accept data without an API key from other machines too. Whoever can reach the port can "
+        "then write.",
+    )
+    http: HttpConfig = Field(default_factory=HttpConfig, description="OTLP over HTTP.")
+    grpc: GrpcConfig = Field(default_factory=GrpcConfig, description="OTLP over gRPC.")
+    tls: TlsConfig | None = Field(
+        None, description="TLS on both listeners. Absent: plain text. Costs CPU for each byte and connection."
+    )
+    limits: LimitsConfig = Field(
+        default_factory=LimitsConfig, description="Bounds; what is over them is refused with a reason."
+    )
+    shutdown_grace_seconds: Seconds = Field(
+        10, ge=0, description="How long a stopping receiver waits for requests in flight to become durable."
+    )
+
+    def url(self, protocol: Literal["http", "grpc"]) -> str:
+        """Where a client on this machine sends to."""
+        host, port = split_listen(self.http.listen if protocol == "http" else self.grpc.listen)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class ApiKey(Section):
+    name: str = Field(
+        min_length=1,
+        max_length=128,
+        description="What the key is called in logs and metrics.",
+        examples=["shop-collector"],
+    )
+    tenant: TenantId = Field(description="The tenant that the key reads and writes.", examples=["shop"])
+    hash: KeyHash = Field(
+        description="sha256 of the key, as `frazil keys new` prints it. The key itself is stored nowhere.",
+        examples=["sha256:" + "0" * 64],
+    )
+    roles: frozenset[Role] = Field(
+        frozenset({"write", "read"}),
+        min_length=1,
+        description="write sends telemetry, read queries it, admin changes things.",
+    )
+
+
+class AuthConfig(Section):
+    keys: tuple[ApiKey, ...] = Field(
+        (),
+        description="API keys (`frazil keys new`). Empty: none is asked for, and all data belongs to "
+        "tenants.default.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for what in ("name", "hash"):
+            values = [getattr(key, what) for key in self.keys]
+            if len(set(values)) < len(values):
+                raise bad_value(
+                    f"has two keys with one {what}", f"each key needs a {what} of its own", "keys"
+                )
+        return self
+
+
+class RateLimit(Section):
+    bytes_per_second: Bytes = Field(
+        ge=1, description="Bytes of requests (decompressed) a second, in each worker.", examples=["10MiB"]
+    )
+    burst_bytes: Bytes | None = Field(
+        None, ge=1, description="How much may come at once after a pause. Absent: one second's worth."
+    )
+    requests_per_second: Rate | None = Field(
+        None, gt=0, description="Requests a second, in each worker. Absent: any number."
+    )
+
+    @property
+    def burst(self) -> int:
+        """`burst_bytes`, or one second's worth."""
+        return self.bytes_per_second if self.burst_bytes is None else self.burst_bytes
+
+
+class RateLimitsConfig(Section):
+    default: RateLimit | None = Field(
+        None, description="For tenants that by_tenant does not name. Absent: no limit."
+    )
+    by_tenant: dict[TenantId, RateLimit] = Field(
+        default_factory=dict,
+        description="Limits of single tenants.",
+        examples=[{"shop": {"bytes_per_second": "10MiB"}}],
+    )
+
+    def of(self, tenant: str) -> RateLimit | None:
+        """The limit of `tenant`, if it has one."""
+        return self.by_tenant.get(tenant, self.default)
+
+
+class TenantsConfig(Section):
+    default: TenantId = Field("default", description="The tenant of every request while auth.keys is empty.")
+    rate_limits: RateLimitsConfig = Field(
+        default_factory=RateLimitsConfig,
+        description="How fast each tenant may send. Over it, clients are told when to retry.",
+    )
+
+
+class LocalWalConfig(Section):
+    path: Path | None = Field(
+        None,
+        description="The folder of segments, on a disk that honours fsync. Absent: wal below data_dir.",
+    )
+    free_bytes_min: Bytes = Field(
+        512 * MIB,
+        ge=0,
+        description="Below this much free disk the receiver refuses (503) rather than fill the disk.",
+    )
+
+
+class S3WalConfig(Section):
+    bucket: str = Field(min_length=1, description="The bucket; it must exist.", examples=["telemetry"])
+    prefix: str = Field("wal", description="What the names of all objects begin with.")
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^/\s]+/?$",
+        description="The address of a store other than AWS.",
+        examples=["https://s3.example.com"],
+    )
+    region: str = Field("us-east-1", min_length=1, description="The bucket's region.")
+    path_style: bool | None = Field(
+        None,
+        description="Whether the bucket goes into the path, not the host. Absent: yes if endpoint is set.",
+    )
+    access_key_id: str | None = Field(None, description="Absent: the credentials of the AWS environment.")
+    secret_access_key: SecretStr | None = Field(
+        None, description="Goes with access_key_id. Better given as FRAZIL_WAL__S3__SECRET_ACCESS_KEY."
+    )
+    allow_http: bool = Field(False, description="Allow an endpoint without TLS.")
+    sse_kms_key_id: str | None = Field(
+        None, description="Encrypt objects with this KMS key. Costs KMS calls."
+    )
+    request_timeout_seconds: Seconds = Field(
+        10, gt=0, description="The longest wait for one request to the store; it is then tried again."
+    )
+
+    @property
+    def uses_path_style(self) -> bool:
+        """`path_style`, or whether an endpoint is set."""
+        return self.endpoint is not None if self.path_style is None else self.path_style
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            given = "access_key_id" if self.access_key_id is not None else "secret_access_key"
+            other = "secret_access_key" if self.access_key_id is not None else "access_key_id"
+            raise bad_value(
+                f"is given without {other}",
+                f"give both, or neither to use the AWS environment's; {other} is missing",
+                given,
+            )
+        if self.endpoint is not None and self.endpoint.startswith("http:") and not self.allow_http:
+            raise bad_value("has no TLS", "use https, or set allow_http: true", "endpoint")
+        return self
+
+
+class WalConfig(Section):
+    type: Literal["local", "s3"] = Field(
+        "local", description="Where requests are made durable: on this machine's disk, or in an object store."
+    )
+    local: LocalWalConfig = Field(default_factory=LocalWalConfig, description="For type local.")
+    s3: S3WalConfig | None = Field(None, description="For type s3. Needs a store with conditional writes.")
+    group_wait_seconds: Seconds | None = Field(
+        None,
+        ge=0,
+        le=60,
+        description="How long the first request of a segment waits for company. Longer means fewer, larger "
+        "segments (on S3 each costs a PUT) and later acks. Absent: 50ms for local, 100ms for s3.",
+    )
+    segment_bytes_max: Bytes = Field(
+        8 * MIB,
+        ge=1 * KIB,
+        le=1024 * MIB,
+        description="Bytes of requests that close a segment before group_wait_seconds is over.",
+    )
+    lanes: Count = Field(
+        1,
+        ge=1,
+        le=16,
+        description="WAL streams per signal and worker. More keep a slow store busy, in smaller segments.",
+    )
+    write_timeout_seconds: Seconds = Field(
+        30,
+        gt=0,
+        description="How long a segment may take to become durable before its requests are told to retry.",
+    )
+    compression_level: Count = Field(
+        1, ge=1, le=9, description="zstd level of segments. Higher means fewer bytes and more CPU."
+    )
+
+    @property
+    def group_wait(self) -> float:
+        """`group_wait_seconds`, or what suits the store."""
+        if self.group_wait_seconds is not None:
+            return self.group_wait_seconds
+        return 0.05 if self.type == "local" else 0.1
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.type == "s3" and self.s3 is None:
+            raise bad_value(
+                "is s3, but there is no section wal.s3", "add `s3: {bucket: NAME}` below wal", "type"
+            )
+        return self
+
+
+class PromotedColumn(Section):
+    attribute: str = Field(
+        min_length=1, description="The attribute that gets a column of its own.", examples=["http.route"]
+    )
+    source: Literal["resource", "record"] = Field("record", description="Whose attributes it is among.")
+    type: Literal["string", "int", "double", "bool"] = Field(
+        "string", description="The column's type. Values of other types stay in the map alone."
+    )
+    column: ColumnName | None = Field(
+        None, description="The column's name. Absent: the attribute in lower case with _ for . and the like."
+    )
+
+    @property
+    def name(self) -> str:
+        """`column`, or the name made from the attribute."""
+        return column_for(self.attribute) if self.column is None else self.column
+
+
+class TablesConfig(Section):
+    promoted: tuple[PromotedColumn, ...] = Field(
+        (),
+        description="Attributes that get columns besides those built in: fast to filter, some bytes a row.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [promoted.name for promoted in self.promoted]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise bad_value(f"names column {twice[0]} twice", "give one of them another `column`", "promoted")
+        return self
+
+
+class DemoConfig(Section):
+    enabled: bool = Field(
+        False, description="Whether `frazil up` sends itself the telemetry of a simulated shop."
+    )
+    traces_per_second: Rate = Field(
+        5, gt=0, le=10_000, description="How many traces, with their logs and metrics. Some KB each."
+    )
+
+
+class Config(Section):
+    """The whole configuration, as `load_config` returns it."""
+
+    data_dir: Path = Field(
+        Path("./frazil-data"),
+        description="Where frazil keeps its files. Relative to the folder that frazil is started in.",
+    )
+    log: LogConfig = Field(default_factory=LogConfig, description="frazil's own log, on standard error.")
+    receive: ReceiveConfig = Field(default_factory=ReceiveConfig, description="How OTLP comes in.")
+    auth: AuthConfig = Field(default_factory=AuthConfig, description="Who may do what.")
+    tenants: TenantsConfig = Field(default_factory=TenantsConfig, description="Whose data it is.")
+    wal: WalConfig = Field(
+        default_factory=WalConfig,
+        description="The write-ahead log: what is in it is durable, and only then acked.",
+    )
+    tables: TablesConfig = Field(default_factory=TablesConfig, description="What the tables look like.")
+    demo: DemoConfig = Field(
+        default_factory=DemoConfig, description="Traffic to look at when there is none yet."
+    )
+
+    @property
+    def wal_dir(self) -> Path:
+        """`wal.local.path`, or `wal` below `data_dir`."""
+        return self.data_dir / "wal" if self.wal.local.path is None else self.wal.local.path
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.auth.keys or self.receive.allow_anonymous:
+            return self
+        listeners = {"receive.http.listen": self.receive.http.listen}
+        if self.receive.grpc.enabled:
+            listeners["receive.grpc.listen"] = self.receive.grpc.listen
+        public = [key for key, listen in listeners.items() if not is_loopback(listen)]
+        if public:
+            others = "".join(f" (and {key})" for key in public[1:])
+            raise bad_value(
+                f"can be reached from other machines{others}, but no API key is configured",
+                "add a key (`frazil keys new --tenant NAME`), listen on 127.0.0.1, "
+                "or set receive.allow_anonymous: true",
+                public[0],
+            )
+        return self

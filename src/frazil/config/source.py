@@ -1,0 +1,274 @@
+"""YAML text and environment variables to one tree of values that remembers where each came from."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from frazil.config.model import Config
+
+ENV_PREFIX = "FRAZIL_"
+ENV_CONFIG = "FRAZIL_CONFIG"
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the configuration."""
+
+    place: str
+    key: str
+    what: str
+    hint: str | None = None
+    order: tuple[int, int, int] = (0, 0, 0)
+
+    def __str__(self) -> str:
+        head = ": ".join(part for part in (self.place, self.key, self.what) if part)
+        return head if self.hint is None else f"{head}\n    {self.hint}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value came from: a variable, or a mark in the file for the key and one for the value."""
+
+    variable: str | None = None
+    key_mark: tuple[int, int] = (0, 0)
+    value_mark: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Tree:
+    """Values as given, the place of each, and what was already found wrong while reading."""
+
+    file: Path | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[Key, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def problem(self, key: Key, what: str, hint: str | None = None, *, at_key: bool = False) -> Problem:
+        """A problem with `key`, at the nearest place known for it."""
+        for length in range(len(key), 0, -1):
+            place = self.places.get(key[:length])
+            if place is None:
+                continue
+            if place.variable is not None:
+                return Problem(place.variable, dotted(key), what, hint, (1, 0, 0))
+            line, column = place.key_mark if at_key or length < len(key) else place.value_mark
+            return Problem(f"{self.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
+        return Problem(str(self.file or "configuration"), dotted(key), what, hint)
+
+
+def dotted(key: Key) -> str:
+    """`('auth', 'keys', 0, 'hash')` to `auth.keys[0].hash`."""
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def variable_for(key: Iterable[str | int]) -> str:
+    """The environment variable of a key."""
+    return ENV_PREFIX + "__".join(str(part).upper() for part in key)
+
+
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation: `Model`, `Model | None`, `tuple[Model, ...]`, `dict[str, Model]`."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation if issubclass(annotation, BaseModel) else None
+    for part in get_args(annotation):
+        if (model := model_of(part)) is not None:
+            return model
+    return None
+
+
+def is_optional(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType) and type(None) in get_args(annotation)
+
+
+def container_of(annotation: Any) -> type | None:
+    """`tuple`, `frozenset` or `dict` if that, or that or None, is what the annotation says."""
+    if is_optional(annotation):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    origin = get_origin(annotation)
+    return origin if origin in (tuple, frozenset, dict) else None
+
+
+def field_at(key: Key) -> FieldInfo | None:
+    """The field that a key stands for. List indices and names in mappings belong to their field."""
+    model: type[BaseModel] | None = Config
+    found: FieldInfo | None = None
+    skip = False
+    for part in key:
+        if skip or isinstance(part, int):
+            skip = False
+            continue
+        found = model.model_fields.get(part) if model is not None else None
+        if found is None:
+            return None
+        model = model_of(found.annotation)
+        skip = container_of(found.annotation) is dict
+    return found
+
+
+def read_yaml(tree: Tree, text: str) -> None:
+    """Fill `tree` from YAML text."""
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return
+        if not isinstance(root, yaml.MappingNode):
+            what = "must be sections with keys, such as `log: {level: debug}`"
+            tree.problems.append(_at_mark(tree, root.start_mark, what))
+            return
+        values = _values(tree, loader, root, (), ())
+        tree.values = values if isinstance(values, dict) else {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = f"not valid YAML: {error.problem or error.context}"
+        if error.context and error.problem:
+            what += f" ({error.context})"
+        tree.problems.append(_at_mark(tree, mark, what, _yaml_hint(text, mark)))
+    except yaml.YAMLError as error:
+        tree.problems.append(Problem(str(tree.file), "", f"not valid YAML: {str(error).splitlines()[0]}"))
+
+
+def _at_mark(tree: Tree, mark: Any, what: str, hint: str | None = None, key: Key = ()) -> Problem:
+    if mark is None:
+        return Problem(str(tree.file), dotted(key), what, hint)
+    line, column = mark.line + 1, mark.column + 1
+    return Problem(f"{tree.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
+
+
+def _yaml_hint(text: str, mark: Any) -> str | None:
+    if mark is None:
+        return None
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "indent with spaces, not tabs"
+    # Only what stands before the colon: the rest of the line may hold a secret.
+    return (
+        f"look at the line of `{line.split(':')[0].strip()}` and the one before it" if line.strip() else None
+    )
+
+
+def _values(tree: Tree, loader: Any, node: Any, key: Key, above: tuple[int, ...]) -> Any:
+    if id(node) in above:
+        raise yaml.composer.ComposerError(None, None, "an alias refers to a part of itself", node.start_mark)
+    above = (*above, id(node))
+    if isinstance(node, yaml.SequenceNode):
+        items = []
+        for index, item in enumerate(node.value):
+            _note(tree, (*key, index), item, item)
+            items.append(_values(tree, loader, item, (*key, index), above))
+        return items
+    if isinstance(node, yaml.MappingNode):
+        _check_twice(tree, node, key)
+        loader.flatten_mapping(node)
+        mapping = {}
+        for name_node, item in node.value:
+            name = str(name_node.value)
+            _note(tree, (*key, name), name_node, item)
+            mapping[name] = _values(tree, loader, item, (*key, name), above)
+        return mapping
+    try:
+        return loader.construct_object(node)
+    except ValueError as error:  # such as a date with a 13th month
+        raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+
+
+def _note(tree: Tree, key: Key, name_node: Any, node: Any) -> None:
+    tree.places[key] = Place(
+        None,
+        (name_node.start_mark.line + 1, name_node.start_mark.column + 1),
+        (node.start_mark.line + 1, node.start_mark.column + 1),
+    )
+
+
+def _check_twice(tree: Tree, node: Any, key: Key) -> None:
+    first: dict[str, int] = {}
+    for name_node, _ in node.value:
+        name = str(name_node.value)
+        if name in first and name != "<<":
+            what = f"given twice, first in line {first[name]}"
+            hint = "keep one of them, or put what they hold together"
+            tree.problems.append(_at_mark(tree, name_node.start_mark, what, hint, (*key, name)))
+        first.setdefault(name, name_node.start_mark.line + 1)
+
+
+def read_environment(tree: Tree, environ: Mapping[str, str]) -> None:
+    """Put the values of FRAZIL_… variables over those of the file."""
+    given = {
+        tuple(name.removeprefix(ENV_PREFIX).lower().split("__")): name
+        for name in environ
+        if name.startswith(ENV_PREFIX) and name != ENV_CONFIG
+    }
+    # Sections before what is in them, so that the more exact variable wins.
+    for key, name in sorted(given.items(), key=lambda pair: (len(pair[0]), pair[0])):
+        found = field_at(key)
+        if found is None:
+            # Left to validation, which knows what to suggest; it must not shadow what the file says.
+            _put(tree, key, environ[name], name)
+            continue
+        if any(_is_container(key[:length]) for length in range(1, len(key))):
+            what = "cannot be set on its own from the environment"
+            hint = f"give the whole of {dotted(key[:-1])} as JSON"
+            tree.problems.append(Problem(name, dotted(key), what, hint, (1, 0, 0)))
+            continue
+        value: Any = environ[name]
+        if is_optional(found.annotation) and value.strip() == "null":
+            value = None
+        elif model_of(found.annotation) is not None or container_of(found.annotation) is not None:
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                hint = f"for example {name}='{_json_example(found)}'"
+                what = f"must be JSON, but {error}"
+                tree.problems.append(Problem(name, dotted(key), what, hint, (1, 0, 0)))
+                continue
+        _put(tree, key, value, name)
+
+
+def _is_container(key: Key) -> bool:
+    found = field_at(key)
+    return found is not None and container_of(found.annotation) is not None
+
+
+def _json_example(found: FieldInfo) -> str:
+    kind = container_of(found.annotation)
+    model = model_of(found.annotation)
+    if found.examples:
+        example = found.examples[0]
+        return json.dumps(example if kind is dict else [example])
+    if model is None:
+        return json.dumps(sorted(found.get_default(call_default_factory=True) or []))
+    item = {
+        name: part.examples[0] if part.examples else str(part.get_default(call_default_factory=True))
+        for name, part in model.model_fields.items()
+        if part.is_required()
+    }
+    return json.dumps([item] if kind is tuple else item)
+
+
+def _put(tree: Tree, key: tuple[str, ...], value: Any, variable: str) -> None:
+    section = tree.values
+    for length, part in enumerate(key[:-1], start=1):
+        inner = section.get(part)
+        if not isinstance(inner, dict):
+            inner = section[part] = {}
+            tree.places[key[:length]] = Place(variable)
+        section = inner
+    section[key[-1]] = value
+    for old in [place for place in tree.places if place[: len(key)] == key]:
+        del tree.places[old]
+    tree.places[key] = Place(variable)

@@ -1,0 +1,178 @@
+"""What can stand on the right of a key: sizes, durations, addresses, names.
+
+Every checker raises `bad_value`, which carries what is wrong and an example of what is right.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic_core import PydanticCustomError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
+}
+_SECONDS_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+_TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_COLUMN = re.compile(r"[a-z_][a-z0-9_]{0,127}\Z")
+_KEY_HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+
+
+def bad_value(what: str, hint: str, key: str | None = None) -> PydanticCustomError:
+    """An error that says `what` is wrong and, as `hint`, what to write. `key`: the key below the model."""
+    return PydanticCustomError("frazil", "{what}", {"what": what, "hint": hint, "key": key})
+
+
+def parse_bytes(value: Any) -> Any:
+    """`8388608` or `'8MiB'` to a number of bytes."""
+    hint = "for example 8388608, 8MiB or 1GiB (MB and GB are powers of 1000)"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _NUMBER_AND_UNIT.match(value) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _SIZE_UNITS:
+        raise bad_value("must be a size", hint)
+    size = float(match[1]) * _SIZE_UNITS[match[2].lower()]
+    if not size.is_integer():
+        raise bad_value("must be a whole number of bytes", hint)
+    return int(size)
+
+
+def format_bytes(size: int) -> str:
+    """The shortest exact text that `parse_bytes` reads back: `'8MiB'`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _SIZE_UNITS[unit.lower()] == 0:
+            return f"{size // _SIZE_UNITS[unit.lower()]}{unit}"
+    return str(size)
+
+
+def parse_seconds(value: Any) -> Any:
+    """`0.05`, `'50ms'`, `'2s'`, `'5m'` or `'1h'` to seconds."""
+    hint = "for example 0.05, 50ms, 2s, 5m or 1h"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        match = _NUMBER_AND_UNIT.match(value) if isinstance(value, str) else None
+        if match is None or match[2] not in _SECONDS_UNITS:
+            raise bad_value("must be a duration", hint)
+        seconds = float(match[1]) * _SECONDS_UNITS[match[2]]
+    if not math.isfinite(seconds):
+        raise bad_value("must be a finite duration", hint)
+    return seconds
+
+
+def _no_bool(value: Any) -> Any:
+    # pydantic takes true for 1, which hides a mistake.
+    if isinstance(value, bool):
+        raise bad_value("must be a number", "true and false are not numbers")
+    return value
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """`'127.0.0.1:4318'` or `'[::1]:4318'` to host and port. ValueError when it is neither."""
+    hint = "for example 127.0.0.1:4318, [::1]:4318, or 0.0.0.0:4318 for every IPv4 interface"
+    host, colon, port_text = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port_text) or int(port_text) > 65535:
+        raise bad_value("must be host:port", hint)
+    if bracketed or ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise bad_value("must be host:port with a valid IPv6 address in brackets", hint) from None
+        if not bracketed:
+            raise bad_value("must have its IPv6 address in brackets", f"write [{host}]:{port_text}")
+    elif not _HOST_NAME.match(host):
+        raise bad_value("must be host:port with a host name or an IP address", hint)
+    return host, int(port_text)
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine can reach the address."""
+    host, _ = split_listen(listen)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def tenant_id(text: str) -> str:
+    """`text` itself if it can name a tenant; ValueError if not. Tenant ids become parts of paths."""
+    if not _TENANT.match(text) or text in (".", ".."):
+        raise bad_value(
+            "must be a tenant id: 1 to 64 of A-Z a-z 0-9 _ . - (and not . or ..)", "for example team-a"
+        )
+    return text
+
+
+def _listen(text: str) -> str:
+    split_listen(text)
+    return text
+
+
+def _url_path(text: str) -> str:
+    if not re.fullmatch(r"/[A-Za-z0-9_.~/-]*[A-Za-z0-9_.~-]", text):
+        raise bad_value("must be a path: it begins with / and has no query", "for example /v1/logs")
+    return text
+
+
+def _origin(text: str) -> str:
+    if text == "*":
+        return text
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.netloc or text != f"{url.scheme}://{url.netloc}":
+        raise bad_value(
+            "must be * or an origin", "for example https://app.example.com (no path, no / at the end)"
+        )
+    return text
+
+
+def _key_hash(text: str) -> str:
+    if not _KEY_HASH.match(text):
+        raise bad_value(
+            "must be sha256: and 64 lower-case hexadecimal digits",
+            "run `frazil keys new --tenant NAME`, which prints the lines to paste",
+        )
+    return text
+
+
+def column_name(text: str) -> str:
+    """`text` itself if it can name a column; ValueError if not."""
+    if not _COLUMN.match(text):
+        raise bad_value(
+            "must be a column name: a-z 0-9 _, not beginning with a digit", "for example http_route"
+        )
+    return text
+
+
+def column_for(attribute: str) -> str:
+    """The column that an attribute is promoted to: `http.route` to `http_route`."""
+    name = re.sub(r"[^a-z0-9_]", "_", attribute.lower())
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+Count = Annotated[int, BeforeValidator(_no_bool)]
+Rate = Annotated[float, BeforeValidator(_no_bool)]
+Listen = Annotated[str, AfterValidator(_listen)]
+UrlPath = Annotated[str, AfterValidator(_url_path)]
+Origin = Annotated[str, AfterValidator(_origin)]
+TenantId = Annotated[str, AfterValidator(tenant_id)]
+KeyHash = Annotated[str, AfterValidator(_key_hash)]
+ColumnName = Annotated[str, AfterValidator(column_name)]

@@ -1,0 +1,129 @@
+"""A lane carries one signal from the simulation to its exporter: a bounded queue and one thread.
+
+The SDK's batch processors are not used: they cannot say how much was sent and how much was lost, and they
+take up to half a minute to end when the receiver is down.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Condition, Thread
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Lane(Generic[T]):
+    """Sends items in batches, in order. Everything offered is counted once, as sent or as failed.
+
+    When the queue is full, the oldest items are dropped, as a real service would rather lose telemetry than
+    wait; or, with `wait_when_full`, the producer waits, which suits a simulation that outruns the clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        export: Callable[[Sequence[T]], bool],
+        *,
+        batch_items_max: int,
+        queue_items_max: int,
+        linger_seconds: float = 1.0,
+        wait_when_full: bool = False,
+        weigh: Callable[[T], int] = lambda _: 1,
+    ) -> None:
+        self._export = export
+        self._batch_items_max = batch_items_max
+        self._queue_items_max = queue_items_max
+        self._linger_seconds = linger_seconds
+        self._wait_when_full = wait_when_full
+        self._weigh = weigh
+        self._queue: deque[T] = deque()
+        self._changed = Condition()
+        self._closing = False
+        self._abandoned = False
+        self._progress = time.monotonic()
+        self.sent = 0
+        self.failed = 0
+        self._thread = Thread(target=self._work, name=f"frazil-demo-{name}", daemon=True)
+        self._thread.start()
+
+    def offer(self, item: T) -> None:
+        with self._changed:
+            while len(self._queue) >= self._queue_items_max and not self._closing:
+                if self._wait_when_full:
+                    self._changed.wait()
+                else:
+                    self.failed += self._weigh(self._queue.popleft())
+            if self._closing:
+                self.failed += self._weigh(item)
+                return
+            self._queue.append(item)
+            if len(self._queue) == self._batch_items_max:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Take no more and send what is there; returns at once."""
+        with self._changed:
+            self._closing = True
+            self._progress = time.monotonic()
+            self._changed.notify_all()
+
+    def drained(self, deadline: float, stall_seconds: float) -> bool:
+        """Wait until a closed lane is empty. False at the deadline, or when nothing was sent for so long."""
+        while self._thread.is_alive():
+            left = min(deadline, self._progress + stall_seconds) - time.monotonic()
+            if left <= 0:
+                return False
+            self._thread.join(left)
+        return True
+
+    def abandon(self) -> None:
+        """Send nothing more after the export that is under way."""
+        with self._changed:
+            self._closing = self._abandoned = True
+            self._changed.notify_all()
+
+    def join(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def count_rest(self) -> None:
+        """Count as failed what is still queued: nobody will send it any more."""
+        with self._changed:
+            self.failed += sum(map(self._weigh, self._queue))
+            self._queue.clear()
+
+    def _work(self) -> None:
+        while batch := self._next_batch():
+            weight = sum(map(self._weigh, batch))
+            try:
+                delivered = self._export(batch)
+            except Exception:
+                # The exporters raise when they are shut down in the middle of an export.
+                delivered = False
+            with self._changed:
+                if delivered:
+                    self.sent += weight
+                    self._progress = time.monotonic()
+                else:
+                    self.failed += weight
+
+    def _next_batch(self) -> list[T]:
+        """The next items, when there are enough or they have waited long enough; none at the end."""
+        with self._changed:
+            linger_until = time.monotonic() + self._linger_seconds
+            while not self._closing and len(self._queue) < self._batch_items_max:
+                left = linger_until - time.monotonic()
+                if left <= 0:
+                    if self._queue:
+                        break
+                    linger_until += self._linger_seconds
+                    continue
+                self._changed.wait(left)
+            if self._abandoned:
+                return []
+            batch = [self._queue.popleft() for _ in range(min(self._batch_items_max, len(self._queue)))]
+            self._changed.notify_all()
+            return batch

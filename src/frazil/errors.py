@@ -1,0 +1,105 @@
+"""Every error that frazil raises on purpose.
+
+    FrazilError
+    ├── Transient              try again later: nothing was lost, nothing was kept
+    │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
+    │   └── StoreUnavailable   the store cannot make data durable now (disk full, network, time-out)
+    └── Permanent              trying again changes nothing
+        ├── ConfigError        the configuration, with file, line and a suggestion
+        ├── RequestInvalid     a request that cannot be decoded
+        ├── RequestTooLarge    a request over a size bound
+        ├── Unauthenticated    no valid API key
+        ├── Forbidden          a valid API key that may not do this
+        ├── StoreUnsafe        a store whose conditional writes do not hold
+        ├── StreamFenced       another writer has taken this stream's next sequence
+        ├── SegmentCorrupt     a WAL segment that does not hold what its writer wrote
+        └── SegmentUnknown     a WAL segment of a format version that this release does not know
+
+Errors carry facts as attributes, and their text says what to do next.
+"""
+
+from __future__ import annotations
+
+
+class FrazilError(Exception):
+    """Root of the tree."""
+
+
+class Transient(FrazilError):
+    """Try again later: nothing was lost, nothing was kept."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Overloaded(Transient):
+    """A bound is reached. `bound` names it, as in the metric of refusals."""
+
+    def __init__(self, message: str, *, bound: str, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message, retry_after_seconds=retry_after_seconds)
+        self.bound = bound
+
+
+class StoreUnavailable(Transient):
+    """The store cannot make data durable now."""
+
+
+class Permanent(FrazilError):
+    """Trying again changes nothing."""
+
+
+class ConfigError(Permanent):
+    """The configuration cannot be used. The text names the place and what to write instead."""
+
+
+class RequestInvalid(Permanent):
+    """A request that cannot be decoded."""
+
+
+class RequestTooLarge(Permanent):
+    """A request over a size bound."""
+
+    def __init__(self, message: str, *, bytes_max: int) -> None:
+        super().__init__(message)
+        self.bytes_max = bytes_max
+
+
+class Unauthenticated(Permanent):
+    """No valid API key came with the request."""
+
+
+class Forbidden(Permanent):
+    """The API key is valid but may not do this."""
+
+
+class StoreUnsafe(Permanent):
+    """The store's conditional writes do not hold, so two writers could both believe that they won."""
+
+
+class StreamFenced(Permanent):
+    """Another writer has taken this stream's next sequence; a new stream must be opened."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} was created by somebody else; this writer must open a new stream")
+        self.path = path
+
+
+class SegmentCorrupt(Permanent):
+    """A segment that does not hold what its writer wrote."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is corrupt: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class SegmentUnknown(Permanent):
+    """A segment of a format version that this release does not know."""
+
+    def __init__(self, path: str, version: str) -> None:
+        super().__init__(
+            f"{path} has format version {version}, which this release cannot read; upgrade frazil"
+        )
+        self.path = path
+        self.version = version

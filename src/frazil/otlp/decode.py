@@ -1,0 +1,109 @@
+"""OTLP requests to rows: the one entrance, for any signal and any number of requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from frazil.errors import RequestInvalid
+from frazil.otlp import logs, metrics, spans
+from frazil.otlp.columns import Rejects, coded_schema, timestamps
+from frazil.otlp.values import OneofTwice
+from frazil.otlp.wire import nested, normalised
+from frazil.tables import DEFAULT_PROMOTED, Promoted, Signal, table_spec
+from frazil.tables.columns import TableSpec
+
+Rows = Callable[..., list[tuple[dict[str, Any], Rejects, npt.NDArray[np.int32]]]]
+_ROWS: dict[Signal, Rows] = {"logs": logs.rows, "spans": spans.rows, "metrics": metrics.rows}
+_RECORDS: dict[Signal, str] = {"logs": "log records", "spans": "spans", "metrics": "data points"}
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`table` holds the accepted rows in the decoder's schema, which is the spec's with repeated text as codes.
+
+    `seen` and `rejected` count the records of each request, and `reasons` says why records of a request were
+    rejected, for requests that have such.
+    """
+
+    table: pa.Table
+    seen: npt.NDArray[np.int64]
+    rejected: npt.NDArray[np.int64]
+    reasons: dict[int, list[str]]
+
+
+class Decoder:
+    """Decodes the requests of one signal into the rows of one table.
+
+    The promoted columns are fixed when it is made, so that every row it returns has the same schema.
+    """
+
+    def __init__(self, signal: Signal, extra: Sequence[Promoted] = (), *, depth_max: int = 32) -> None:
+        self.signal = signal
+        self.spec: TableSpec = table_spec(signal, extra)
+        self.depth_max = depth_max
+        self._promoted = (*DEFAULT_PROMOTED, *extra)
+        self.schema = coded_schema(self.spec, self._promoted)
+
+    def decode(
+        self, bodies: Sequence[bytes], tenants: Sequence[str], received_unix_nano: Sequence[int]
+    ) -> Decoded:
+        """Rows of all bodies together; body i belongs to tenant i and came at time i.
+
+        Raises RequestInvalid if any body cannot be decoded: the caller then tries them one by one.
+        """
+        try:
+            parts = self._rows(bodies, received_unix_nano)
+        except OneofTwice:
+            parts = self._rows([normalised(self.signal, body) for body in bodies], received_unix_nano)
+        tables, seen, rejected = [], np.zeros(len(bodies), np.int64), np.zeros(len(bodies), np.int64)
+        reasons: dict[int, list[str]] = {}
+        tenant = pa.array(tenants, pa.string()).dictionary_encode()
+        received = timestamps(np.asarray(received_unix_nano, dtype=np.uint64))
+        for columns, rejects, request_of_row in parts:
+            request = pa.array(request_of_row)
+            columns["tenant_id"] = pa.DictionaryArray.from_arrays(
+                tenant.indices.take(request), tenant.dictionary
+            )
+            columns["received_time"] = received.take(request)
+            table = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+            seen += np.bincount(request_of_row, minlength=len(bodies))
+            if (bad := rejects.any) is not None:
+                rejected += np.bincount(request_of_row[bad], minlength=len(bodies))
+                for reason, mask in rejects.by_reason.items():
+                    for index in np.unique(request_of_row[mask]):
+                        reasons.setdefault(int(index), []).append(reason)
+                table = table.filter(pa.array(~bad))
+            tables.append(table)
+        return Decoded(
+            pa.concat_tables(tables).unify_dictionaries() if len(tables) > 1 else tables[0],
+            seen,
+            rejected,
+            reasons,
+        )
+
+    def _rows(self, bodies: Sequence[bytes], received_unix_nano: Sequence[int]) -> Any:
+        try:
+            return _ROWS[self.signal](
+                nested(self.signal, bodies),
+                self._promoted,
+                np.asarray(received_unix_nano, dtype=np.uint64),
+                self.depth_max,
+            )
+        except pa.ArrowInvalid as error:
+            raise RequestInvalid(f"not an OTLP {self.signal} request: {error}") from None
+
+
+def explain(signal: Signal, rejected: int, reasons: Iterable[str]) -> str:
+    """What a client reads in `partial_success`."""
+    return f"{rejected} {_RECORDS[signal]} rejected: {'; '.join(dict.fromkeys(reasons))}"
+
+
+def conform(table: pa.Table, spec: TableSpec) -> pa.Table:
+    """The same rows in exactly the spec's types: dictionaries decoded, required columns checked."""
+    return table.cast(spec.arrow_schema)

@@ -1,0 +1,77 @@
+"""The identity of a time series: one 64-bit number, the same in every process and release.
+
+Strings are hashed once a distinct value; the rest is arithmetic on integers. Attributes are added up, so that
+their order does not matter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from frazil.otlp.columns import Envelope
+from frazil.otlp.values import Attributes, Codes
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def _hash(text: str) -> int:
+    return int(xxhash.xxh3_64_intdigest(text.encode()))
+
+
+_KEY, _VALUE, _KIND, _RESOURCE, _SCOPE, _NAME, _UNIT, _TYPE = (
+    np.uint64(_hash(f"frazil.series.{part}") | 1)
+    for part in ("key", "value", "kind", "resource", "scope", "name", "unit", "type")
+)
+
+
+def series_ids(
+    envelope: Envelope,
+    metrics: pa.StructArray,
+    type_name: str,
+    attributes: Attributes,
+    scope_of_row: Codes,
+    metric_of_row: Codes,
+) -> pa.Int64Array:
+    scope = envelope.scopes.field("scope")
+    resources = _attribute_hashes(envelope.resource_attributes)
+    scopes = (
+        _attribute_hashes(envelope.scope_attributes)
+        + _text_hashes(scope.field("name")) * _NAME
+        + _text_hashes(scope.field("version")) * _VALUE
+    )
+    metric = _text_hashes(metrics.field("name")) * _NAME + _text_hashes(metrics.field("unit")) * _UNIT
+    rows = (
+        _attribute_hashes(attributes)
+        + _mixed(resources)[envelope.resource_of_scope[scope_of_row]] * _RESOURCE
+        + _mixed(scopes)[scope_of_row] * _SCOPE
+        + _mixed(metric)[metric_of_row]
+        + np.uint64(_hash(type_name) ^ int(_TYPE))
+    )
+    return pa.array(_mixed(rows).view(np.int64))
+
+
+def _attribute_hashes(attributes: Attributes) -> Hashes:
+    keys = np.array([_hash(name) for name in attributes.key_names] or [0], dtype=np.uint64)
+    pairs = keys[attributes.codes] * _KEY + _text_hashes(attributes.text) * _VALUE
+    if attributes.kinds is not None:
+        pairs += attributes.kinds.astype(np.uint64) * _KIND
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(pairs), dtype=np.uint64)))
+    return total[attributes.offsets[1:]] - total[attributes.offsets[:-1]]
+
+
+def _text_hashes(column: pa.StringArray) -> Hashes:
+    encoded = column.dictionary_encode()
+    distinct = [_hash(text) for text in encoded.dictionary.to_pylist()]
+    hashes = np.array([*distinct, 0], dtype=np.uint64)  # the last stands for NULL
+    return hashes[np.asarray(encoded.indices.fill_null(len(distinct)))]
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """Stafford's 13th variant of the 64-bit finaliser."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = values ^ (values >> np.uint64(31))
+    return mixed

@@ -1,0 +1,91 @@
+"""OTLP protobuf bytes to nested Arrow arrays, by ptars.
+
+The trick: ptars gets the OTLP descriptors with `AnyValue.array_value` and `.kvlist_value` re-declared as repeated
+bytes. That is the same wire format, it ends the recursion (so that a nesting bomb stays bytes until a bounded
+check), and it loses nothing: a message that is on the wire in two pieces is the two pieces joined. The string-table indices of profiles are left out: they have no meaning in these signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import ptars
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+from opentelemetry.proto.common.v1 import common_pb2
+from opentelemetry.proto.logs.v1 import logs_pb2
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.proto.resource.v1 import resource_pb2
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from frazil.errors import RequestInvalid
+from frazil.tables import Signal
+
+REQUESTS: dict[Signal, type[Message]] = {
+    "logs": logs_service_pb2.ExportLogsServiceRequest,
+    "spans": trace_service_pb2.ExportTraceServiceRequest,
+    "metrics": metrics_service_pb2.ExportMetricsServiceRequest,
+}
+RESPONSES: dict[Signal, type[Message]] = {
+    "logs": logs_service_pb2.ExportLogsServiceResponse,
+    "spans": trace_service_pb2.ExportTraceServiceResponse,
+    "metrics": metrics_service_pb2.ExportMetricsServiceResponse,
+}
+_FILES = (
+    common_pb2,
+    resource_pb2,
+    logs_pb2,
+    trace_pb2,
+    metrics_pb2,
+    logs_service_pb2,
+    trace_service_pb2,
+    metrics_service_pb2,
+)
+_NESTED_AS_BYTES = frozenset({"array_value", "kvlist_value"})
+_PROFILES_ONLY = frozenset({"string_value_strindex", "key_strindex"})
+
+
+@cache
+def _handler(signal: Signal) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    for module in _FILES:
+        file = descriptor_pb2.FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(file)
+        for message in file.message_type:
+            kept = [field for field in message.field if field.name not in _PROFILES_ONLY]
+            if message.name == "AnyValue":
+                for field in kept:
+                    if field.name in _NESTED_AS_BYTES:
+                        field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
+                        field.label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+                        field.ClearField("type_name")
+                        field.ClearField("oneof_index")
+            copies = [descriptor_pb2.FieldDescriptorProto.FromString(f.SerializeToString()) for f in kept]
+            del message.field[:]
+            message.field.extend(copies)
+        pool.Add(file)
+    request = REQUESTS[signal].DESCRIPTOR
+    handlers = ptars.HandlerPool([pool.FindFileByName(request.file.name)])
+    return handlers.get_for_message(pool.FindMessageTypeByName(request.full_name))
+
+
+def nested(signal: Signal, bodies: Sequence[bytes]) -> pa.RecordBatch:
+    """One row a request body, in OTLP's own nesting."""
+    try:
+        return _handler(signal).list_to_record_batch(list(bodies))
+    except ValueError as error:
+        raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
+
+
+def normalised(signal: Signal, body: bytes) -> bytes:
+    """The same request in its plainest encoding: of a oneof that is on the wire twice, the last one is kept."""
+    try:
+        return REQUESTS[signal].FromString(body).SerializeToString()
+    except DecodeError as error:
+        raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None

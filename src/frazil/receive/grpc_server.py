@@ -1,0 +1,131 @@
+"""OTLP over gRPC: the three unary Export methods, on raw bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from frazil.config import TlsConfig, split_listen
+from frazil.errors import FrazilError
+from frazil.receive.intake import Intake, response
+from frazil.receive.status import PROTOBUF, refusal
+from frazil.tables import Signal
+
+METHODS: dict[str, Signal] = {
+    "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
+    "opentelemetry.proto.collector.trace.v1.TraceService": "spans",
+    "opentelemetry.proto.collector.metrics.v1.MetricsService": "metrics",
+}
+
+log = structlog.get_logger("frazil.receive")
+
+
+class GrpcServer:
+    """Start and stop; stop is safe when never started."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._config = intake.config.receive.grpc
+        self._server: Any = None
+
+    async def start(self) -> None:
+        limits = self._intake.config.receive.limits
+        ping = int(self._config.keepalive_min_interval_seconds * 1000)
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limits.request_bytes_max),
+                ("grpc.max_concurrent_streams", 256),
+                ("grpc.max_metadata_size", self._intake.config.receive.http.header_bytes_max),
+                ("grpc.so_reuseport", 1),
+                # clients ping every 10 s: tolerate a tenth more often than configured, with or without calls
+                ("grpc.http2.min_ping_interval_without_data_ms", int(ping * 0.9)),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+        )
+        for service, signal in METHODS.items():
+            method = grpc.unary_unary_rpc_method_handler(self._exporter(signal))
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, {"Export": method}),)
+            )
+        tls = self._intake.config.receive.tls
+        if tls is None:
+            port = server.add_insecure_port(self._config.listen)
+        else:
+            port = server.add_secure_port(self._config.listen, _credentials(tls))
+        if port != split_listen(self._config.listen)[1]:
+            raise OSError(f"cannot listen on {self._config.listen}")
+        await server.start()
+        self._server = server
+
+    async def stop(self, grace_seconds: float) -> None:
+        """No new calls; those under way get `grace_seconds` to end."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(grace_seconds)
+
+    def _exporter(self, signal: Signal) -> Any:
+        async def export(body: bytes, context: Any) -> bytes:
+            try:
+                return await self._export(signal, body, dict(context.invocation_metadata() or ()))
+            except Exception as error:
+                if not isinstance(error, FrazilError):
+                    log.exception("defect while receiving", signal=signal)
+                refused = refusal(error)
+                self._intake.metrics.refused(signal, "grpc", refused.reason)
+                if refused.retry_after_seconds is not None:
+                    details = refused.status.SerializeToString()
+                    context.set_trailing_metadata((("grpc-status-details-bin", details),))
+                await context.abort(refused.grpc, refused.message)
+                raise  # abort has raised already
+
+        return export
+
+    async def _export(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
+        intake = self._intake
+        tenant = intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
+        intake.check_durable()
+        with await intake.admission.enter(len(body)):
+            intake.metrics.in_flight(intake.admission.bytes)
+            receipt = await intake.accept(signal, body, tenant, "grpc")
+        return response(signal, receipt, PROTOBUF)
+
+
+def _credentials(tls: TlsConfig) -> Any:
+    """Read again for new connections when the files have changed."""
+    read = _CertificateFiles(tls)
+    return grpc.dynamic_ssl_server_credentials(
+        read.configuration(), read.changed, require_client_authentication=tls.client_ca_file is not None
+    )
+
+
+class _CertificateFiles:
+    def __init__(self, tls: TlsConfig) -> None:
+        self._files = [path for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path is not None]
+        self._tls = tls
+        self._seen = self._stamps()
+
+    def _stamps(self) -> list[tuple[int, int]]:
+        return [(stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in self._files)]
+
+    def configuration(self) -> Any:
+        client_ca = self._tls.client_ca_file
+        return grpc.ssl_server_certificate_configuration(
+            [(self._tls.key_file.read_bytes(), self._tls.cert_file.read_bytes())],
+            root_certificates=None if client_ca is None else Path(client_ca).read_bytes(),
+        )
+
+    def changed(self) -> Any:
+        """None means: go on with what you have. A file half-way through its renewal is no reason to fail."""
+        try:
+            stamps = self._stamps()
+            if stamps == self._seen:
+                return None
+            configuration = self.configuration()
+        except OSError:
+            return None
+        self._seen = stamps
+        return configuration

@@ -1,0 +1,254 @@
+"""OTLP over HTTP: one ASGI application, without a framework, so that every byte read is a decision made here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import structlog
+
+from frazil import __version__
+from frazil.config import HttpConfig
+from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge
+from frazil.receive.admission import Ticket
+from frazil.receive.body import ENCODINGS
+from frazil.receive.intake import Intake, response
+from frazil.receive.status import (
+    JSON,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    PROTOBUF,
+    TIMED_OUT,
+    UNSUPPORTED_ENCODING,
+    UNSUPPORTED_TYPE,
+    Refusal,
+    refusal,
+)
+from frazil.tables import Signal
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_BODY_TIMEOUTS_MAX = 10
+"""The whole body may take this many times the longest wait for its next bytes."""
+_DRAIN_SECONDS = 10.0
+
+log = structlog.get_logger("frazil.receive")
+
+
+class _Refused(Exception):
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
+class _Gone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class HttpApp:
+    """Answers OTLP posts, health questions and scrapes."""
+
+    def __init__(self, intake: Intake) -> None:
+        config = intake.config.receive.http
+        self._intake = intake
+        self._config = config
+        self._bytes_max = intake.config.receive.limits.request_bytes_max
+        self._signals: dict[str, Signal] = {
+            config.logs_path: "logs",
+            config.traces_path: "spans",
+            config.metrics_path: "metrics",
+        }
+        self.stopping = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        signal = self._signals.get(path)
+        if signal is None:
+            await self._other(path, method, _headers(scope), send)
+        elif method == "POST":
+            await self._post(signal, _headers(scope), receive, send)
+        elif method == "OPTIONS":
+            await self._preflight(_headers(scope), send)
+        else:
+            headers = _headers(scope)
+            self._intake.metrics.refused(signal, "http", METHOD_NOT_ALLOWED.reason)
+            await self._refuse(METHOD_NOT_ALLOWED, headers, send, [(b"allow", b"POST, OPTIONS")])
+
+    async def _post(self, signal: Signal, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        body = _Body(receive, self._config)
+        try:
+            answer, content_type = await self._export(signal, headers, body)
+        except _Gone:
+            self._intake.metrics.refused(signal, "http", "disconnected")
+        except (_Refused, FrazilError) as error:
+            refused = error.refusal if isinstance(error, _Refused) else refusal(error)
+            await self._refused(signal, refused, body, headers, send)
+        except Exception:
+            log.exception("defect while receiving", signal=signal)
+            await self._refused(signal, refusal(RuntimeError()), body, headers, send)
+        else:
+            await _send(send, 200, answer, content_type, self._cors(headers))
+
+    async def _refused(
+        self, signal: Signal, refused: Refusal, body: _Body, headers: dict[str, str], send: Send
+    ) -> None:
+        self._intake.metrics.refused(signal, "http", refused.reason)
+        await body.drain(self._bytes_max)  # a client in the middle of sending would not read the answer
+        await self._refuse(refused, headers, send)
+
+    async def _export(self, signal: Signal, headers: dict[str, str], body: _Body) -> tuple[bytes, str]:
+        content_type = _content_type(headers)
+        if content_type is None:
+            raise _Refused(UNSUPPORTED_TYPE)
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if encoding in ("identity", ""):
+            encoding = ""
+        elif encoding not in ENCODINGS:
+            raise _Refused(UNSUPPORTED_ENCODING)
+        intake = self._intake
+        tenant = intake.tenant(headers.get("authorization"), headers.get("x-api-key"))
+        intake.check_durable()
+        announced = _announced(headers, self._bytes_max)
+        with await intake.admission.enter(announced) as ticket:
+            intake.metrics.in_flight(intake.admission.bytes)
+            raw = await body.read(self._bytes_max, ticket)
+            plain = await intake.plain(raw, encoding or None, ticket)
+            del raw
+            ticket.resize(len(plain))
+            request = await intake.protobuf(signal, plain, content_type)
+            del plain
+            receipt = await intake.accept(signal, request, tenant, "http")
+        return response(signal, receipt, content_type), content_type
+
+    async def _refuse(
+        self, refused: Refusal, headers: dict[str, str], send: Send, extra: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        content_type = _content_type(headers) or JSON
+        more = [*extra, *self._cors(headers)]
+        if refused.retry_after_seconds is not None:
+            more.append((b"retry-after", str(refused.retry_after_seconds).encode()))
+        if refused.http == 401:
+            more.append((b"www-authenticate", b"Bearer"))
+        await _send(send, refused.http, refused.body(content_type), content_type, more)
+
+    def _cors(self, headers: dict[str, str]) -> Headers:
+        origin, allowed = headers.get("origin"), self._config.cors_origins
+        if origin is None or not allowed or ("*" not in allowed and origin not in allowed):
+            return []
+        return [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
+
+    async def _preflight(self, headers: dict[str, str], send: Send) -> None:
+        cors = self._cors(headers)
+        if cors:
+            wanted = headers.get("access-control-request-headers", "content-type")
+            cors += [
+                (b"access-control-allow-methods", b"POST"),
+                (b"access-control-allow-headers", wanted.encode("latin-1")),
+                (b"access-control-max-age", b"7200"),
+            ]
+        await _send(send, 204, b"", None, cors)
+
+    async def _other(self, path: str, method: str, headers: dict[str, str], send: Send) -> None:
+        if method not in ("GET", "HEAD"):
+            await self._refuse(NOT_FOUND, headers, send)
+        elif path == "/metrics":
+            text = await asyncio.to_thread(self._intake.metrics.exposition)
+            await _send(send, 200, text, "text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/livez":
+            await _send(send, 200, b"ok\n", "text/plain")
+        elif path in ("/healthz", "/readyz"):
+            reason = "shutting down" if self.stopping else str(self._intake.journal.failure or "")
+            verdict = f"not ready: {reason}\n" if reason else "ok\n"
+            await _send(
+                send,
+                503 if reason else 200,
+                f"frazil {__version__} receiver: {verdict}".encode(),
+                "text/plain",
+            )
+        else:
+            await self._refuse(NOT_FOUND, headers, send)
+
+
+class _Body:
+    """The request's body as it comes: bounded in size, in waiting and in all."""
+
+    def __init__(self, receive: Receive, config: HttpConfig) -> None:
+        self._receive = receive
+        self._wait_seconds = config.body_timeout_seconds
+        self._ended = False
+
+    async def read(self, bytes_max: int, ticket: Ticket) -> bytes:
+        pieces: list[bytes] = []
+        total = 0
+        try:
+            async with asyncio.timeout(self._wait_seconds * _BODY_TIMEOUTS_MAX):
+                while not self._ended:
+                    async with asyncio.timeout(self._wait_seconds):
+                        piece = await self._next()
+                    total += len(piece)
+                    if total > bytes_max:
+                        raise _too_large(bytes_max)
+                    if total > ticket.size:
+                        ticket.resize(total)
+                    pieces.append(piece)
+        except TimeoutError:
+            raise _Refused(TIMED_OUT) from None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._ended = True
+            raise _Gone
+        self._ended = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return body
+
+    async def drain(self, bytes_max: int) -> None:
+        """Reads what is still to come and forgets it, within bounds."""
+        seen = 0
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while not self._ended and seen <= bytes_max:
+                    seen += len(await self._next())
+        except (TimeoutError, _Gone):
+            return
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _content_type(headers: dict[str, str]) -> str | None:
+    """Parameters and case do not matter."""
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return given if given in (PROTOBUF, JSON) else None
+
+
+def _announced(headers: dict[str, str], bytes_max: int) -> int:
+    try:
+        length = int(headers.get("content-length", "0"))
+    except ValueError:
+        raise RequestInvalid("the content length is not a number") from None
+    if length > bytes_max:
+        raise _too_large(bytes_max)
+    return length
+
+
+def _too_large(bytes_max: int) -> RequestTooLarge:
+    return RequestTooLarge(
+        f"the request is larger than {bytes_max} bytes; send smaller batches", bytes_max=bytes_max
+    )
+
+
+async def _send(
+    send: Send, status: int, body: bytes, content_type: str | None, extra: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [(b"content-length", str(len(body)).encode()), *extra]
+    if content_type is not None:
+        headers.append((b"content-type", content_type.encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

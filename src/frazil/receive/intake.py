@@ -1,0 +1,123 @@
+"""What both transports do with a request once its bytes are here: who sent it, may it come in, make it durable."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import orjson
+
+from frazil.config import Config
+from frazil.errors import Forbidden
+from frazil.keys import KeyRing
+from frazil.otlp.json import request_from_json
+from frazil.otlp.wire import RESPONSES
+from frazil.receive.admission import Admission, RateLimits, Ticket
+from frazil.receive.body import decompressed
+from frazil.receive.metrics import ReceiverMetrics
+from frazil.receive.status import JSON
+from frazil.tables import Signal
+from frazil.wal.group import Receipt
+from frazil.wal.journal import Journal
+
+THREAD_BYTES = 64 * 1024
+"""Bodies over this are decompressed and translated beside the event loop, not in it."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    config: Config
+    journal: Journal
+    metrics: ReceiverMetrics
+    admission: Admission
+    keys: KeyRing
+    rates: RateLimits
+
+    @classmethod
+    def of(cls, config: Config, journal: Journal, metrics: ReceiverMetrics) -> Intake:
+        return cls(
+            config,
+            journal,
+            metrics,
+            Admission(config.receive.limits),
+            KeyRing(config.auth.keys),
+            RateLimits(config.tenants.rate_limits),
+        )
+
+    def tenant(self, authorization: str | None, api_key: str | None) -> str:
+        """From the authenticated identity alone; raises Unauthenticated, Forbidden or Overloaded (its rate)."""
+        if not self.keys:
+            tenant = self.config.tenants.default
+        else:
+            scheme, _, token = (authorization or "").partition(" ")
+            key = self.keys.identify(token.strip() if scheme.lower() == "bearer" else api_key)
+            if "write" not in key.roles:
+                raise Forbidden(f"the API key {key.name} may not write")
+            tenant = key.tenant
+        self.rates.check(tenant)
+        return tenant
+
+    def check_durable(self) -> None:
+        """Refuses early while nothing can be made durable."""
+        if (failure := self.journal.failure) is not None:
+            raise failure
+
+    async def plain(self, body: bytes, encoding: str | None, ticket: Ticket) -> bytes:
+        """The body, decompressed within the limits. The ticket grows with it."""
+        if encoding is None:
+            return body
+        bound = self.config.receive.limits.request_bytes_max
+        if len(body) <= THREAD_BYTES:
+            return decompressed(body, encoding, bound, ticket.resize)
+        loop = asyncio.get_running_loop()
+
+        def grow(total: int) -> None:
+            asyncio.run_coroutine_threadsafe(_call(ticket, total), loop).result()
+
+        return await asyncio.to_thread(decompressed, body, encoding, bound, grow)
+
+    async def protobuf(self, signal: Signal, body: bytes, content_type: str) -> bytes:
+        if content_type != JSON:
+            return body
+        depth_max = self.config.receive.limits.nesting_depth_max
+        if len(body) <= THREAD_BYTES:
+            return request_from_json(signal, body, depth_max=depth_max)
+        return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
+
+    async def accept(self, signal: Signal, body: bytes, tenant: str, transport: str) -> Receipt:
+        """Returns when the request is durable."""
+        self.rates.spend(tenant, len(body))
+        begin = time.perf_counter()
+        receipt = await self.journal.append(signal, body, tenant, time.time_ns())
+        self.metrics.accepted(
+            signal, transport, receipt.accepted, receipt.rejected, len(body), time.perf_counter() - begin
+        )
+        return receipt
+
+
+async def _call(ticket: Ticket, total: int) -> None:
+    ticket.resize(total)
+
+
+_REJECTED_FIELD: dict[Signal, str] = {
+    "logs": "rejected_log_records",
+    "spans": "rejected_spans",
+    "metrics": "rejected_data_points",
+}
+
+
+def response(signal: Signal, receipt: Receipt, content_type: str) -> bytes:
+    """Empty for full success; `partial_success` where records were rejected."""
+    if not receipt.rejected:
+        return b"{}" if content_type == JSON else b""
+    if content_type == JSON:
+        name = {"logs": "rejectedLogRecords", "spans": "rejectedSpans", "metrics": "rejectedDataPoints"}[
+            signal
+        ]
+        return orjson.dumps({"partialSuccess": {name: str(receipt.rejected), "errorMessage": receipt.reason}})
+    message = RESPONSES[signal]()
+    partial = message.partial_success  # type: ignore[attr-defined]
+    setattr(partial, _REJECTED_FIELD[signal], receipt.rejected)
+    partial.error_message = receipt.reason
+    return message.SerializeToString()

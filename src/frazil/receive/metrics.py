@@ -1,0 +1,120 @@
+"""What the receiver counts. Several workers share the numbers through files, so that any of them can report all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from frazil.errors import FrazilError
+from frazil.tables import Signal
+from frazil.wal.group import SegmentWritten
+
+_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1, 2, 5, 10, 30)
+
+
+def share_between_processes() -> str:
+    """To be called once in the supervisor, before prometheus_client is imported anywhere below it."""
+    folder = tempfile.mkdtemp(prefix="frazil-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    return folder
+
+
+class ReceiverMetrics:
+    """Made once a worker. It is the journal's observer too."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        registry = CollectorRegistry()
+        self._requests = Counter(
+            "frazil_receive_requests",
+            "Requests by how they were answered: ok, partial, or the reason of the refusal",
+            ("signal", "transport", "outcome"),
+            registry=registry,
+        )
+        self._records = Counter(
+            "frazil_receive_records",
+            "Records accepted and rejected",
+            ("signal", "outcome"),
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "frazil_receive_bytes", "Bytes of accepted requests, decompressed", ("signal",), registry=registry
+        )
+        self._ack = Histogram(
+            "frazil_receive_ack_seconds",
+            "From the whole request's arrival to its durable answer",
+            ("signal", "transport"),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._in_flight = Gauge(
+            "frazil_receive_in_flight_bytes",
+            "Bytes received and not yet durable",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._ready = Gauge(
+            "frazil_receive_ready_workers",
+            "Workers that can make data durable now",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._segments = Counter(
+            "frazil_wal_segments", "Segments made durable", ("signal",), registry=registry
+        )
+        self._segment_rows = Counter("frazil_wal_rows", "Rows made durable", ("signal",), registry=registry)
+        self._segment_bytes = Counter("frazil_wal_bytes", "Bytes of segments", ("signal",), registry=registry)
+        self._encode = Histogram(
+            "frazil_wal_encode_seconds", "Making a segment", ("signal",), buckets=_SECONDS, registry=registry
+        )
+        self._store = Histogram(
+            "frazil_wal_store_seconds",
+            "Storing a segment durably",
+            ("signal",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "frazil_wal_failures", "Segments that could not be stored", registry=registry
+        )
+
+    def refused(self, signal: str, transport: str, reason: str) -> None:
+        self._requests.labels(signal, transport, reason).inc()
+
+    def accepted(
+        self, signal: Signal, transport: str, accepted: int, rejected: int, size: int, seconds: float
+    ) -> None:
+        self._requests.labels(signal, transport, "partial" if rejected else "ok").inc()
+        self._records.labels(signal, "accepted").inc(accepted)
+        if rejected:
+            self._records.labels(signal, "rejected").inc(rejected)
+        self._bytes.labels(signal).inc(size)
+        self._ack.labels(signal, transport).observe(seconds)
+
+    def in_flight(self, size: int) -> None:
+        self._in_flight.set(size)
+
+    def ready(self, is_ready: bool) -> None:
+        self._ready.set(1 if is_ready else 0)
+
+    def segment_written(self, segment: SegmentWritten) -> None:
+        signal = segment.name.signal
+        self._segments.labels(signal).inc()
+        self._segment_rows.labels(signal).inc(segment.rows)
+        self._segment_bytes.labels(signal).inc(segment.bytes)
+        self._encode.labels(signal).observe(segment.encode_seconds)
+        self._store.labels(signal).observe(segment.store_seconds)
+
+    def segment_failed(self, error: FrazilError) -> None:
+        self._failures.inc()
+
+    def exposition(self) -> bytes:
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        registry = CollectorRegistry()
+        collector: Any = MultiProcessCollector
+        collector(registry)
+        return bytes(generate_latest(registry))

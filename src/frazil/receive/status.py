@@ -1,0 +1,89 @@
+"""From what went wrong to what a client is told: the one map, for HTTP and gRPC alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import grpc
+import orjson
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+
+from frazil.errors import (
+    Forbidden,
+    Overloaded,
+    RequestInvalid,
+    RequestTooLarge,
+    StoreUnavailable,
+    Transient,
+    Unauthenticated,
+)
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`reason` is what the metric of refused requests counts by."""
+
+    http: int
+    grpc: grpc.StatusCode
+    reason: str
+    message: str
+    retry_after_seconds: int | None = None
+
+    @property
+    def status(self) -> Status:
+        status = Status(code=self.grpc.value[0], message=self.message)
+        if self.retry_after_seconds is not None:
+            info = AnyMessage()
+            info.Pack(RetryInfo(retry_delay=Duration(seconds=self.retry_after_seconds)))
+            status.details.append(info)
+        return status
+
+    def body(self, content_type: str) -> bytes:
+        """A google.rpc.Status in the request's own encoding."""
+        if content_type == PROTOBUF:
+            return bytes(self.status.SerializeToString())
+        return orjson.dumps({"code": self.grpc.value[0], "message": self.message})
+
+
+def refusal(error: Exception) -> Refusal:
+    """What `error` means on the wire. Only what may pass by itself is retryable; a defect counts as that too."""
+    message = str(error)
+    delay = max(1, math.ceil(error.retry_after_seconds)) if isinstance(error, Transient) else None
+    match error:
+        case Overloaded():
+            return Refusal(429, grpc.StatusCode.RESOURCE_EXHAUSTED, error.bound, message, delay)
+        case StoreUnavailable():
+            return Refusal(503, grpc.StatusCode.UNAVAILABLE, "store", message, delay)
+        case RequestTooLarge():
+            return Refusal(413, grpc.StatusCode.RESOURCE_EXHAUSTED, "too_large", message)
+        case RequestInvalid():
+            return Refusal(400, grpc.StatusCode.INVALID_ARGUMENT, "invalid", message)
+        case Unauthenticated():
+            return Refusal(401, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated", message)
+        case Forbidden():
+            return Refusal(403, grpc.StatusCode.PERMISSION_DENIED, "forbidden", message)
+        case _:
+            return Refusal(503, grpc.StatusCode.UNAVAILABLE, "internal", "an internal error; try again", 1)
+
+
+NOT_FOUND = Refusal(
+    404, grpc.StatusCode.NOT_FOUND, "not_found", "no such path: POST to /v1/logs, /v1/traces or /v1/metrics"
+)
+METHOD_NOT_ALLOWED = Refusal(405, grpc.StatusCode.UNIMPLEMENTED, "method", "only POST is allowed here")
+UNSUPPORTED_TYPE = Refusal(
+    415, grpc.StatusCode.INVALID_ARGUMENT, "content_type", f"the content type must be {PROTOBUF} or {JSON}"
+)
+UNSUPPORTED_ENCODING = Refusal(
+    415,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    "content_encoding",
+    "the content encoding must be gzip, zstd, deflate or identity",
+)
+TIMED_OUT = Refusal(408, grpc.StatusCode.DEADLINE_EXCEEDED, "slow_body", "the body came too slowly")

@@ -1,0 +1,125 @@
+"""The receiver's parent process: listeners, workers, renewal of certificates."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import threading
+from functools import partial
+from typing import Any
+
+import structlog
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces, Loops, SSLProtocols
+from granian.http import HTTP1Settings, HTTP2Settings
+from granian.log import LogLevels
+
+from frazil.config import Config, TlsConfig, split_listen
+from frazil.errors import ConfigError
+from frazil.receive.metrics import share_between_processes
+
+log = structlog.get_logger("frazil.receive")
+
+
+def run(config: Config) -> int:
+    """Runs until SIGINT or SIGTERM. Workers that die are replaced."""
+    for name, listen in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
+        if name == "http" or config.receive.grpc.enabled:
+            _check_free(name, listen)
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    folder = share_between_processes()
+    multiprocessing.set_start_method("spawn", force=True)  # gRPC and Arrow threads do not survive a fork
+    server = _server(config)
+
+    from frazil.receive.worker import load
+
+    if config.receive.tls is not None:
+        _watch_certificates(config.receive.tls)
+    log.info(
+        "receiving",
+        http=config.receive.url("http"),
+        grpc=config.receive.url("grpc"),
+        workers=config.receive.workers,
+    )
+    try:
+        server.serve(target_loader=partial(load, config), wrap_loader=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _server(config: Config) -> Any:
+    http, limits = config.receive.http, config.receive.limits
+    host, port = split_listen(http.listen)
+    tls: dict[str, Any] = {}
+    if config.receive.tls is not None:
+        tls = {
+            "ssl_cert": config.receive.tls.cert_file,
+            "ssl_key": config.receive.tls.key_file,
+            "ssl_ca": config.receive.tls.client_ca_file,
+            "ssl_client_verify": config.receive.tls.client_ca_file is not None,
+            "ssl_protocol_min": SSLProtocols.tls12,
+        }
+    return Granian(
+        "frazil",
+        address=host,
+        port=port,
+        interface=Interfaces.ASGI,
+        workers=config.receive.workers,
+        loop=Loops.uvloop,
+        http=HTTPModes.auto,
+        websockets=False,
+        backpressure=limits.requests_in_flight_max,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=int(http.header_timeout_seconds * 1000), max_buffer_size=http.header_bytes_max
+        ),
+        http2_settings=HTTP2Settings(max_headers_size=http.header_bytes_max),
+        log_level=LogLevels.warning,
+        respawn_failed_workers=True,
+        workers_kill_timeout=int(
+            config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5
+        ),
+        **tls,
+    )
+
+
+def _check_free(name: str, listen: str) -> None:
+    """Workers share their port with SO_REUSEPORT, and would silently share it with a stranger of the same user."""
+    host, port = split_listen(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may know "
+                f"who), or set receive.{name}.listen to another one"
+            ) from None
+
+
+def _watch_certificates(tls: TlsConfig) -> None:
+    """granian reads certificates when a worker starts, so renewed ones mean new workers, one after the other."""
+    files = [path for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path is not None]
+
+    def stamps() -> list[int] | None:
+        try:
+            return [path.stat().st_mtime_ns for path in files]
+        except OSError:
+            return None  # half-way through a renewal
+
+    def watch() -> None:
+        seen = stamps()
+        pause = threading.Event()
+        while True:
+            pause.wait(tls.reload_interval_seconds)
+            now = stamps()
+            if now is not None and now != seen:
+                seen = now
+                log.info("certificates changed; workers are replaced")
+                os.kill(os.getpid(), signal.SIGHUP)
+
+    threading.Thread(target=watch, daemon=True, name="certificates").start()

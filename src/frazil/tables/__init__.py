@@ -1,0 +1,29 @@
+"""What each table holds, declared once. Pure data: schemas, documentation and codecs are derived from it.
+
+Nothing here reads files, opens connections or knows an engine.
+"""
+
+from frazil.tables.columns import (
+    ATTRIBUTES,
+    Column,
+    Signal,
+    TableSpec,
+    Tier,
+    markdown,
+)
+from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted, column_name
+from frazil.tables.specs import SIGNALS, table_spec
+
+__all__ = [
+    "ATTRIBUTES",
+    "DEFAULT_PROMOTED",
+    "SIGNALS",
+    "Column",
+    "Promoted",
+    "Signal",
+    "TableSpec",
+    "Tier",
+    "column_name",
+    "markdown",
+    "table_spec",
+]

@@ -1,0 +1,236 @@
+"""The three tables that OTLP lands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column, Signal, TableSpec, in_tier_order
+from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
+
+SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
+
+_STRING, _INT, _LONG, _DOUBLE, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
+
+_TYPES_DOC = (
+    "JSON object that names the keys whose value was not a string: bool, int, double, bytes, array or kvlist. "
+    "A key with a NULL value had an empty value"
+)
+
+EVENT = pa.struct(
+    [
+        pa.field("time_unix_nano", _LONG),
+        pa.field("name", _STRING),
+        pa.field("attributes", ATTRIBUTES),
+        pa.field("attribute_types", _STRING),
+        pa.field("dropped_attributes_count", _LONG),
+    ]
+)
+LINK = pa.struct(
+    [
+        pa.field("trace_id", _STRING),
+        pa.field("span_id", _STRING),
+        pa.field("trace_state", _STRING),
+        pa.field("flags", _LONG),
+        pa.field("attributes", ATTRIBUTES),
+        pa.field("attribute_types", _STRING),
+        pa.field("dropped_attributes_count", _LONG),
+    ]
+)
+EXEMPLAR = pa.struct(
+    [
+        pa.field("time_unix_nano", _LONG),
+        pa.field("value_double", _DOUBLE),
+        pa.field("value_int", _LONG),
+        pa.field("trace_id", _STRING),
+        pa.field("span_id", _STRING),
+        pa.field("filtered_attributes", ATTRIBUTES),
+        pa.field("filtered_attribute_types", _STRING),
+    ]
+)
+QUANTILE = pa.struct([pa.field("quantile", _DOUBLE), pa.field("value", _DOUBLE)])
+
+
+def _attributes(prefix: str, source: str, doc: str, *, map_tier: str = "warm") -> list[Column]:
+    return [
+        Column(f"{prefix}attributes", ATTRIBUTES, source, doc, "cold" if map_tier == "cold" else "warm"),
+        Column(
+            f"{prefix}attribute_types", _STRING, source, _TYPES_DOC, "cold" if map_tier == "cold" else "warm"
+        ),
+    ]
+
+
+def _envelope(group: str) -> list[Column]:
+    """What every record inherits from its resource and scope, and what frazil adds."""
+    resource, scope = f"Resource{group}", f"Scope{group}"
+    return [
+        Column("tenant_id", _STRING, "the API key", "Who sent the record", "hot", required=True),
+        *_attributes("resource_", f"{resource}.resource.attributes", "Resource attributes as text"),
+        Column("scope_name", _STRING, f"{scope}.scope.name", "Instrumentation scope"),
+        Column("scope_version", _STRING, f"{scope}.scope.version", "Version of the scope", "cold"),
+        *_attributes("scope_", f"{scope}.scope.attributes", "Scope attributes as text", map_tier="cold"),
+        Column(
+            "scope_dropped_attributes_count",
+            _LONG,
+            f"{scope}.scope.dropped_attributes_count",
+            "Scope attributes that the client dropped",
+            "cold",
+        ),
+        Column("scope_schema_url", _STRING, f"{scope}.schema_url", "Schema of the scope's records", "cold"),
+        Column(
+            "resource_dropped_attributes_count",
+            _LONG,
+            f"{resource}.resource.dropped_attributes_count",
+            "Resource attributes that the client dropped",
+            "cold",
+        ),
+        Column("resource_schema_url", _STRING, f"{resource}.schema_url", "Schema of the resource", "cold"),
+        Column(
+            "resource_entity_refs",
+            _STRING,
+            f"{resource}.resource.entity_refs",
+            "Entities that the resource attributes describe, as OTLP/JSON",
+            "cold",
+        ),
+        Column(
+            "received_time",
+            TIMESTAMP,
+            "the receiver's clock",
+            "When the request arrived",
+            "cold",
+            required=True,
+        ),
+    ]
+
+
+_TIME_DOC = "the instant to filter and partition by, in microseconds"
+
+_LOGS: list[Column] = [
+    Column(
+        "time",
+        TIMESTAMP,
+        "LogRecord.time_unix_nano, else observed_time_unix_nano, else the received time",
+        f"When it happened: {_TIME_DOC}",
+        "hot",
+        required=True,
+    ),
+    Column("severity_number", _INT, "LogRecord.severity_number", "1-4 trace, 5-8 debug, 9-12 info, 13-16 warn, 17-20 error, 21-24 fatal; 0 unknown", "hot"),
+    Column("severity_text", _STRING, "LogRecord.severity_text", "The severity in the source's own words", "hot"),
+    Column("event_name", _STRING, "LogRecord.event_name", "Name of the event, for logs that are events", "hot"),
+    Column("trace_id", _STRING, "LogRecord.trace_id", "Trace it belongs to, 32 lower-case hex digits", "hot"),
+    Column("span_id", _STRING, "LogRecord.span_id", "Span it belongs to, 16 lower-case hex digits", "hot"),
+    Column("body", _STRING, "LogRecord.body", "The message: text as it is, other values as `body_type` says", "hot"),
+    Column("body_type", _STRING, "LogRecord.body", "NULL for text; else bool, int, double, bytes (base64), array or kvlist (OTLP/JSON)"),
+    *_attributes("", "LogRecord.attributes", "Record attributes as text"),
+    Column("time_unix_nano", _LONG, "LogRecord.time_unix_nano", "Exact time of the event; NULL if the source gave none", "cold"),
+    Column("observed_time_unix_nano", _LONG, "LogRecord.observed_time_unix_nano", "When collection first saw it; NULL if unknown", "cold"),
+    Column("flags", _LONG, "LogRecord.flags", "Lowest byte: W3C trace flags", "cold"),
+    Column("dropped_attributes_count", _LONG, "LogRecord.dropped_attributes_count", "Attributes that the client dropped", "cold"),
+]  # fmt: skip
+
+_SPANS: list[Column] = [
+    Column(
+        "time",
+        TIMESTAMP,
+        "Span.start_time_unix_nano, else end_time_unix_nano, else the received time",
+        f"When it started: {_TIME_DOC}",
+        "hot",
+        required=True,
+    ),
+    Column("name", _STRING, "Span.name", "Operation", "hot"),
+    Column("kind", _INT, "Span.kind", "1 internal, 2 server, 3 client, 4 producer, 5 consumer; 0 unspecified", "hot"),
+    Column("duration_nano", _LONG, "Span.end_time_unix_nano - start_time_unix_nano", "How long it took; NULL if either time is unknown", "hot"),
+    Column("status_code", _INT, "Span.status.code", "0 unset, 1 ok, 2 error", "hot"),
+    Column("trace_id", _STRING, "Span.trace_id", "32 lower-case hex digits", "hot", required=True),
+    Column("span_id", _STRING, "Span.span_id", "16 lower-case hex digits", "hot", required=True),
+    Column("parent_span_id", _STRING, "Span.parent_span_id", "Parent span; NULL for the root of a trace", "hot"),
+    Column("status_message", _STRING, "Span.status.message", "Why it failed"),
+    *_attributes("", "Span.attributes", "Span attributes as text"),
+    Column("events", pa.list_(EVENT), "Span.events", "What happened during the span"),
+    Column("links", pa.list_(LINK), "Span.links", "Other spans that it is related to"),
+    Column("start_time_unix_nano", _LONG, "Span.start_time_unix_nano", "Exact start", "cold"),
+    Column("end_time_unix_nano", _LONG, "Span.end_time_unix_nano", "Exact end", "cold"),
+    Column("trace_state", _STRING, "Span.trace_state", "W3C trace state", "cold"),
+    Column("flags", _LONG, "Span.flags", "Lowest byte: W3C trace flags; bits 8 and 9: whether the parent is remote", "cold"),
+    Column("dropped_attributes_count", _LONG, "Span.dropped_attributes_count", "Attributes that the client dropped", "cold"),
+    Column("dropped_events_count", _LONG, "Span.dropped_events_count", "Events that the client dropped", "cold"),
+    Column("dropped_links_count", _LONG, "Span.dropped_links_count", "Links that the client dropped", "cold"),
+]  # fmt: skip
+
+_METRICS: list[Column] = [
+    Column(
+        "time",
+        TIMESTAMP,
+        "DataPoint.time_unix_nano, else the received time",
+        f"When it was measured: {_TIME_DOC}",
+        "hot",
+        required=True,
+    ),
+    Column("metric_name", _STRING, "Metric.name", "Name of the metric", "hot"),
+    Column("metric_type", _STRING, "Metric.data", "gauge, sum, histogram, exponential_histogram or summary", "hot", required=True),
+    Column("unit", _STRING, "Metric.unit", "Unit, as UCUM writes it", "hot"),
+    Column("series_id", _LONG, "a hash of name, unit, type, resource, scope and attributes", "Points with the same id belong to one series", "hot", required=True),
+    Column("value_double", _DOUBLE, "NumberDataPoint.as_double", "Value of a gauge or sum that was sent as a double", "hot"),
+    Column("value_int", _LONG, "NumberDataPoint.as_int", "Value of a gauge or sum that was sent as an integer", "hot"),
+    Column("count", _LONG, "DataPoint.count", "Number of measurements in a histogram or summary", "hot"),
+    Column("sum", _DOUBLE, "DataPoint.sum", "Sum of the measurements; NULL if not recorded", "hot"),
+    Column("min", _DOUBLE, "DataPoint.min", "Smallest measurement; NULL if not recorded", "hot"),
+    Column("max", _DOUBLE, "DataPoint.max", "Largest measurement; NULL if not recorded", "hot"),
+    Column("aggregation_temporality", _INT, "aggregation_temporality", "1 delta, 2 cumulative; NULL where the type has none"),
+    Column("is_monotonic", _BOOL, "Sum.is_monotonic", "Whether a sum only grows; NULL for other types"),
+    *_attributes("", "DataPoint.attributes", "Point attributes as text"),
+    Column("bucket_counts", pa.list_(_LONG), "HistogramDataPoint.bucket_counts", "Measurements in each bucket"),
+    Column("explicit_bounds", pa.list_(_DOUBLE), "HistogramDataPoint.explicit_bounds", "Upper bounds of all buckets but the last"),
+    Column("scale", _INT, "ExponentialHistogramDataPoint.scale", "Resolution: the base is 2^(2^-scale)"),
+    Column("zero_count", _LONG, "ExponentialHistogramDataPoint.zero_count", "Measurements within the zero threshold"),
+    Column("zero_threshold", _DOUBLE, "ExponentialHistogramDataPoint.zero_threshold", "Width of the zero bucket"),
+    Column("positive_offset", _INT, "ExponentialHistogramDataPoint.positive.offset", "Index of the first positive bucket"),
+    Column("positive_bucket_counts", pa.list_(_LONG), "ExponentialHistogramDataPoint.positive.bucket_counts", "Positive measurements in each bucket"),
+    Column("negative_offset", _INT, "ExponentialHistogramDataPoint.negative.offset", "Index of the first negative bucket"),
+    Column("negative_bucket_counts", pa.list_(_LONG), "ExponentialHistogramDataPoint.negative.bucket_counts", "Negative measurements in each bucket"),
+    Column("quantile_values", pa.list_(QUANTILE), "SummaryDataPoint.quantile_values", "Quantiles that the client computed"),
+    Column("exemplars", pa.list_(EXEMPLAR), "DataPoint.exemplars", "Sample measurements with the trace they were taken in"),
+    Column("start_time_unix_nano", _LONG, "DataPoint.start_time_unix_nano", "Since when the point counts; NULL if unknown", "cold"),
+    Column("time_unix_nano", _LONG, "DataPoint.time_unix_nano", "Exact time; NULL if the client gave none", "cold"),
+    Column("flags", _LONG, "DataPoint.flags", "Bit 0: no recorded value", "cold"),
+    Column("description", _STRING, "Metric.description", "What the metric measures", "cold"),
+    *_attributes("metadata_", "Metric.metadata", "Metadata of the metric as text", map_tier="cold"),
+]  # fmt: skip
+
+
+def _promoted(promoted: Iterable[Promoted], record: str) -> list[Column]:
+    return [
+        Column(
+            item.column,
+            item.arrow_type,
+            f"attribute `{item.attribute}` of the {'resource' if item.source == 'resource' else record}",
+            "Promoted: a copy of the attribute",
+            "hot",
+        )
+        for item in promoted
+    ]
+
+
+_DECLARED: dict[Signal, tuple[str, str, str, list[Column], tuple[str, ...], tuple[str, ...]]] = {
+    "logs": ("Logs", "record", "One row a log record.", _LOGS, ("service_name", "time"), ("trace_id",)),
+    "spans": ("Spans", "span", "One row a span.", _SPANS, ("service_name", "time"), ("trace_id",)),
+    "metrics": (
+        "Metrics",
+        "point",
+        "One row a data point, of all five metric types.",
+        _METRICS,
+        ("metric_name", "service_name", "time"),
+        (),
+    ),
+}
+
+
+def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
+    """The table of a signal, with the default promoted columns and those that the configuration adds."""
+    group, record, doc, own, sort_by, bloom_filters = _DECLARED[signal]
+    promoted = (*DEFAULT_PROMOTED, *extra)
+    envelope = _envelope(group)
+    tenant, rest = envelope[0], envelope[1:]
+    columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
+    return TableSpec(signal, doc, columns, sort_by, bloom_filters)

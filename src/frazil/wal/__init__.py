@@ -1,0 +1,9 @@
+"""The write-ahead log: requests become durable segments, and are read back exactly once.
+
+Never acks before the store says that the bytes are durable, and never uses a segment's name twice.
+"""
+
+from frazil.wal.names import SegmentName, new_stream
+from frazil.wal.store import Entry, Store, open_store
+
+__all__ = ["Entry", "SegmentName", "Store", "new_stream", "open_store"]

@@ -1,0 +1,273 @@
+"""Group commit: requests that wait together become one durable segment.
+
+A lane owns one stream of one signal. One segment is in flight at a time, so a stream has no gaps. Requests that
+arrive meanwhile share the next segment; each is answered when the segment with its records is durable, or with the
+error that is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
+from frazil.otlp.decode import Decoded, Decoder, explain
+from frazil.otlp.split import split
+from frazil.tables import Signal
+from frazil.wal.names import SegmentName, new_stream
+from frazil.wal.segment import SegmentWriter
+from frazil.wal.store import Store
+
+SLICE_BYTES = 2 * 2**20
+"""Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a request that was made durable: `rejected` records were invalid on their own."""
+
+    accepted: int
+    rejected: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SegmentWritten:
+    """For the observer: one durable segment."""
+
+    name: SegmentName
+    requests: int
+    rows: int
+    bytes: int
+    encode_seconds: float
+    store_seconds: float
+
+
+class Observer(Protocol):
+    def segment_written(self, segment: SegmentWritten) -> None: ...
+
+    def segment_failed(self, error: FrazilError) -> None: ...
+
+
+@dataclass(frozen=True)
+class LaneSettings:
+    group_wait_seconds: float
+    segment_bytes_max: int
+    compression_level: int
+    records_per_request_max: int
+
+
+@dataclass
+class _Waiting:
+    body: bytes
+    tenant: str
+    received_unix_nano: int
+    done: asyncio.Future[Receipt]
+    arrived: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class _Tally:
+    seen: int = 0
+    rejected: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def receipt(self, signal: Signal) -> Receipt:
+        reason = explain(signal, self.rejected, self.reasons) if self.rejected else ""
+        return Receipt(self.seen - self.rejected, self.rejected, reason)
+
+
+class Lane:
+    """`run` is a task for the lane's life; `append` waits for durability; `close` flushes and ends it."""
+
+    def __init__(
+        self,
+        store: Store,
+        decoder: Decoder,
+        settings: LaneSettings,
+        observer: Observer,
+        *,
+        stream_ids: Callable[[], str] = new_stream,
+    ) -> None:
+        self._store = store
+        self._decoder = decoder
+        self._settings = settings
+        self._observer = observer
+        self._stream_ids = stream_ids
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
+        self._closing = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"wal-{decoder.signal}")
+        self.failure: FrazilError | None = None
+        self._open_stream()
+
+    def _open_stream(self) -> None:
+        self._next = SegmentName(self._decoder.signal, self._stream_ids(), 0)
+        self._stream_rows = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    async def append(self, body: bytes, tenant: str, received_unix_nano: int) -> Receipt:
+        """Returns when the request's records are durable."""
+        if self._closing:
+            raise StoreUnavailable("the receiver is shutting down")
+        if self.failure is not None:
+            raise self.failure
+        done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(body, tenant, received_unix_nano, done))
+        self._waiting_bytes += len(body)
+        self._arrived.set()
+        return await done
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while await self._group_is_ready():
+            group = self._take_group()
+            try:
+                outcomes = await loop.run_in_executor(self._thread, self._commit, group)
+            except (
+                Exception
+            ) as error:  # a defect, not a refusal: the requests are told to retry, the lane lives on
+                failure = StoreUnavailable(f"the segment could not be written: {error!r}")
+                self._observer.segment_failed(failure)
+                self._open_stream()
+                outcomes = [failure] * len(group)
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                if waiting.done.done():
+                    continue  # the client has gone
+                if isinstance(outcome, Receipt):
+                    waiting.done.set_result(outcome)
+                else:
+                    waiting.done.set_exception(outcome)
+
+    async def close(self) -> None:
+        """No new requests; what waits becomes durable now. Ends `run`."""
+        self._closing = True
+        self._arrived.set()
+
+    async def _group_is_ready(self) -> bool:
+        """Waits for a first request and then for its company; False when closed and nothing is left."""
+        while not self._waiting:
+            if self._closing:
+                self._thread.shutdown(wait=False)
+                return False
+            self._arrived.clear()
+            await self._arrived.wait()
+        deadline = self._waiting[0].arrived + self._settings.group_wait_seconds
+        while not self._closing and self._waiting_bytes < self._settings.segment_bytes_max:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), left)
+            except TimeoutError:
+                break
+        return True
+
+    def _take_group(self) -> list[_Waiting]:
+        group = [self._waiting.popleft()]
+        size = len(group[0].body)
+        while self._waiting and size + len(self._waiting[0].body) <= self._settings.segment_bytes_max:
+            group.append(self._waiting.popleft())
+            size += len(group[-1].body)
+        self._waiting_bytes -= size
+        return group
+
+    # What follows runs in the lane's thread.
+
+    def _commit(self, group: list[_Waiting]) -> list[Receipt | FrazilError]:
+        outcomes: list[Receipt | FrazilError]
+        try:
+            tallies = self._write(group)
+        except (RequestInvalid, RequestTooLarge):
+            refused = [self._refusal(waiting) for waiting in group]
+            good = [waiting for waiting, error in zip(group, refused, strict=True) if error is None]
+            kept = iter(self._commit(good) if good else ())
+            return [error if error is not None else next(kept) for error in refused]
+        except StoreUnavailable as error:
+            self.failure = error
+            self._observer.segment_failed(error)
+            self._open_stream()  # whether the segment is there or not is unknown: its name is not used again
+            outcomes = [error] * len(group)
+        else:
+            outcomes = [tally.receipt(self._decoder.signal) for tally in tallies]
+        return outcomes
+
+    def _refusal(self, waiting: _Waiting) -> FrazilError | None:
+        """Decodes one request on its own, to find which of a group cannot be."""
+        try:
+            for _ in self._decoded([waiting], [_Tally()]):
+                pass
+        except (RequestInvalid, RequestTooLarge) as error:
+            return error
+        return None
+
+    def _write(self, group: list[_Waiting]) -> list[_Tally]:
+        begin = time.perf_counter()
+        tallies = [_Tally() for _ in group]
+        writer = SegmentWriter(self._decoder.spec, self._settings.compression_level)
+        for decoded in self._decoded(group, tallies):
+            writer.write(decoded.table)
+        if writer.rows == 0:
+            return tallies  # nothing to keep: empty requests, or all records rejected
+        times = [waiting.received_unix_nano for waiting in group]
+        received = (min(times), max(times))
+        data = writer.finish(self._next, stream_rows=self._stream_rows, received=received)
+        encoded = time.perf_counter()
+        try:
+            self._store.create(self._next.path, data)
+        except FileExistsError:  # fenced: this writer was taken for dead, and its stream was closed
+            self._open_stream()
+            return self._write(group)
+        written = SegmentWritten(
+            self._next, len(group), writer.rows, len(data), encoded - begin, time.perf_counter() - encoded
+        )
+        self._stream_rows += writer.rows
+        self._next = SegmentName(self._next.signal, self._next.stream, self._next.sequence + 1)
+        self.failure = None
+        self._observer.segment_written(written)
+        return tallies
+
+    def _decoded(self, group: list[_Waiting], tallies: list[_Tally]) -> Iterator[Decoded]:
+        """The group's rows in slices of bounded size; counts what each request had into its tally."""
+        for owners, bodies in _slices([waiting.body for waiting in group]):
+            decoded = self._decoder.decode(
+                bodies,
+                [group[owner].tenant for owner in owners],
+                [group[owner].received_unix_nano for owner in owners],
+            )
+            for position, owner in enumerate(owners):
+                tally = tallies[owner]
+                tally.seen += int(decoded.seen[position])
+                tally.rejected += int(decoded.rejected[position])
+                tally.reasons += decoded.reasons.get(position, ())
+                if tally.seen > self._settings.records_per_request_max:
+                    bound = self._settings.records_per_request_max
+                    raise RequestTooLarge(f"a request may have at most {bound} records", bytes_max=0)
+            yield decoded
+
+
+def _slices(bodies: Sequence[bytes]) -> Iterator[tuple[list[int], list[bytes]]]:
+    """Bodies, cut where they are large, packed to about SLICE_BYTES; with the index of the body of each piece."""
+    owners: list[int] = []
+    pieces: list[bytes] = []
+    size = 0
+    for owner, body in enumerate(bodies):
+        for piece in split(body, SLICE_BYTES):
+            if pieces and size + len(piece) > SLICE_BYTES:
+                yield owners, pieces
+                owners, pieces, size = [], [], 0
+            owners.append(owner)
+            pieces.append(piece)
+            size += len(piece)
+    if pieces:
+        yield owners, pieces

@@ -1,0 +1,140 @@
+"""The WAL of one receiver process: lanes for every signal, and recovery when the store fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+
+import structlog
+
+from frazil.config import Config
+from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.otlp.decode import Decoder
+from frazil.tables import SIGNALS, Promoted, Signal
+from frazil.wal.group import Lane, LaneSettings, Observer, Receipt
+from frazil.wal.local import LocalStore
+from frazil.wal.names import new_stream
+from frazil.wal.probe import probe_store
+from frazil.wal.store import Store
+
+_RECOVERY_SECONDS = 1.0
+
+log = structlog.get_logger("frazil.wal")
+
+
+class Journal:
+    """Start, append, close. While the store fails, requests are refused at once and the store is tried every second."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        observer: Observer,
+        *,
+        stream_ids: Callable[[], str] = new_stream,
+    ) -> None:
+        extra = [
+            Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted
+        ]
+        settings = LaneSettings(
+            config.wal.group_wait,
+            config.wal.segment_bytes_max,
+            config.wal.compression_level,
+            config.receive.limits.records_per_request_max,
+        )
+        self._store = store
+        self._lanes: dict[Signal, list[Lane]] = {
+            signal: [
+                Lane(
+                    store,
+                    Decoder(signal, extra, depth_max=config.receive.limits.nesting_depth_max),
+                    settings,
+                    observer,
+                    stream_ids=stream_ids,
+                )
+                for _ in range(config.wal.lanes)
+            ]
+            for signal in SIGNALS
+        }
+        self._tasks: list[asyncio.Task[None]] = []
+        self._recovery: asyncio.Task[None] | None = None
+        self._unprobed: FrazilError | None = StoreUnavailable("the receiver is starting")
+
+    async def start(self) -> None:
+        """Raises StoreUnsafe on a store whose conditional writes do not hold.
+
+        A store that does not answer yet is no reason not to start: requests are refused until it has been probed.
+        """
+        try:
+            await asyncio.to_thread(self._probe)
+        except StoreUnavailable as error:
+            self._unprobed = error
+            log.warning("store does not answer; requests are refused until it does", reason=str(error))
+        self._tasks = [asyncio.create_task(lane.run()) for lane in self._all()]
+        self._recovery = asyncio.create_task(self._recover())
+
+    async def append(self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int) -> Receipt:
+        """Returns when the request's records are durable."""
+        if self._unprobed is not None:
+            raise self._unprobed
+        lane = min(self._lanes[signal], key=lambda lane: lane.waiting_bytes)
+        return await lane.append(body, tenant, received_unix_nano)
+
+    async def close(self) -> None:
+        """Makes durable what waits, then ends. Safe when never started and when called twice."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._recovery
+            self._recovery = None
+        for lane in self._all():
+            await lane.close()
+        await asyncio.gather(*self._tasks)
+        self._tasks = []
+
+    @property
+    def failure(self) -> FrazilError | None:
+        """Why nothing can be made durable now; None while all is well."""
+        return self._unprobed or next(
+            (lane.failure for lane in self._all() if lane.failure is not None), None
+        )
+
+    def _all(self) -> list[Lane]:
+        return [lane for lanes in self._lanes.values() for lane in lanes]
+
+    async def _recover(self) -> None:
+        while True:
+            await asyncio.sleep(_RECOVERY_SECONDS)
+            if self.failure is None:
+                continue
+            try:
+                await asyncio.to_thread(self._probe if self._unprobed else self._try_store)
+            except StoreUnsafe as error:
+                self._unprobed = error
+                log.error("store refused", reason=str(error))
+                continue
+            except StoreUnavailable as error:
+                log.warning("store still fails", reason=str(error))
+                continue
+            for lane in self._all():
+                lane.failure = None
+            log.info("store works again", store=self._store.describe())
+
+    def _probe(self) -> None:
+        result = probe_store(self._store)
+        if isinstance(self._store, LocalStore):
+            self._store.remove_abandoned()
+        self._unprobed = None
+        log.info(
+            "store probed",
+            store=self._store.describe(),
+            writers=result.writers,
+            seconds=round(result.seconds, 3),
+        )
+
+    def _try_store(self) -> None:
+        path = f"probe/{secrets.token_hex(16)}"
+        self._store.create(path, secrets.token_bytes(4096))
+        self._store.delete(path)

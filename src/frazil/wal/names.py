@@ -1,0 +1,48 @@
+"""Names in the WAL: `<signal>/<stream>/<sequence>.parquet`.
+
+A stream is one writer's life. Its id begins with the time and ends with random bits, so that ids sort by age and a
+name is never used twice, also not after clean-up.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+
+from frazil.tables import SIGNALS, Signal
+
+_PATH = re.compile(r"(logs|spans|metrics)/(\d{8}T\d{9}-[0-9a-f]{16})/(\d{20})\.parquet")
+
+
+def new_stream(now_seconds: float | None = None) -> str:
+    """For example `20261115T081823123-9f86d081884c7d65`: UTC to the millisecond, then 64 random bits."""
+    now = time.time() if now_seconds is None else now_seconds
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+    return f"{stamp}{int(now * 1000) % 1000:03d}-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, order=True)
+class SegmentName:
+    signal: Signal
+    stream: str
+    sequence: int
+
+    @property
+    def path(self) -> str:
+        return f"{self.signal}/{self.stream}/{self.sequence:020d}.parquet"
+
+    @property
+    def label(self) -> str:
+        """How rows name the segment that they came in."""
+        return f"{self.stream}/{self.sequence}"
+
+    @classmethod
+    def parse(cls, path: str) -> SegmentName | None:
+        """None for anything that is not a segment's path."""
+        match = _PATH.fullmatch(path)
+        if match is None:
+            return None
+        signal = next(name for name in SIGNALS if name == match[1])
+        return cls(signal, match[2], int(match[3]))

@@ -1,0 +1,71 @@
+"""Does a store's conditional write hold? Asked at start, because everything rests on it.
+
+Many writers create the same name at the same moment: exactly one may win, and what is there afterwards must be the
+winner's. A store that lets two win would let two writers both believe that a sequence is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.wal.store import Store
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    rounds: int
+    writers: int
+    seconds: float
+
+
+def probe_store(store: Store, writers: int = 8, rounds: int = 3) -> ProbeResult:
+    """Raises StoreUnsafe if conditional writes do not hold, StoreUnavailable if the store does not answer."""
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(writers) as pool:
+        for _ in range(rounds):
+            _one_round(store, writers, pool)
+    return ProbeResult(rounds, writers, time.perf_counter() - begin)
+
+
+def _one_round(store: Store, writers: int, pool: ThreadPoolExecutor) -> None:
+    path = f"probe/{secrets.token_hex(16)}"
+    together = threading.Barrier(writers)
+
+    def attempt(number: int) -> bytes | None:
+        data = b"%d:%s" % (number, secrets.token_hex(16).encode())
+        together.wait()
+        try:
+            store.create(path, data)
+        except FileExistsError:
+            return None
+        return data
+
+    try:
+        futures = [pool.submit(attempt, number) for number in range(writers)]
+        outcomes: list[bytes | None] = []
+        failure: FrazilError | None = None
+        for future in futures:
+            try:
+                outcomes.append(future.result())
+            except StoreUnavailable as error:
+                failure = error
+        winners = [outcome for outcome in outcomes if outcome is not None]
+        if len(winners) > 1:
+            raise StoreUnsafe(
+                f"{store.describe()}: {len(winners)} of {writers} concurrent writers created the same object, so "
+                "its conditional writes do not hold; use a store that honours If-None-Match (AWS S3, MinIO, "
+                "versitygw, Ceph 19 or newer) or wal.type local"
+            )
+        if failure is not None:
+            raise failure
+        if len(winners) != 1 or store.read(path) != winners[0]:
+            raise StoreUnsafe(f"{store.describe()}: what was read back is not what the winning writer wrote")
+    finally:
+        with contextlib.suppress(StoreUnavailable):
+            store.delete(path)

@@ -1,0 +1,130 @@
+"""A bucket as the WAL's store: one conditional PUT a segment."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, cast
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store as Bucket
+
+from frazil.config import S3WalConfig
+from frazil.errors import StoreUnavailable
+from frazil.wal.store import Entry
+
+_BACKOFF_SECONDS = 0.1
+_BACKOFF_SECONDS_MAX = 2.0
+
+
+class S3Store:
+    """Retries are made here, not in the client: only here an "exists" after a lost answer can be told from a rival."""
+
+    def __init__(self, config: S3WalConfig, *, write_timeout_seconds: float) -> None:
+        self._timeout_seconds = write_timeout_seconds
+        self._where = f"s3://{config.bucket}/{config.prefix}"
+        self._bucket = Bucket(
+            config.bucket,
+            prefix=config.prefix or None,
+            config=cast(Any, _client_config(config)),
+            client_options={
+                "timeout": timedelta(seconds=config.request_timeout_seconds),
+                "connect_timeout": timedelta(seconds=min(5.0, config.request_timeout_seconds)),
+                "allow_http": config.allow_http,
+            },
+            retry_config={
+                "max_retries": 0,
+                "retry_timeout": timedelta(seconds=config.request_timeout_seconds),
+            },
+        )
+
+    def describe(self) -> str:
+        return self._where
+
+    def create(self, path: str, data: bytes) -> None:
+        """Tries until the write's time is over; each attempt is conditional, so trying again is safe."""
+        deadline = time.monotonic() + self._timeout_seconds
+        backoff = _BACKOFF_SECONDS
+        while True:
+            try:
+                obstore.put(self._bucket, path, data, mode="create", use_multipart=False)
+                return
+            except (
+                AlreadyExistsError
+            ) as error:  # 412, and 409 too: two creates at once, neither of which may win
+                failure: Exception = error
+                if (found := self._found(path)) is not None:
+                    if found == data:  # an earlier attempt of this very write, whose answer was lost
+                        return
+                    raise FileExistsError(path) from None
+            except (PermissionDeniedError, UnauthenticatedError, FileNotFoundError) as error:
+                raise self._unavailable(error) from None
+            except (BaseError, OSError) as error:
+                failure = error
+            if time.monotonic() + backoff > deadline:
+                raise self._unavailable(failure)
+            time.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311
+            backoff = min(backoff * 2, _BACKOFF_SECONDS_MAX)
+
+    def _found(self, path: str) -> bytes | None:
+        try:
+            return self.read(path)
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: str) -> bytes:
+        try:
+            return bytes(obstore.get(self._bucket, path).bytes())
+        except (NotFoundError, FileNotFoundError):
+            raise FileNotFoundError(path) from None
+        except (BaseError, OSError) as error:
+            raise self._unavailable(error) from None
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        try:
+            for batch in obstore.list(self._bucket, prefix or None):
+                for item in batch:
+                    yield Entry(str(item["path"]), int(item["size"]))
+        except (BaseError, OSError) as error:
+            raise self._unavailable(error) from None
+
+    def delete(self, path: str) -> None:
+        try:
+            obstore.delete(self._bucket, path)
+        except (NotFoundError, FileNotFoundError):
+            return
+        except (BaseError, OSError) as error:
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._where} does not answer as it should: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300] or type(error).__name__
+
+
+def _client_config(config: S3WalConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "region": config.region,
+        "virtual_hosted_style_request": not config.uses_path_style,
+        "conditional_put": "etag",
+    }
+    if config.endpoint is not None:
+        options["endpoint"] = config.endpoint.rstrip("/")
+    if config.access_key_id is not None and config.secret_access_key is not None:
+        options["access_key_id"] = config.access_key_id
+        options["secret_access_key"] = config.secret_access_key.get_secret_value()
+    if config.sse_kms_key_id is not None:
+        options["server_side_encryption"] = "aws:kms"
+        options["sse_kms_key_id"] = config.sse_kms_key_id
+    return options

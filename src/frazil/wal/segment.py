@@ -1,0 +1,172 @@
+"""The format of a WAL segment: a Parquet file in the table's own schema, with its facts and a checksum in the footer.
+
+Any Parquet reader can query it. The checksum covers every byte of the file, itself read as zeros.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from frazil.errors import SegmentCorrupt, SegmentUnknown
+from frazil.tables.columns import TableSpec
+from frazil.wal.names import SegmentName
+
+FORMAT = "1"
+_CHECKSUM_KEY = b"frazil.checksum"
+_CHECKSUM_MARK = b"xxh3:"
+_CHECKSUM_ZERO = b"0" * 16
+# Measured: hashing values for a dictionary costs more CPU than it saves bytes where most values differ.
+_WITHOUT_DICTIONARY = frozenset(
+    {"time", "body", "trace_id", "span_id", "parent_span_id", "series_id", "duration_nano"}
+)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a segment's footer says of it. `stream_rows` counts the stream's rows up to and with this segment."""
+
+    name: SegmentName
+    rows: int
+    stream_rows: int
+    received_min_unix_nano: int
+    received_max_unix_nano: int
+    nonce: str
+
+
+class SegmentWriter:
+    """Collects tables as row groups; `finish` gives the file's bytes. Holds the compressed bytes only."""
+
+    def __init__(self, spec: TableSpec, compression_level: int) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._spec = spec
+        self._level = compression_level
+        self._writer: pq.ParquetWriter | None = None
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        if table.num_rows == 0:
+            return
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                table.schema,
+                compression="zstd",
+                compression_level=self._level,
+                use_dictionary=[path for path in _leaves(self._spec) if path not in _WITHOUT_DICTIONARY],
+                write_statistics=["time"],
+                store_schema=False,  # rows are read in the table's plain types, not in the writer's dictionaries
+            )
+        elif table.schema != self._writer.schema:
+            table = table.cast(self._writer.schema)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self.rows += table.num_rows
+
+    def finish(self, name: SegmentName, *, stream_rows: int, received: tuple[int, int]) -> bytes:
+        """The file. `stream_rows` counts the rows of the stream's earlier segments."""
+        if self._writer is None:
+            raise ValueError("a segment without rows is not written")
+        self._writer.add_key_value_metadata(
+            {
+                "frazil.format": FORMAT,
+                "frazil.signal": name.signal,
+                "frazil.stream": name.stream,
+                "frazil.sequence": str(name.sequence),
+                "frazil.rows": str(self.rows),
+                "frazil.stream_rows": str(stream_rows + self.rows),
+                "frazil.received_min_unix_nano": str(received[0]),
+                "frazil.received_max_unix_nano": str(received[1]),
+                "frazil.nonce": secrets.token_hex(16),
+                _CHECKSUM_KEY.decode(): (_CHECKSUM_MARK + _CHECKSUM_ZERO).decode(),
+            }
+        )
+        self._writer.close()
+        data = bytearray(self._sink.getvalue())
+        at = _checksum_at(data)
+        data[at : at + 16] = xxhash.xxh3_64_hexdigest(data).encode()
+        return bytes(data)
+
+
+def _leaves(spec: TableSpec) -> list[str]:
+    """Paths of the Parquet leaf columns, as `use_dictionary` wants them."""
+
+    def below(path: str, type_: pa.DataType) -> list[str]:
+        if pa.types.is_map(type_):
+            return below(f"{path}.key_value.key", type_.key_type) + below(
+                f"{path}.key_value.value", type_.item_type
+            )
+        if pa.types.is_list(type_):
+            return below(f"{path}.list.element", type_.value_type)
+        if pa.types.is_struct(type_):
+            return [leaf for field in type_ for leaf in below(f"{path}.{field.name}", field.type)]
+        return [path]
+
+    return [leaf for column in spec.columns for leaf in below(column.name, column.type)]
+
+
+def _checksum_at(data: bytes | bytearray) -> int:
+    """Where the checksum's digits begin; -1 if there are none."""
+    key = data.rfind(_CHECKSUM_KEY)
+    mark = data.find(_CHECKSUM_MARK, key) if key >= 0 else -1
+    return mark + len(_CHECKSUM_MARK) if mark >= 0 else -1
+
+
+def read_facts(name: SegmentName, data: bytes) -> Facts:
+    """Checks the whole file and says what its footer says; raises SegmentCorrupt or SegmentUnknown."""
+    path = name.path
+    if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1":
+        raise SegmentCorrupt(path, f"not a whole Parquet file ({len(data)} bytes)")
+    at = _checksum_at(data)
+    if at < 0:
+        raise SegmentCorrupt(path, "no checksum in the footer")
+    digest = xxhash.xxh3_64(data[:at])
+    digest.update(_CHECKSUM_ZERO)
+    digest.update(memoryview(data)[at + 16 :])
+    if digest.hexdigest().encode() != data[at : at + 16]:
+        raise SegmentCorrupt(path, "its checksum does not match its bytes")
+    facts = _footer(path, data)
+    if (version := facts.get("frazil.format", "none")) != FORMAT:
+        raise SegmentUnknown(path, version)
+    found = SegmentName.parse(
+        f"{facts['frazil.signal']}/{facts['frazil.stream']}/{int(facts['frazil.sequence']):020d}.parquet"
+    )
+    if found != name:
+        raise SegmentCorrupt(path, f"it was written as {found.path if found else 'something else'}")
+    return Facts(
+        name,
+        int(facts["frazil.rows"]),
+        int(facts["frazil.stream_rows"]),
+        int(facts["frazil.received_min_unix_nano"]),
+        int(facts["frazil.received_max_unix_nano"]),
+        facts["frazil.nonce"],
+    )
+
+
+def _footer(path: str, data: bytes) -> dict[str, str]:
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(data)).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentCorrupt(path, str(error)) from None
+    return {key.decode(): value.decode() for key, value in metadata.items()}
+
+
+def read_rows(name: SegmentName, data: bytes, spec: TableSpec) -> tuple[Facts, pa.Table]:
+    """The rows in the spec's schema. Columns that the spec has gained since are NULL."""
+    facts = read_facts(name, data)
+    try:
+        table = pq.read_table(pa.BufferReader(data), partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentCorrupt(name.path, str(error)) from None
+    if table.num_rows != facts.rows:
+        raise SegmentCorrupt(name.path, f"{table.num_rows} rows where its footer says {facts.rows}")
+    columns = [
+        table.column(column.name).cast(column.type)
+        if column.name in table.column_names
+        else pa.nulls(table.num_rows, column.type)
+        for column in spec.columns
+    ]
+    return facts, pa.table(columns, schema=spec.arrow_schema)

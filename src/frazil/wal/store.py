@@ -1,0 +1,52 @@
+"""What the WAL needs of a store, and the one place that opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from frazil.config import Config
+
+
+@dataclass(frozen=True)
+class Entry:
+    path: str
+    size: int
+
+
+class Store(Protocol):
+    """Immutable objects under slash-separated paths. Every method may be called from any thread.
+
+    Failures that may pass raise StoreUnavailable; a missing path raises FileNotFoundError.
+    """
+
+    def create(self, path: str, data: bytes) -> None:
+        """Durable when it returns. Raises FileExistsError if the path holds other bytes than `data`.
+
+        The same bytes count as success: an earlier attempt whose answer was lost. Callers put a nonce into `data`.
+        """
+
+    def read(self, path: str) -> bytes: ...
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        """What lies below `prefix`, in the order of paths."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Durable when it returns; no error if it is gone already."""
+
+    def describe(self) -> str:
+        """Where it is, for people."""
+        ...
+
+
+def open_store(config: Config) -> Store:
+    if config.wal.type == "s3":
+        from frazil.wal.s3 import S3Store
+
+        assert config.wal.s3 is not None  # the configuration has checked that  # noqa: S101
+        return S3Store(config.wal.s3, write_timeout_seconds=config.wal.write_timeout_seconds)
+    from frazil.wal.local import LocalStore
+
+    return LocalStore(config.wal.local.path or config.data_dir / "wal", config.wal.local.free_bytes_min)

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import frazil
+from frazil import doctor
+from frazil.cli import app
+from frazil.config import Config, load_config
+from frazil.doctor import Check
+from frazil.errors import StoreUnavailable
+from frazil.keys import hash_key
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def supervise(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Stands in for the supervisor and keeps what it was called with."""
+    called: dict[str, Any] = {"returns": 0}
+
+    def run(config: Config, role: str) -> int:
+        called.update(config=config, role=role)
+        if "raises" in called:
+            raise called["raises"]
+        return int(called["returns"])
+
+    module = types.ModuleType("frazil.receive.supervise")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "frazil.receive", types.ModuleType("frazil.receive"))
+    monkeypatch.setitem(sys.modules, "frazil.receive.supervise", module)
+    monkeypatch.setattr("frazil.log.configure_logging", lambda config: called.update(log=config))
+    return called
+
+
+def test_help_lists_every_verb() -> None:
+    result = runner.invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for verb in ("up", "receive", "demo", "doctor", "keys", "config", "verify", "version"):
+        assert verb in result.output
+
+
+@pytest.mark.parametrize("verb", ["up", "receive", "demo", "doctor", "keys", "config", "verify", "version"])
+def test_every_verb_explains_itself(verb: str) -> None:
+    result = runner.invoke(app, [verb, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from frazil.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "heavy = {'pydantic', 'yaml', 'pyarrow', 'grpc', 'granian', 'obstore', 'opentelemetry'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_version() -> None:
+    assert runner.invoke(app, ["version"]).output == f"frazil {frazil.__version__}\n"
+
+
+def test_a_configuration_error_is_told_without_a_traceback() -> None:
+    Path("frazil.yaml").write_text("log: {levle: debug}")
+    result = runner.invoke(app, ["config", "--check"])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "frazil: error: frazil.yaml:1:7: log.levle: unknown key (given 'debug')\n    did you mean `level`?\n"
+    )
+
+
+def test_other_errors_of_frazil_are_told_the_same_way(supervise: dict[str, Any]) -> None:
+    supervise["raises"] = StoreUnavailable("disk full")
+    result = runner.invoke(app, ["receive"])
+    assert (result.exit_code, result.stderr) == (2, "frazil: error: disk full\n")
+
+
+def test_the_printed_configuration_can_be_used() -> None:
+    result = runner.invoke(app, ["config"])
+    Path("mine.yaml").write_text(result.stdout)
+    assert load_config(Path("mine.yaml"), {}) == Config()
+    assert (
+        runner.invoke(app, ["-c", "mine.yaml", "config", "--check"]).output == "the configuration is valid\n"
+    )
+
+
+def test_the_configuration_is_printed_even_when_the_users_is_broken() -> None:
+    Path("frazil.yaml").write_text("nonsense: 1")
+    assert runner.invoke(app, ["config"]).exit_code == 0
+
+
+def test_a_missing_configuration_file_is_told() -> None:
+    result = runner.invoke(app, ["--config", "gone.yaml", "up"])
+    assert result.exit_code == 2
+    assert "gone.yaml: there is no such file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "enabled"), [(["up"], False), (["up", "--demo"], True), (["up", "--no-demo"], False)]
+)
+def test_up_runs_everything_with_demo_traffic_if_asked(
+    supervise: dict[str, Any], arguments: list[str], enabled: bool
+) -> None:
+    supervise["returns"] = 7
+    assert runner.invoke(app, arguments).exit_code == 7
+    assert supervise["role"] == "up"
+    assert supervise["config"].demo.enabled is enabled
+    assert supervise["log"] == supervise["config"].log
+
+
+def test_receive_runs_the_receiver_alone(supervise: dict[str, Any]) -> None:
+    Path("frazil.yaml").write_text("receive: {workers: 3}")
+    assert runner.invoke(app, ["receive"]).exit_code == 0
+    assert (supervise["role"], supervise["config"].receive.workers) == ("receive", 3)
+
+
+def test_demo_options_reach_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    package, progress = types.ModuleType("frazil.demo"), types.ModuleType("frazil.demo.progress")
+    package.DemoOptions = types.SimpleNamespace  # type: ignore[attr-defined]
+    totals = types.SimpleNamespace(failed=0)
+    progress.run_with_progress = lambda options: given.append(options) or totals  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "frazil.demo", package)
+    monkeypatch.setitem(sys.modules, "frazil.demo.progress", progress)
+    Path("frazil.yaml").write_text("receive: {http: {listen: '127.0.0.1:9999'}}")
+    arguments = [
+        "demo",
+        "--protocol",
+        "http",
+        "-r",
+        "2.5",
+        "-d",
+        "2m",
+        "--incident",
+        "slow",
+        "--incident-after",
+        "1s",
+    ]
+    assert runner.invoke(app, arguments).exit_code == 0
+    assert vars(given[0]) == {
+        "endpoint": "http://127.0.0.1:9999",
+        "protocol": "http",
+        "traces_per_second": 2.5,
+        "duration_seconds": 120,
+        "incident": "slow",
+        "incident_after_seconds": 1,
+        "incident_seconds": 60,
+        "api_key": None,
+        "ca_file": None,
+        "compression": "gzip",
+        "seed": None,
+    }
+    totals.failed = 3
+    assert runner.invoke(app, arguments).exit_code == 1
+    bad = runner.invoke(app, ["demo", "--duration", "soon"])
+    assert bad.exit_code == 2
+    assert "must be a duration" in bad.output
+
+
+def test_a_new_key_is_printed_once_with_the_lines_to_paste() -> None:
+    result = runner.invoke(app, ["keys", "new", "--tenant", "shop", "--role", "write"])
+    assert result.exit_code == 0
+    key = next(line.strip() for line in result.output.splitlines() if line.startswith("  fz_"))
+    assert result.output.count(key) == 1
+    snippet = result.output[result.output.index("auth:\n") :]
+    assert yaml.safe_load(snippet)["auth"]["keys"][0]["hash"] == hash_key(key)
+    Path("frazil.yaml").write_text(snippet)
+    (configured,) = load_config(environ={}).auth.keys
+    assert (configured.name, configured.tenant, configured.roles) == ("shop-key", "shop", {"write"})
+
+
+def test_odd_key_names_are_quoted() -> None:
+    result = runner.invoke(app, ["keys", "new", "--tenant", "007", "--name", "a: {b} 'c' \"d\""])
+    Path("frazil.yaml").write_text(result.output[result.output.index("auth:\n") :])
+    (configured,) = load_config(environ={}).auth.keys
+    assert (configured.name, configured.tenant) == ("a: {b} 'c' \"d\"", "007")
+    assert configured.roles == {"read", "write"}
+
+
+def test_a_key_for_a_bad_tenant_or_role_is_refused() -> None:
+    result = runner.invoke(app, ["keys", "new", "--tenant", "../x"])
+    assert result.exit_code == 2
+    assert "must be a tenant id" in result.output
+    assert runner.invoke(app, ["keys", "new", "--tenant", "x", "--role", "root"]).exit_code == 2
+
+
+def test_doctor_prints_json_and_fails_if_something_must_be_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [Check("a", "ok", "fine"), Check("b", "warn", "hm", "perhaps [this]")]
+    monkeypatch.setattr(doctor, "run_checks", lambda config: checks)
+    result = runner.invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [
+        {"name": "a", "status": "ok", "found": "fine", "fix": None},
+        {"name": "b", "status": "warn", "found": "hm", "fix": "perhaps [this]"},
+    ]
+    checks.append(Check("c", "fail", "broken", "mend it"))
+    assert runner.invoke(app, ["doctor", "--json"]).exit_code == 1
+
+
+def test_doctor_prints_every_fix_for_people_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = [Check("b", "warn", "hm", "perhaps [this]"), Check("c", "fail", "broken", "mend it")]
+    monkeypatch.setattr(doctor, "run_checks", lambda config: checks)
+    result = runner.invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "→ perhaps [this]" in result.output
+    assert "→ mend it" in result.output
+    assert "2 checks, 1 to fix, 1 to know about" in result.output
+
+
+def test_verify_passes_on_what_the_ledger_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("frazil.wal.verify")
+    module.main = lambda config, json_output: 3 if json_output else 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "frazil.wal", types.ModuleType("frazil.wal"))
+    monkeypatch.setitem(sys.modules, "frazil.wal.verify", module)
+    assert runner.invoke(app, ["verify"]).exit_code == 0
+    assert runner.invoke(app, ["verify", "--json"]).exit_code == 3
