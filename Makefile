@@ -16,7 +16,7 @@ STAMP := .venv/.synced
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help setup run test test-all lint format lock bench bench-quick clean
+.PHONY: help setup run test test-all lint format lock docs bench bench-quick clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ format: $(STAMP) ## Format the code
 lock: $(UV_STAMP) ## Bring requirements.lock in line with pyproject.toml
 	$(UV) pip compile pyproject.toml --group dev --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 --quiet -o requirements.lock
+
+docs: $(STAMP) ## Write the generated pages of docs/ again
+	$(BIN)/python -m frazil.tables > docs/tables.md
+	$(BIN)/frazil config > docs/frazil.example.yaml
 
 bench: $(STAMP) ## The speed table of the README
 	$(BIN)/python -m bench

@@ -155,6 +155,16 @@ def metrics_request(seed: int, records: int = 1000) -> bytes:
     return request.SerializeToString()
 
 
+def large_logs_request(seed: int, records: int) -> bytes:
+    """One resource and one scope with many records: 10,000 distinct ones, over and over (made quickly)."""
+    request = ExportLogsServiceRequest.FromString(logs_request(seed, min(records, 10_000)))
+    scope_logs = request.resource_logs[0].scope_logs[0]
+    distinct = list(scope_logs.log_records)
+    for _ in range(records // len(distinct) - 1):
+        scope_logs.log_records.extend(distinct)
+    return request.SerializeToString()
+
+
 MAKERS = {"logs": logs_request, "spans": spans_request, "metrics": metrics_request}
 
 

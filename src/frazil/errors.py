@@ -20,9 +20,17 @@ Errors carry facts as attributes, and their text says what to do next.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class FrazilError(Exception):
     """Root of the tree."""
+
+    def again(self) -> Self:
+        """The same error to raise once more. One object raised twice keeps the frames of both alive."""
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
 
 class Transient(FrazilError):

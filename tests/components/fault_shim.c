@@ -50,7 +50,7 @@ static void *real(const char *name) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    const char *control = getenv("FRAZIL_FAULT_CONTROL"), *under = getenv("FRAZIL_FAULT_UNDER");
+    const char *control = getenv("FAULT_SHIM_CONTROL"), *under = getenv("FAULT_SHIM_UNDER");
     if (!control || !under || !realpath(under, prefix)) return;
     prefix_length = strlen(prefix);
     int fd = REAL(open)(control, O_RDWR | O_CLOEXEC);

@@ -106,8 +106,8 @@ class FaultControl:
         preload = [str(self._shim), os.environ.get("LD_PRELOAD", "")]
         return {
             "LD_PRELOAD": ":".join(filter(None, preload)),
-            "FRAZIL_FAULT_CONTROL": str(self._file),
-            "FRAZIL_FAULT_UNDER": str(self._under),
+            "FAULT_SHIM_CONTROL": str(self._file),
+            "FAULT_SHIM_UNDER": str(self._under),
         }
 
     def fail(self, operation: str | Iterable[str], error_number: int) -> None:

@@ -129,6 +129,12 @@ class LimitsConfig(Section):
         le=1024 * MIB,
         description="The largest request, after decompression. Decoding it holds several times that memory.",
     )
+    json_request_bytes_max: Bytes = Field(
+        16 * MIB,
+        ge=1 * KIB,
+        le=1024 * MIB,
+        description="The largest request in JSON, after decompression. Parsing JSON can hold 17 times its size.",
+    )
     in_flight_bytes_max: Bytes = Field(
         128 * MIB,
         ge=1 * KIB,
@@ -144,7 +150,7 @@ class LimitsConfig(Section):
         1_000_000, ge=1, description="The most log records, spans or data points in one request."
     )
     nesting_depth_max: Count = Field(
-        64, ge=1, le=90, description="How deep lists and maps may be nested in an attribute's value."
+        32, ge=1, le=45, description="How deep lists and maps may be nested in an attribute's value."
     )
     admission_wait_seconds: Seconds = Field(
         5,
@@ -342,8 +348,9 @@ class WalConfig(Section):
         None,
         ge=0,
         le=60,
-        description="How long the first request of a segment waits for company. Longer means fewer, larger "
-        "segments (on S3 each costs a PUT) and later acks. Absent: 50ms for local, 100ms for s3.",
+        description="How long the first request of a segment waits for company, at most; a tenth of it while "
+        "requests come further apart. Longer means fewer, larger segments (on S3 each costs a PUT) and later "
+        "acks. Absent: 50ms for local, 100ms for s3.",
     )
     segment_bytes_max: Bytes = Field(
         8 * MIB,

@@ -66,6 +66,10 @@ def repeated(column: pa.Array, owner: Codes) -> pa.Array:
     """`column[owner]`; text becomes CODED, so that only integers move."""
     if not pa.types.is_string(column.type):
         return column.take(pa.array(owner))
+    if column.null_count == len(column):
+        return pa.nulls(len(owner), CODED)
+    if len(column) == 1:
+        return pa.DictionaryArray.from_arrays(pa.array(owner), column)
     encoded = column.dictionary_encode()
     return pa.DictionaryArray.from_arrays(encoded.indices.take(pa.array(owner)), encoded.dictionary)
 
@@ -115,6 +119,13 @@ class Rejects:
         for reason, mask in elements.by_reason.items():
             rows = np.zeros(self.rows, dtype=np.bool_)
             rows[owners(lists)[mask]] = True
+            self.add(reason, rows)
+
+    def add_range(self, rejects: Rejects, first: int) -> None:
+        """`rejects` are of the rows from `first` on."""
+        for reason, mask in rejects.by_reason.items():
+            rows = np.zeros(self.rows, dtype=np.bool_)
+            rows[first : first + rejects.rows] = mask
             self.add(reason, rows)
 
     def nanos(self, name: str, column: pa.Array) -> Nanos:

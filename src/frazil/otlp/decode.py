@@ -18,7 +18,7 @@ from frazil.otlp.wire import nested, normalised
 from frazil.tables import DEFAULT_PROMOTED, Promoted, Signal, table_spec
 from frazil.tables.columns import TableSpec
 
-Rows = Callable[..., list[tuple[dict[str, Any], Rejects, npt.NDArray[np.int32]]]]
+Rows = Callable[..., tuple[dict[str, Any], Rejects, npt.NDArray[np.int32]]]
 _ROWS: dict[Signal, Rows] = {"logs": logs.rows, "spans": spans.rows, "metrics": metrics.rows}
 _RECORDS: dict[Signal, str] = {"logs": "log records", "spans": "spans", "metrics": "data points"}
 
@@ -58,34 +58,35 @@ class Decoder:
         Raises RequestInvalid if any body cannot be decoded: the caller then tries them one by one.
         """
         try:
-            parts = self._rows(bodies, received_unix_nano)
+            columns, rejects, request_of_row = self._rows(bodies, received_unix_nano)
         except OneofTwice:
-            parts = self._rows([normalised(self.signal, body) for body in bodies], received_unix_nano)
-        tables, seen, rejected = [], np.zeros(len(bodies), np.int64), np.zeros(len(bodies), np.int64)
-        reasons: dict[int, list[str]] = {}
+            plain = [self._plainest(body) for body in bodies]
+            try:
+                columns, rejects, request_of_row = self._rows(plain, received_unix_nano)
+            except OneofTwice:
+                raise RequestInvalid("a value is set twice, in a request that is nested too deeply") from None
+        request = pa.array(request_of_row)
         tenant = pa.array(tenants, pa.string()).dictionary_encode()
-        received = timestamps(np.asarray(received_unix_nano, dtype=np.uint64))
-        for columns, rejects, request_of_row in parts:
-            request = pa.array(request_of_row)
-            columns["tenant_id"] = pa.DictionaryArray.from_arrays(
-                tenant.indices.take(request), tenant.dictionary
-            )
-            columns["received_time"] = received.take(request)
-            table = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-            seen += np.bincount(request_of_row, minlength=len(bodies))
-            if (bad := rejects.any) is not None:
-                rejected += np.bincount(request_of_row[bad], minlength=len(bodies))
-                for reason, mask in rejects.by_reason.items():
-                    for index in np.unique(request_of_row[mask]):
-                        reasons.setdefault(int(index), []).append(reason)
-                table = table.filter(pa.array(~bad))
-            tables.append(table)
-        return Decoded(
-            pa.concat_tables(tables).unify_dictionaries() if len(tables) > 1 else tables[0],
-            seen,
-            rejected,
-            reasons,
-        )
+        columns["tenant_id"] = pa.DictionaryArray.from_arrays(tenant.indices.take(request), tenant.dictionary)
+        columns["received_time"] = timestamps(np.asarray(received_unix_nano, dtype=np.uint64)).take(request)
+        table = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+        seen = np.bincount(request_of_row, minlength=len(bodies))
+        rejected = np.zeros(len(bodies), np.int64)
+        reasons: dict[int, list[str]] = {}
+        if (bad := rejects.any) is not None:
+            rejected = np.bincount(request_of_row[bad], minlength=len(bodies))
+            for reason, mask in rejects.by_reason.items():
+                for index in np.unique(request_of_row[mask]):
+                    reasons.setdefault(int(index), []).append(reason)
+            table = table.filter(pa.array(~bad))
+        return Decoded(table, seen, rejected, reasons)
+
+    def _plainest(self, body: bytes) -> bytes:
+        """As it is if the stock parser, which stops at a lesser depth, refuses it: it may be a neighbour."""
+        try:
+            return normalised(self.signal, body)
+        except RequestInvalid:
+            return body
 
     def _rows(self, bodies: Sequence[bytes], received_unix_nano: Sequence[int]) -> Any:
         try:

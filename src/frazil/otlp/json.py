@@ -220,14 +220,15 @@ def _repeated_writer(write: _Writer) -> _Writer:
     def write_all(values: Any, depth_left: int) -> bytes:
         if type(values) is not list:
             raise _mismatch("an array", values)
-        out: list[bytes] = []
+        out = bytearray()  # a list of parts would take ten times the memory of many small ones
+        index = 0
         try:
-            for value in values:
-                out.append(write(value, depth_left))  # noqa: PERF401 (its length is the index of the bad one)
+            for index, value in enumerate(values):  # noqa: B007 (used below)
+                out += write(value, depth_left)
         except _UnwritableError as error:
-            error.path.append(f"[{len(out)}]")
+            error.path.append(f"[{index}]")
             raise
-        return b"".join(out)
+        return bytes(out)
 
     return write_all
 

@@ -26,7 +26,7 @@ from frazil.tables import Promoted
 
 def rows(
     batch: pa.RecordBatch, promoted: Sequence[Promoted], received: Nanos, depth_max: int
-) -> list[tuple[dict[str, Any], Rejects, Codes]]:
+) -> tuple[dict[str, Any], Rejects, Codes]:
     envelope = Envelope.of(batch, "scope_logs", depth_max)
     lists = envelope.scopes.field("log_records")
     records, scope_of_row = lists.values, owners(lists)
@@ -55,7 +55,7 @@ def rows(
         "dropped_attributes_count": long(records.field("dropped_attributes_count")),
     }
     columns |= envelope.columns(scope_of_row) | promoted_columns(promoted, envelope, attributes, scope_of_row)
-    return [(columns, rejects, request_of_row)]
+    return columns, rejects, request_of_row
 
 
 def kind_names(values: Values) -> pa.Array:
@@ -70,9 +70,14 @@ def promoted_columns(
     promoted: Sequence[Promoted], envelope: Envelope, attributes: Attributes, scope_of_row: Codes
 ) -> dict[str, Any]:
     resource_of_row = envelope.resource_of_scope[scope_of_row]
-    return {
-        column.column: repeated(envelope.resource_attributes.promoted(column), resource_of_row)
-        if column.source == "resource"
-        else attributes.promoted(column)
-        for column in promoted
-    }
+    found: dict[str, Any] = {}
+    for column in promoted:
+        owner = envelope.resource_attributes if column.source == "resource" else attributes
+        if column.attribute not in owner.key_names:
+            coded = column.source == "resource" and column.type == "string"
+            found[column.column] = pa.nulls(len(scope_of_row), CODED if coded else column.arrow_type)
+        elif column.source == "resource":
+            found[column.column] = repeated(owner.promoted(column), resource_of_row)
+        else:
+            found[column.column] = owner.promoted(column)
+    return found

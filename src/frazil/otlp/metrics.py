@@ -22,72 +22,100 @@ from frazil.otlp.columns import (
 from frazil.otlp.ids import hex_ids
 from frazil.otlp.logs import promoted_columns
 from frazil.otlp.series import series_ids
-from frazil.otlp.values import Attributes, Codes
+from frazil.otlp.values import Attributes, Codes, OneofTwice
 from frazil.tables import Promoted
 from frazil.tables.specs import EXEMPLAR, QUANTILE, table_spec
 
 TYPES = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
-_OPTIONAL = [
-    pa.field(column.name, column.type) for column in table_spec("metrics").columns if not column.required
-]
+_COMMON = ("attributes", "start_time_unix_nano", "time_unix_nano", "flags")
+_WITH_TEMPORALITY = ("sum", "histogram", "exponential_histogram")
 
 
 def rows(
     batch: pa.RecordBatch, promoted: Sequence[Promoted], received: Nanos, depth_max: int
-) -> list[tuple[dict[str, Any], Rejects, Codes]]:
-    """A part for each metric type that occurs; one empty part if none does."""
+) -> tuple[dict[str, Any], Rejects, Codes]:
+    """Points of one type behind those of another; what all have in common is worked on once."""
     envelope = Envelope.of(batch, "scope_metrics", depth_max)
     lists = envelope.scopes.field("metrics")
     metrics, scope_of_metric = lists.values, owners(lists)
+    _check_one_kind([metrics.field(name) for name in TYPES])
+    point_lists = {name: metrics.field(name).field("data_points") for name in TYPES}
+    present = [name for name in TYPES if len(point_lists[name].values)] or [TYPES[0]]
+    counts = [len(point_lists[name].values) for name in present]
+    metric_of_row = np.concatenate([owners(point_lists[name]) for name in present])
+    scope_of_row = scope_of_metric[metric_of_row]
+    request_of_row = envelope.request_of_row(scope_of_row)
+    common = {
+        name: pa.concat_arrays([point_lists[type_name].values.field(name) for type_name in present])
+        for name in _COMMON
+    }
+    rejects = Rejects(len(metric_of_row))
+    attributes = Attributes(common["attributes"], depth_max)
     metadata = Attributes(metrics.field("metadata"), depth_max)
-    parts: list[tuple[dict[str, Any], Rejects, Codes]] = []
-    for type_name in TYPES:
-        data = metrics.field(type_name)
-        point_lists = data.field("data_points")
-        points = point_lists.values
-        if len(points) == 0 and not (type_name == TYPES[-1] and not parts):
-            continue
-        metric_of_row = owners(point_lists)
-        scope_of_row = scope_of_metric[metric_of_row]
-        request_of_row = envelope.request_of_row(scope_of_row)
-        rejects = Rejects(len(points))
-        attributes = Attributes(points.field("attributes"), depth_max)
-        time = rejects.nanos("time_unix_nano", points.field("time_unix_nano"))
-        start = rejects.nanos("start_time_unix_nano", points.field("start_time_unix_nano"))
-        columns: dict[str, Any] = {field.name: pa.nulls(len(points), field.type) for field in _OPTIONAL}
-        columns |= {
-            "time": timestamps(np.where(time != 0, time, received[request_of_row])),
-            "metric_name": repeated(metrics.field("name"), metric_of_row),
-            "metric_type": repeated(pa.array([type_name]), np.zeros(len(points), dtype=np.int32)),
-            "unit": repeated(text_or_null(metrics.field("unit")), metric_of_row),
-            "description": repeated(text_or_null(metrics.field("description")), metric_of_row),
-            "series_id": series_ids(envelope, metrics, type_name, attributes, scope_of_row, metric_of_row),
-            "attributes": attributes.maps(),
-            "attribute_types": attributes.types(),
-            "metadata_attributes": metadata.repeated_maps(metric_of_row),
-            "metadata_attribute_types": repeated(metadata.types(), metric_of_row),
-            "start_time_unix_nano": nanos_or_null(start),
-            "time_unix_nano": nanos_or_null(time),
-            "flags": long(points.field("flags")),
-        }
-        columns |= _OF_TYPE[type_name](points, rejects)
-        if type_name in ("sum", "histogram", "exponential_histogram"):
-            columns["aggregation_temporality"] = data.field("aggregation_temporality").take(
-                pa.array(metric_of_row)
-            )
+    time = rejects.nanos("time_unix_nano", common["time_unix_nano"])
+    start = rejects.nanos("start_time_unix_nano", common["start_time_unix_nano"])
+    type_of_row = np.repeat(np.array([TYPES.index(name) for name in present], dtype=np.int32), counts)
+    columns = {
+        "time": timestamps(np.where(time != 0, time, received[request_of_row])),
+        "metric_name": repeated(metrics.field("name"), metric_of_row),
+        "metric_type": pa.DictionaryArray.from_arrays(pa.array(type_of_row), pa.array(TYPES)),
+        "unit": repeated(text_or_null(metrics.field("unit")), metric_of_row),
+        "description": repeated(text_or_null(metrics.field("description")), metric_of_row),
+        "series_id": series_ids(envelope, metrics, type_of_row, attributes, scope_of_row, metric_of_row),
+        "attributes": attributes.maps(),
+        "attribute_types": attributes.types(),
+        "metadata_attributes": metadata.repeated_maps(metric_of_row),
+        "metadata_attribute_types": repeated(metadata.types(), metric_of_row),
+        "start_time_unix_nano": nanos_or_null(start),
+        "time_unix_nano": nanos_or_null(time),
+        "flags": long(common["flags"]),
+    }
+    columns |= _of_types(metrics, point_lists, present, rejects, depth_max)
+    columns |= envelope.columns(scope_of_row)
+    columns |= promoted_columns(promoted, envelope, attributes, scope_of_row)
+    return columns, rejects, request_of_row
+
+
+def _of_types(
+    metrics: pa.StructArray,
+    point_lists: dict[str, pa.ListArray],
+    present: Sequence[str],
+    rejects: Rejects,
+    depth_max: int,
+) -> dict[str, Any]:
+    """The columns that only some types have: each type's own, NULL for the rows of the others."""
+    parts: dict[str, list[pa.Array]] = {name: [] for name in _SPECIFIC}
+    first = 0
+    for type_name in present:
+        points, metric_of_point = point_lists[type_name].values, pa.array(owners(point_lists[type_name]))
+        own_rejects = Rejects(len(points))
+        own = _OF_TYPE[type_name](points, own_rejects)
+        if type_name in _WITH_TEMPORALITY:
+            temporality = metrics.field(type_name).field("aggregation_temporality")
+            own["aggregation_temporality"] = temporality.take(metric_of_point)
         if type_name == "sum":
-            columns["is_monotonic"] = data.field("is_monotonic").take(pa.array(metric_of_row))
+            own["is_monotonic"] = metrics.field(type_name).field("is_monotonic").take(metric_of_point)
         if type_name != "summary":
-            columns["exemplars"] = _exemplars(points.field("exemplars"), rejects, depth_max)
-        columns |= envelope.columns(scope_of_row) | promoted_columns(
-            promoted, envelope, attributes, scope_of_row
-        )
-        parts.append((columns, rejects, request_of_row))
-    return parts
+            own["exemplars"] = _exemplars(points.field("exemplars"), own_rejects, depth_max)
+        for name, type_ in _SPECIFIC.items():
+            parts[name].append(own[name] if name in own else pa.nulls(len(points), type_))
+        rejects.add_range(own_rejects, first)
+        first += len(points)
+    return {
+        name: pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0] for name, arrays in parts.items()
+    }
 
 
 def _number(points: pa.StructArray, rejects: Rejects) -> dict[str, Any]:
+    _check_one_kind([points.field("as_double"), points.field("as_int")])
     return {"value_double": points.field("as_double"), "value_int": points.field("as_int")}
+
+
+def _check_one_kind(members: Sequence[pa.Array]) -> None:
+    """`members` of a oneof: at most one may be there in a row."""
+    present = [np.asarray(member.is_valid()) for member in members if member.null_count < len(member)]
+    if len(present) > 1 and (np.sum(present, axis=0) > 1).any():
+        raise OneofTwice
 
 
 def _counter(name: str, points: pa.StructArray, rejects: Rejects) -> pa.Int64Array:
@@ -152,6 +180,16 @@ _OF_TYPE = {
     "exponential_histogram": _exponential_histogram,
     "summary": _summary,
 }
+_SPECIFIC = {
+    column.name: column.type
+    for column in table_spec("metrics").columns
+    if column.name
+    in (
+        "value_double value_int count sum min max aggregation_temporality is_monotonic bucket_counts "
+        "explicit_bounds scale zero_count zero_threshold positive_offset positive_bucket_counts "
+        "negative_offset negative_bucket_counts quantile_values exemplars"
+    ).split()
+}
 
 
 def _plain_list(lists: pa.ListArray) -> pa.ListArray:
@@ -162,6 +200,7 @@ def _exemplars(lists: pa.ListArray, rejects: Rejects, depth_max: int) -> pa.List
     exemplars = lists.values
     if len(exemplars) == 0:
         return pa.ListArray.from_arrays(lists.offsets, pa.array([], EXEMPLAR))
+    _check_one_kind([exemplars.field("as_double"), exemplars.field("as_int")])
     element = Rejects(len(exemplars))
     attributes = Attributes(exemplars.field("filtered_attributes"), depth_max)
     time = element.nanos("an exemplar's time_unix_nano", exemplars.field("time_unix_nano"))

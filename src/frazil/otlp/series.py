@@ -30,7 +30,7 @@ _KEY, _VALUE, _KIND, _RESOURCE, _SCOPE, _NAME, _UNIT, _TYPE = (
 def series_ids(
     envelope: Envelope,
     metrics: pa.StructArray,
-    type_name: str,
+    type_of_row: Codes,
     attributes: Attributes,
     scope_of_row: Codes,
     metric_of_row: Codes,
@@ -48,7 +48,7 @@ def series_ids(
         + _mixed(resources)[envelope.resource_of_scope[scope_of_row]] * _RESOURCE
         + _mixed(scopes)[scope_of_row] * _SCOPE
         + _mixed(metric)[metric_of_row]
-        + np.uint64(_hash(type_name) ^ int(_TYPE))
+        + (type_of_row.astype(np.uint64) + np.uint64(1)) * _TYPE
     )
     return pa.array(_mixed(rows).view(np.int64))
 

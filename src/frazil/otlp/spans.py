@@ -27,7 +27,7 @@ from frazil.tables.specs import EVENT, LINK
 
 def rows(
     batch: pa.RecordBatch, promoted: Sequence[Promoted], received: Nanos, depth_max: int
-) -> list[tuple[dict[str, Any], Rejects, Codes]]:
+) -> tuple[dict[str, Any], Rejects, Codes]:
     envelope = Envelope.of(batch, "scope_spans", depth_max)
     lists = envelope.scopes.field("spans")
     spans, scope_of_row = lists.values, owners(lists)
@@ -60,7 +60,7 @@ def rows(
         "dropped_links_count": long(spans.field("dropped_links_count")),
     }
     columns |= envelope.columns(scope_of_row) | promoted_columns(promoted, envelope, attributes, scope_of_row)
-    return [(columns, rejects, request_of_row)]
+    return columns, rejects, request_of_row
 
 
 def _durations(start: Nanos, end: Nanos) -> pa.Int64Array:

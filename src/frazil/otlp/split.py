@@ -8,32 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from frazil.errors import RequestTooLarge
+
 _CHILDREN = (1, 2, 2)
 """Field numbers on the way down: resources in a request, scopes in a resource, records (or metrics) in a scope."""
+
+
+_RECORD_BYTES = 16
+"""What a record counts beside its own bytes: an empty one takes none on the wire, but a row when decoded."""
 
 
 class _Malformed(Exception):
     pass
 
 
-def split(body: bytes, bytes_max: int) -> Iterator[bytes]:
-    """Parts of at most about `bytes_max`. A body that is small, malformed or cannot be cut comes back whole."""
+def split(body: bytes, bytes_max: int, fields_max: int = 2_000_000) -> Iterator[bytes]:
+    """Parts of at most about `bytes_max`. A body that is small, malformed or cannot be cut comes back whole.
+
+    Raises RequestTooLarge if a body to cut has more than `fields_max` resources, scopes and records.
+    """
     if len(body) <= bytes_max:
         yield body
         return
     try:
-        _check(body, 0, len(body), 0)
+        _check(body, 0, len(body), 0, fields_max)
     except _Malformed:
         yield body  # decoding will say what is wrong with it
         return
     yield from _parts(body, 0, len(body), bytes_max, 0)
 
 
-def _check(message: bytes, start: int, end: int, level: int) -> None:
+def _check(message: bytes, start: int, end: int, level: int, fields_left: int) -> int:
     """Walks all framing that `_parts` will walk, so that cutting cannot fail half-way."""
     for is_child, _, at, stop in _fields(message, start, end, _CHILDREN[level]):
+        fields_left -= 1
+        if fields_left < 0:
+            raise RequestTooLarge("the request has too many records; send smaller batches", bytes_max=0)
         if is_child and level + 1 < len(_CHILDREN):
-            _check(message, at, stop, level + 1)
+            fields_left = _check(message, at, stop, level + 1, fields_left)
+    return fields_left
 
 
 def _parts(message: bytes, start: int, end: int, bytes_max: int, level: int) -> Iterator[bytes]:
@@ -54,11 +67,12 @@ def _parts(message: bytes, start: int, end: int, bytes_max: int, level: int) -> 
             continue
         cut = stop - at > room and level + 1 < len(_CHILDREN)
         for piece in _parts(message, at, stop, room, level + 1) if cut else (message[at:stop],):
-            if size and size + len(piece) > room:
+            cost = room if cut else len(piece) + _RECORD_BYTES  # a piece of a cut child is full
+            if size and size + cost > room:
                 yield b"".join(part)
                 part, size = [header], 0
             part += (tag, _varint(len(piece)), piece)
-            size += len(piece)
+            size += cost
     if len(part) > 1 or header:
         yield b"".join(part)
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValueList
 
-from frazil.errors import RequestInvalid
+from frazil.errors import RequestInvalid, RequestTooLarge
 from frazil.otlp.json import any_value_to_json
 from frazil.tables.promoted import Promoted
 
@@ -37,6 +37,10 @@ _FIELDS = (
     "array_value",
     "kvlist_value",
 )
+
+
+_REPEATED_ENTRIES_MAX = 1 << 23
+_REPEATED_BYTES_MAX = 1 << 30
 
 
 class OneofTwice(Exception):
@@ -178,6 +182,7 @@ class Attributes:
     def repeated_maps(self, owner: Codes) -> pa.MapArray:
         """The map of `owner[i]` in row i; only integers are moved."""
         lengths = np.diff(self.offsets)[owner]
+        self._check_repeated(owner, int(lengths.sum(dtype=np.int64)))
         offsets = np.zeros(len(owner) + 1, dtype=np.int32)
         np.cumsum(lengths, out=offsets[1:], dtype=np.int32)
         source = np.repeat(self.offsets[:-1][owner] - offsets[:-1], lengths) + np.arange(
@@ -187,6 +192,17 @@ class Attributes:
         values = self.text.dictionary_encode()
         texts = pa.DictionaryArray.from_arrays(values.indices.take(pa.array(source)), values.dictionary)
         return pa.MapArray.from_arrays(pa.array(offsets), keys, texts)
+
+    def _check_repeated(self, owner: Codes, entries: int) -> None:
+        """Few bytes of records can repeat a large resource a million times: bounded before memory is taken."""
+        sizes = np.zeros(len(self.text) + 1, dtype=np.int64)
+        np.cumsum(np.asarray(pc.fill_null(pc.binary_length(self.text), 0)), out=sizes[1:])
+        expanded = int(np.diff(sizes[self.offsets])[owner].sum())
+        if entries > _REPEATED_ENTRIES_MAX or expanded > _REPEATED_BYTES_MAX:
+            raise RequestTooLarge(
+                "too many records share too large a resource, scope or metric; send smaller batches",
+                bytes_max=_REPEATED_BYTES_MAX,
+            )
 
     def types(self) -> pa.StringArray:
         """For each owner a JSON object from key to kind, for the keys whose value is not a string; else NULL."""
@@ -211,9 +227,10 @@ class Attributes:
         return pc.if_else(pa.array(none), pa.scalar(None, pa.string()), objects) if none.any() else objects
 
     def promoted(self, column: Promoted) -> pa.Array:
-        """The values of one key, an owner each, in the column's own type; NULL where absent or of another type."""
-        if column.attribute not in self.key_names:
-            return pa.nulls(len(self), column.arrow_type)
+        """The values of one key, an owner each, in the column's own type; NULL where absent or of another type.
+
+        Some owner has the key.
+        """
         positions = np.flatnonzero(self.codes == self.key_names.index(column.attribute))
         if column.type != "string":
             fitting = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}[column.type]

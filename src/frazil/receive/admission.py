@@ -43,11 +43,15 @@ class Admission:
         self._queue.append(place)
         try:
             await asyncio.wait_for(turn, self._limits.admission_wait_seconds)
-        except TimeoutError:
-            raise self._refusal() from None
-        finally:
-            if place in self._queue:
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():  # its turn came at the very moment that it gave up
+                self.leave(size)
+            elif place in self._queue:
                 self._queue.remove(place)
+                self._next()  # those behind it may fit where it did not
+            if isinstance(error, TimeoutError):
+                raise self._refusal() from None
+            raise
         self.bytes -= size  # held for this request since its turn came, and entered again by the caller
         self.requests -= 1
 
@@ -89,9 +93,12 @@ class Ticket:
     def __init__(self, admission: Admission, size: int) -> None:
         self._admission = admission
         self._size = size
+        self._ended = False
 
     def resize(self, size: int) -> None:
-        """The request turned out to hold `size` bytes."""
+        """The request turned out to hold `size` bytes. If it has ended, a thread of it may not know yet."""
+        if self._ended:
+            return
         if size > self._size:
             self._admission.grow(size - self._size)
         elif size < self._size:
@@ -108,7 +115,9 @@ class Ticket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._admission.leave(self._size)
+        if not self._ended:
+            self._ended = True
+            self._admission.leave(self._size)
 
 
 class _Bucket:

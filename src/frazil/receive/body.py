@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -13,7 +14,13 @@ from isal.igzip_lib import IsalError
 from frazil.errors import RequestInvalid, RequestTooLarge
 
 _PIECE_BYTES = 1 << 20
+_MEMBERS_MAX = 10_000
+"""gzip members in a body. An empty one is 20 bytes, so a body of only them would keep a core for minutes."""
+_PADDING = re.compile(rb"\0*")
+_FIRST_FEED_BYTES = 256
 _ZSTD_WINDOW_BYTES_MAX = 32 << 20
+_END = b"frazil: here the body ends"
+_END_FRAME = zstandard.ZstdCompressor(write_checksum=True).compress(_END)
 
 
 def decompressed(body: bytes, encoding: str, bytes_max: int, grow: Callable[[int], None]) -> bytes:
@@ -36,19 +43,30 @@ def decompressed(body: bytes, encoding: str, bytes_max: int, grow: Callable[[int
 
 
 def _inflate(body: bytes, window_bits: int) -> Iterator[bytes]:
-    """gzip may have several members, one behind the other."""
-    rest = body
-    while rest:
+    """gzip may have several members, one behind the other.
+
+    What a stream does not use comes back as a copy. It is therefore given little at first, and then more and
+    more: else a body of many tiny members would be copied as many times.
+    """
+    view, at, members = memoryview(body), 0, 0
+    while at < len(view):
+        members += 1
+        if members > _MEMBERS_MAX:
+            raise EOFError(f"it has more than {_MEMBERS_MAX} members")
         stream = isal_zlib.decompressobj(wbits=window_bits)
-        data = rest
+        data, feed = b"", _FIRST_FEED_BYTES
         while not stream.eof:
+            if not data:
+                data = bytes(view[at : at + feed])
+                at, feed = at + len(data), min(2 * feed, _PIECE_BYTES)
+                if not data:
+                    raise EOFError("it ends too early")
             piece = stream.decompress(data, _PIECE_BYTES)
-            if not piece and not stream.unconsumed_tail and not stream.eof:
-                raise EOFError("it ends too early")
             data = stream.unconsumed_tail
             if piece:
                 yield piece
-        rest = stream.unused_data.lstrip(b"\0")
+        at -= len(stream.unused_data)
+        at = _PADDING.match(body, at).end()  # type: ignore[union-attr]
 
 
 def _gzip(body: bytes) -> Iterator[bytes]:
@@ -69,12 +87,16 @@ def _zstd(body: bytes) -> Iterator[bytes]:
     if not body:
         raise EOFError("it is empty")
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
-    with decompressor.stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
-        whole = False
+    # The reader takes the end of its input for the end of the data, wherever that is: a frame of our own
+    # behind the body comes out again only if all before it was whole.
+    with decompressor.stream_reader(io.BytesIO(body + _END_FRAME), read_across_frames=True) as reader:
+        held = b""
         while piece := reader.read(_PIECE_BYTES):
-            whole = True
-            yield piece
-    if not whole and zstandard.frame_content_size(body) > 0:
+            held += piece
+            if len(held) > len(_END):
+                yield held[: -len(_END)]
+                held = held[-len(_END) :]
+    if held != _END:
         raise EOFError("it ends too early")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import structlog
 
 from frazil.config import TlsConfig, split_listen
 from frazil.errors import FrazilError
+from frazil.receive.certificates import is_usable
+from frazil.receive.doorway import Doorway, in_doorway
 from frazil.receive.intake import Intake, response
-from frazil.receive.status import PROTOBUF, refusal
+from frazil.receive.status import PROTOBUF, Refusal, refusal
 from frazil.tables import Signal
 
 METHODS: dict[str, Signal] = {
@@ -36,6 +39,7 @@ class GrpcServer:
         limits = self._intake.config.receive.limits
         ping = int(self._config.keepalive_min_interval_seconds * 1000)
         server = grpc.aio.server(
+            interceptors=(Doorway(self._intake, METHODS, self._abort),),
             options=[
                 ("grpc.max_receive_message_length", limits.request_bytes_max),
                 ("grpc.max_concurrent_streams", 256),
@@ -68,30 +72,49 @@ class GrpcServer:
             await server.stop(grace_seconds)
 
     def _exporter(self, signal: Signal) -> Any:
-        async def export(body: bytes, context: Any) -> bytes:
+        async def serve(body: bytes, context: Any) -> bytes:
+            # A client that gives up leaves its bytes in the journal's queue: they count until durable.
+            export = asyncio.ensure_future(self._export(signal, body, _metadata(context)))
             try:
-                return await self._export(signal, body, dict(context.invocation_metadata() or ()))
+                return await asyncio.shield(export)
+            except asyncio.CancelledError:
+                export.add_done_callback(_forget)
+                raise
             except Exception as error:
                 if not isinstance(error, FrazilError):
                     log.exception("defect while receiving", signal=signal)
-                refused = refusal(error)
-                self._intake.metrics.refused(signal, "grpc", refused.reason)
-                if refused.retry_after_seconds is not None:
-                    details = refused.status.SerializeToString()
-                    context.set_trailing_metadata((("grpc-status-details-bin", details),))
-                await context.abort(refused.grpc, refused.message)
+                await self._abort(context, signal, refusal(error))
                 raise  # abort has raised already
 
-        return export
+        return serve
+
+    async def _abort(self, context: Any, signal: Signal, refused: Refusal) -> None:
+        self._intake.metrics.refused(signal, "grpc", refused.reason)
+        if refused.retry_after_seconds is not None:
+            details = refused.status.SerializeToString()
+            context.set_trailing_metadata((("grpc-status-details-bin", details),))
+        await context.abort(refused.grpc, refused.message)
 
     async def _export(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
         intake = self._intake
-        tenant = intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
-        intake.check_durable()
-        with await intake.admission.enter(len(body)):
+        with in_doorway():
+            tenant = intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
+            intake.check_durable()
+            ticket = await intake.admission.enter(len(body))
+        with ticket:
             intake.metrics.in_flight(intake.admission.bytes)
             receipt = await intake.accept(signal, body, tenant, "grpc")
         return response(signal, receipt, PROTOBUF)
+
+
+def _metadata(context: Any) -> dict[str, Any]:
+    return dict(context.invocation_metadata() or ())
+
+
+def _forget(export: asyncio.Future[bytes]) -> None:
+    """Takes note of the outcome that nobody waits for, so that asyncio does not report it as lost."""
+    if not export.cancelled():
+        export.exception()
 
 
 def _credentials(tls: TlsConfig) -> Any:
@@ -122,7 +145,7 @@ class _CertificateFiles:
         """None means: go on with what you have. A file half-way through its renewal is no reason to fail."""
         try:
             stamps = self._stamps()
-            if stamps == self._seen:
+            if stamps == self._seen or not is_usable(self._tls):
                 return None
             configuration = self.configuration()
         except OSError:

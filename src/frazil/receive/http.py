@@ -10,11 +10,12 @@ import structlog
 
 from frazil import __version__
 from frazil.config import HttpConfig
-from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge
+from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.receive.admission import Ticket
 from frazil.receive.body import ENCODINGS
 from frazil.receive.intake import Intake, response
 from frazil.receive.status import (
+    DISCONNECTED,
     JSON,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
@@ -45,7 +46,7 @@ class _Refused(Exception):
 
 
 class _Gone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection, or broke the framing of its body: granian says the same for both."""
 
 
 class HttpApp:
@@ -83,6 +84,7 @@ class HttpApp:
             answer, content_type = await self._export(signal, headers, body)
         except _Gone:
             self._intake.metrics.refused(signal, "http", "disconnected")
+            await self._refuse(DISCONNECTED, headers, send)  # without an answer granian would say 500
         except (_Refused, FrazilError) as error:
             refused = error.refusal if isinstance(error, _Refused) else refusal(error)
             await self._refused(signal, refused, body, headers, send)
@@ -96,7 +98,8 @@ class HttpApp:
         self, signal: Signal, refused: Refusal, body: _Body, headers: dict[str, str], send: Send
     ) -> None:
         self._intake.metrics.refused(signal, "http", refused.reason)
-        await body.drain(self._bytes_max)  # a client in the middle of sending would not read the answer
+        if refused is not TIMED_OUT:
+            await body.drain(self._bytes_max)  # a client in the middle of sending would not read the answer
         await self._refuse(refused, headers, send)
 
     async def _export(self, signal: Signal, headers: dict[str, str], body: _Body) -> tuple[bytes, str]:
@@ -108,14 +111,17 @@ class HttpApp:
             encoding = ""
         elif encoding not in ENCODINGS:
             raise _Refused(UNSUPPORTED_ENCODING)
+        if self.stopping:
+            raise StoreUnavailable("the receiver is shutting down")
         intake = self._intake
         tenant = intake.tenant(headers.get("authorization"), headers.get("x-api-key"))
         intake.check_durable()
-        announced = _announced(headers, self._bytes_max)
+        bytes_max = intake.bytes_max(content_type)
+        announced = _announced(headers, bytes_max)
         with await intake.admission.enter(announced) as ticket:
             intake.metrics.in_flight(intake.admission.bytes)
-            raw = await body.read(self._bytes_max, ticket)
-            plain = await intake.plain(raw, encoding or None, ticket)
+            raw = await body.read(bytes_max, ticket)
+            plain = await intake.plain(raw, encoding or None, content_type, ticket)
             del raw
             ticket.resize(len(plain))
             request = await intake.protobuf(signal, plain, content_type)

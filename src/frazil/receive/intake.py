@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -33,6 +33,7 @@ class Intake:
     admission: Admission
     keys: KeyRing
     rates: RateLimits
+    _one_large_json: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
     def of(cls, config: Config, journal: Journal, metrics: ReceiverMetrics) -> Intake:
@@ -61,13 +62,21 @@ class Intake:
     def check_durable(self) -> None:
         """Refuses early while nothing can be made durable."""
         if (failure := self.journal.failure) is not None:
-            raise failure
+            raise failure.again()
 
-    async def plain(self, body: bytes, encoding: str | None, ticket: Ticket) -> bytes:
+    def bytes_max(self, content_type: str) -> int:
+        limits = self.config.receive.limits
+        return (
+            min(limits.json_request_bytes_max, limits.request_bytes_max)
+            if content_type == JSON
+            else limits.request_bytes_max
+        )
+
+    async def plain(self, body: bytes, encoding: str | None, content_type: str, ticket: Ticket) -> bytes:
         """The body, decompressed within the limits. The ticket grows with it."""
         if encoding is None:
             return body
-        bound = self.config.receive.limits.request_bytes_max
+        bound = self.bytes_max(content_type)
         if len(body) <= THREAD_BYTES:
             return decompressed(body, encoding, bound, ticket.resize)
         loop = asyncio.get_running_loop()
@@ -83,7 +92,8 @@ class Intake:
         depth_max = self.config.receive.limits.nesting_depth_max
         if len(body) <= THREAD_BYTES:
             return request_from_json(signal, body, depth_max=depth_max)
-        return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
+        async with self._one_large_json:
+            return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
 
     async def accept(self, signal: Signal, body: bytes, tenant: str, transport: str) -> Receipt:
         """Returns when the request is durable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from frazil.errors import FrazilError
@@ -114,7 +115,19 @@ class ReceiverMetrics:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
 
+        _forget_dead_workers(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         registry = CollectorRegistry()
         collector: Any = MultiProcessCollector
         collector(registry)
         return bytes(generate_latest(registry))
+
+
+def _forget_dead_workers(folder: str) -> None:
+    """The gauges of a worker that is gone say nothing. Its counters stay: what it counted was received."""
+    from prometheus_client import multiprocess
+
+    for file in Path(folder).glob("gauge_live*_*.db"):
+        worker = int(file.stem.rpartition("_")[2])
+        if not Path(f"/proc/{worker}").exists():
+            mark_dead: Any = multiprocess.mark_process_dead
+            mark_dead(worker, folder)

@@ -87,3 +87,4 @@ UNSUPPORTED_ENCODING = Refusal(
     "the content encoding must be gzip, zstd, deflate or identity",
 )
 TIMED_OUT = Refusal(408, grpc.StatusCode.DEADLINE_EXCEEDED, "slow_body", "the body came too slowly")
+DISCONNECTED = Refusal(400, grpc.StatusCode.INVALID_ARGUMENT, "disconnected", "the body ended before its end")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -19,17 +20,24 @@ from granian.log import LogLevels
 
 from frazil.config import Config, TlsConfig, split_listen
 from frazil.errors import ConfigError
+from frazil.receive.certificates import is_usable
 from frazil.receive.metrics import share_between_processes
+
+_CONNECTIONS_MAX = 16_384
+"""Open connections in each worker. granian's back-pressure counts connections, idle ones too, not requests: a
+small number would let a few idle clients lock all others out."""
 
 log = structlog.get_logger("frazil.receive")
 
 
 def run(config: Config) -> int:
     """Runs until SIGINT or SIGTERM. Workers that die are replaced."""
+    config = _with_ports(config)
     for name, listen in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
         if name == "http" or config.receive.grpc.enabled:
             _check_free(name, listen)
     config.data_dir.mkdir(parents=True, exist_ok=True)
+    _allow_many_files()
     folder = share_between_processes()
     multiprocessing.set_start_method("spawn", force=True)  # gRPC and Arrow threads do not survive a fork
     server = _server(config)
@@ -51,8 +59,27 @@ def run(config: Config) -> int:
     return 0
 
 
+def _with_ports(config: Config) -> Config:
+    """Port 0 becomes a free one, the same for all workers."""
+    receive = config.receive
+    listeners = {
+        name: section.model_copy(update={"listen": _with_port(section.listen)})
+        for name, section in (("http", receive.http), ("grpc", receive.grpc))
+    }
+    return config.model_copy(update={"receive": receive.model_copy(update=listeners)})
+
+
+def _with_port(listen: str) -> str:
+    host, port = split_listen(listen)
+    if port:
+        return listen
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return f"{listen.rpartition(':')[0]}:{probe.getsockname()[1]}"
+
+
 def _server(config: Config) -> Any:
-    http, limits = config.receive.http, config.receive.limits
+    http = config.receive.http
     host, port = split_listen(http.listen)
     tls: dict[str, Any] = {}
     if config.receive.tls is not None:
@@ -72,7 +99,7 @@ def _server(config: Config) -> Any:
         loop=Loops.uvloop,
         http=HTTPModes.auto,
         websockets=False,
-        backpressure=limits.requests_in_flight_max,
+        backpressure=_CONNECTIONS_MAX,
         http1_settings=HTTP1Settings(
             header_read_timeout=int(http.header_timeout_seconds * 1000), max_buffer_size=http.header_bytes_max
         ),
@@ -84,6 +111,14 @@ def _server(config: Config) -> Any:
         ),
         **tls,
     )
+
+
+def _allow_many_files() -> None:
+    """A connection is an open file, and shells allow 1,024; a process may raise that to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS_MAX * 2 if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS_MAX * 2)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_free(name: str, listen: str) -> None:
@@ -117,7 +152,7 @@ def _watch_certificates(tls: TlsConfig) -> None:
         while True:
             pause.wait(tls.reload_interval_seconds)
             now = stamps()
-            if now is not None and now != seen:
+            if now is not None and now != seen and is_usable(tls):
                 seen = now
                 log.info("certificates changed; workers are replaced")
                 os.kill(os.getpid(), signal.SIGHUP)

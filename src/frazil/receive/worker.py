@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import gc
+import os
+import signal
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +23,11 @@ from frazil.receive.metrics import ReceiverMetrics
 from frazil.wal import open_store
 from frazil.wal.journal import Journal
 
+_LAST_WORDS_SECONDS = 1.0
+"""For answers to reach their clients after the last request is durable."""
+
+_LARGE_BYTES = 32 * 2**20
+
 log = structlog.get_logger("frazil.receive")
 
 
@@ -28,6 +37,14 @@ def load(config: Config, target: str = "") -> Worker:
     pa.set_cpu_count(1)  # a worker is meant to fill one core; rows are decoded one slice at a time
     pa.set_io_thread_count(1)
     return Worker(config)
+
+
+def give_back_memory() -> None:
+    """After large requests: allocators keep what was freed, and a receiver would seem to need it for ever."""
+    gc.collect()  # a refusal's traceback and frames refer to each other, and hold the request's body
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Worker:
@@ -41,6 +58,7 @@ class Worker:
         self._http = HttpApp(self._intake)
         self._grpc = GrpcServer(self._intake) if config.receive.grpc.enabled else None
         self._watch: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -54,15 +72,36 @@ class Worker:
             await self._journal.start()
             if self._grpc is not None:
                 await self._grpc.start()
-        except (FrazilError, OSError, RuntimeError) as error:
+        except Exception as error:  # a defect too: granian would go on, with a receiver that never answers
+            if not isinstance(error, FrazilError | OSError | RuntimeError):
+                log.exception("defect while starting")
             await self._end()
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         self._watch = asyncio.create_task(self._report())
+        self._hear_signals()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._end()
+        await self._begin_end()
         await send({"type": "lifespan.shutdown.complete"})
+
+    def _hear_signals(self) -> None:
+        """granian ends the lifespan when all connections have, which a slow client can put off for ever.
+
+        The end begins with the signal itself. granian's handler runs too: uvloop calls it from its own list.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._begin_end))
+
+    def _begin_end(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+            # All is durable and answered by then; whatever connection is still open is not worth waiting for.
+            self._ending.add_done_callback(
+                lambda _: asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, os._exit, 0)
+            )
+        return self._ending
 
     async def _end(self) -> None:
         """Stop taking calls, make durable what is in, then end."""
@@ -86,8 +125,12 @@ class Worker:
                     await asyncio.sleep(0.01)
 
     async def _report(self) -> None:
-        metrics = self._intake.metrics
+        metrics, admission = self._intake.metrics, self._intake.admission
+        large = False
         while True:
+            if large:
+                await asyncio.to_thread(give_back_memory)
+            large = admission.bytes > _LARGE_BYTES
             metrics.in_flight(self._intake.admission.bytes)
             metrics.ready(self._journal.failure is None)
             await asyncio.sleep(1)

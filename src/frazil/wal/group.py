@@ -25,6 +25,13 @@ from frazil.wal.store import Store
 
 SLICE_BYTES = 2 * 2**20
 """Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held."""
+_OTHER_FIELDS_MAX = 1_000_000
+"""Resources, scopes and what they hold, in a request that is cut: each costs about a microsecond."""
+
+
+_GAP_SECONDS_MAX = 1.0
+_GAP_WEIGHT = 0.2
+"""The mean time between requests is a moving one; a burst after a pause counts soon."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,8 @@ class Lane:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._arrived = asyncio.Event()
+        self._last_arrival = float("-inf")
+        self._gap_seconds = settings.group_wait_seconds
         self._closing = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"wal-{decoder.signal}")
         self.failure: FrazilError | None = None
@@ -120,33 +129,38 @@ class Lane:
         if self._closing:
             raise StoreUnavailable("the receiver is shutting down")
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.again()
         done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(body, tenant, received_unix_nano, done))
+        waiting = _Waiting(body, tenant, received_unix_nano, done)
+        gap = min(waiting.arrived - self._last_arrival, _GAP_SECONDS_MAX)
+        self._gap_seconds += (gap - self._gap_seconds) * _GAP_WEIGHT
+        self._last_arrival = waiting.arrived
+        self._waiting.append(waiting)
         self._waiting_bytes += len(body)
         self._arrived.set()
         return await done
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         while await self._group_is_ready():
-            group = self._take_group()
-            try:
-                outcomes = await loop.run_in_executor(self._thread, self._commit, group)
-            except (
-                Exception
-            ) as error:  # a defect, not a refusal: the requests are told to retry, the lane lives on
-                failure = StoreUnavailable(f"the segment could not be written: {error!r}")
-                self._observer.segment_failed(failure)
-                self._open_stream()
-                outcomes = [failure] * len(group)
-            for waiting, outcome in zip(group, outcomes, strict=True):
-                if waiting.done.done():
-                    continue  # the client has gone
-                if isinstance(outcome, Receipt):
-                    waiting.done.set_result(outcome)
-                else:
-                    waiting.done.set_exception(outcome)
+            await self._settle(self._take_group())
+
+    async def _settle(self, group: list[_Waiting]) -> None:
+        """Makes a group durable and answers its requests."""
+        loop = asyncio.get_running_loop()
+        try:
+            outcomes = await loop.run_in_executor(self._thread, self._commit, group)
+        except Exception as error:  # a defect: the requests are told to retry, the lane lives on
+            failure = StoreUnavailable(f"the segment could not be written: {error!r}")
+            self._observer.segment_failed(failure)
+            self._open_stream()
+            outcomes = [failure] * len(group)
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            if waiting.done.done():
+                continue  # the client has gone
+            if isinstance(outcome, Receipt):
+                waiting.done.set_result(outcome)
+            else:
+                waiting.done.set_exception(outcome.again())
 
     async def close(self) -> None:
         """No new requests; what waits becomes durable now. Ends `run`."""
@@ -161,7 +175,7 @@ class Lane:
                 return False
             self._arrived.clear()
             await self._arrived.wait()
-        deadline = self._waiting[0].arrived + self._settings.group_wait_seconds
+        deadline = self._waiting[0].arrived + self._wait_seconds()
         while not self._closing and self._waiting_bytes < self._settings.segment_bytes_max:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -172,6 +186,11 @@ class Lane:
             except TimeoutError:
                 break
         return True
+
+    def _wait_seconds(self) -> float:
+        """Where requests come further apart than the wait, company is not to be expected: hardly wait then."""
+        wait = self._settings.group_wait_seconds
+        return wait if self._gap_seconds < wait else wait / 10
 
     def _take_group(self) -> list[_Waiting]:
         group = [self._waiting.popleft()]
@@ -188,9 +207,13 @@ class Lane:
         outcomes: list[Receipt | FrazilError]
         try:
             tallies = self._write(group)
-        except (RequestInvalid, RequestTooLarge):
+        except (RequestInvalid, RequestTooLarge) as error:
+            if len(group) == 1:
+                return [error]
             refused = [self._refusal(waiting) for waiting in group]
             good = [waiting for waiting, error in zip(group, refused, strict=True) if error is None]
+            if len(good) == len(group):  # only together they are too much
+                return [outcome for waiting in group for outcome in self._commit([waiting])]
             kept = iter(self._commit(good) if good else ())
             return [error if error is not None else next(kept) for error in refused]
         except StoreUnavailable as error:
@@ -214,7 +237,7 @@ class Lane:
     def _write(self, group: list[_Waiting]) -> list[_Tally]:
         begin = time.perf_counter()
         tallies = [_Tally() for _ in group]
-        writer = SegmentWriter(self._decoder.spec, self._settings.compression_level)
+        writer = SegmentWriter(self._settings.compression_level)
         for decoded in self._decoded(group, tallies):
             writer.write(decoded.table)
         if writer.rows == 0:
@@ -239,7 +262,8 @@ class Lane:
 
     def _decoded(self, group: list[_Waiting], tallies: list[_Tally]) -> Iterator[Decoded]:
         """The group's rows in slices of bounded size; counts what each request had into its tally."""
-        for owners, bodies in _slices([waiting.body for waiting in group]):
+        fields_max = self._settings.records_per_request_max + _OTHER_FIELDS_MAX
+        for owners, bodies in _slices([waiting.body for waiting in group], fields_max):
             decoded = self._decoder.decode(
                 bodies,
                 [group[owner].tenant for owner in owners],
@@ -256,13 +280,13 @@ class Lane:
             yield decoded
 
 
-def _slices(bodies: Sequence[bytes]) -> Iterator[tuple[list[int], list[bytes]]]:
+def _slices(bodies: Sequence[bytes], fields_max: int) -> Iterator[tuple[list[int], list[bytes]]]:
     """Bodies, cut where they are large, packed to about SLICE_BYTES; with the index of the body of each piece."""
     owners: list[int] = []
     pieces: list[bytes] = []
     size = 0
     for owner, body in enumerate(bodies):
-        for piece in split(body, SLICE_BYTES):
+        for piece in split(body, SLICE_BYTES, fields_max):
             if pieces and size + len(piece) > SLICE_BYTES:
                 yield owners, pieces
                 owners, pieces, size = [], [], 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Callable
 
 import structlog
@@ -20,6 +21,9 @@ from frazil.wal.probe import probe_store
 from frazil.wal.store import Store
 
 _RECOVERY_SECONDS = 1.0
+_START_SECONDS = 5.0
+"""How long a start waits for the store's probe before it says that it is not ready."""
+_TIDY_SECONDS = 600.0
 
 log = structlog.get_logger("frazil.wal")
 
@@ -67,18 +71,24 @@ class Journal:
 
         A store that does not answer yet is no reason not to start: requests are refused until it has been probed.
         """
+        probing = asyncio.create_task(asyncio.to_thread(self._probe))
+        await asyncio.wait({probing}, timeout=_START_SECONDS)
         try:
-            await asyncio.to_thread(self._probe)
+            if probing.done():
+                probing.result()
+            else:
+                raise StoreUnavailable(f"{self._store.describe()} has not answered yet")
         except StoreUnavailable as error:
             self._unprobed = error
             log.warning("store does not answer; requests are refused until it does", reason=str(error))
+        await asyncio.to_thread(self._warm_up)
         self._tasks = [asyncio.create_task(lane.run()) for lane in self._all()]
-        self._recovery = asyncio.create_task(self._recover())
+        self._recovery = asyncio.create_task(self._recover(None if probing.done() else probing))
 
     async def append(self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int) -> Receipt:
         """Returns when the request's records are durable."""
         if self._unprobed is not None:
-            raise self._unprobed
+            raise self._unprobed.again()
         lane = min(self._lanes[signal], key=lambda lane: lane.waiting_bytes)
         return await lane.append(body, tenant, received_unix_nano)
 
@@ -104,28 +114,51 @@ class Journal:
     def _all(self) -> list[Lane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
-    async def _recover(self) -> None:
+    async def _recover(self, probing: asyncio.Task[None] | None) -> None:
+        """Tries the store while it fails; `probing` is an attempt that is under way since the start."""
+        tidied = time.monotonic()
         while True:
-            await asyncio.sleep(_RECOVERY_SECONDS)
-            if self.failure is None:
+            if probing is None:
+                await asyncio.sleep(_RECOVERY_SECONDS)
+            if self.failure is None and probing is None:
+                if time.monotonic() - tidied > _TIDY_SECONDS:
+                    tidied = time.monotonic()
+                    await asyncio.to_thread(self._tidy)
                 continue
+            attempt = probing or asyncio.to_thread(self._probe if self._unprobed else self._try_store)
+            probing = None
             try:
-                await asyncio.to_thread(self._probe if self._unprobed else self._try_store)
-            except StoreUnsafe as error:
+                await attempt
+            except (
+                StoreUnsafe
+            ) as error:  # for good: a store that lets two win now and then may pass the next probe
                 self._unprobed = error
-                log.error("store refused", reason=str(error))
-                continue
+                log.error("store refused; restart the receiver when it is mended", reason=str(error))
+                return
             except StoreUnavailable as error:
+                if self._unprobed is not None:
+                    self._unprobed = error
                 log.warning("store still fails", reason=str(error))
+                continue
+            except Exception:  # a defect is no reason to stay unready for ever
+                log.exception("defect while trying the store")
                 continue
             for lane in self._all():
                 lane.failure = None
             log.info("store works again", store=self._store.describe())
 
-    def _probe(self) -> None:
-        result = probe_store(self._store)
+    def _tidy(self) -> None:
         if isinstance(self._store, LocalStore):
             self._store.remove_abandoned()
+
+    def _warm_up(self) -> None:
+        """The first decoding of a signal builds its tables of descriptors, which takes a tenth of a second."""
+        for signal in SIGNALS:
+            Decoder(signal).decode([b""], [""], [1])
+
+    def _probe(self) -> None:
+        result = probe_store(self._store)
+        self._tidy()
         self._unprobed = None
         log.info(
             "store probed",

@@ -35,19 +35,19 @@ class LocalStore:
             self._make_durable_folder(temporary.parent)
             self._make_durable_folder(target.parent)
             self._write(temporary, data)
+            taken = False
             try:
                 os.link(temporary, target)
             except FileExistsError:
-                if target.read_bytes() != data:
-                    raise
+                taken = target.read_bytes() != data
             _fsync_folder(target.parent)
-        except FileExistsError:
-            raise
-        except OSError as error:
+        except OSError as error:  # also where a file stands in a folder's place: that is no rival's segment
             raise StoreUnavailable(f"{self.root} cannot take data: {error.strerror or error}") from error
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+        if taken:
+            raise FileExistsError(path)
 
     def _check_room(self, size: int) -> None:
         if not self._free_bytes_min:
@@ -84,10 +84,12 @@ class LocalStore:
                 folder.mkdir()
             _fsync_folder(folder.parent)  # also when it existed: whoever made it may not have got this far
         else:
-            missing = [place for place in (folder, *folder.parents) if not place.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            for place in missing:
-                _fsync_folder(place.parent)
+            for place in folder.resolve().parents:
+                with contextlib.suppress(PermissionError):  # then none of us has made anything in there
+                    _fsync_folder(place)
+                if place.is_mount():
+                    break
         self._durable_folders.add(folder)
 
     def read(self, path: str) -> bytes:
@@ -100,12 +102,17 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[Entry]:
         top = self.root / prefix
-        for folder, folders, files in os.walk(top):
+        for folder, folders, files in os.walk(top, onerror=self._unreadable):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 place = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
                     yield Entry(place.relative_to(self.root).as_posix(), place.stat().st_size)
+
+    def _unreadable(self, error: OSError) -> None:
+        """What was deleted meanwhile is not there; a folder that cannot be read must not look empty."""
+        if not isinstance(error, FileNotFoundError):
+            raise StoreUnavailable(f"{error.filename} cannot be listed: {error.strerror or error}") from error
 
     def delete(self, path: str) -> None:
         target = self.root / path
@@ -121,7 +128,7 @@ class LocalStore:
         now = time.time() if now_seconds is None else now_seconds
         removed = 0
         for place in (self.root / _INCOMING).glob("*.tmp"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # gone already, or not to be removed: no reason to fail
                 if now - place.stat().st_mtime > _ABANDONED_SECONDS:
                     place.unlink()
                     removed += 1

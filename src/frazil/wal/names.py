@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from frazil.tables import SIGNALS, Signal
 
-_PATH = re.compile(r"(logs|spans|metrics)/(\d{8}T\d{9}-[0-9a-f]{16})/(\d{20})\.parquet")
+_PATH = re.compile(r"(logs|spans|metrics)/([0-9]{8}T[0-9]{9}-[0-9a-f]{16})/([0-9]{20})\.parquet")
 
 
 def new_stream(now_seconds: float | None = None) -> str:

@@ -76,9 +76,10 @@ class S3Store:
             backoff = min(backoff * 2, _BACKOFF_SECONDS_MAX)
 
     def _found(self, path: str) -> bytes | None:
+        """None also if it cannot be read now: the write is tried again then, and the question comes again."""
         try:
             return self.read(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, StoreUnavailable):
             return None
 
     def read(self, path: str) -> bytes:
@@ -110,7 +111,7 @@ class S3Store:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:300] or type(error).__name__
+    return str(error).strip().split("\n")[0][:600] or type(error).__name__
 
 
 def _client_config(config: S3WalConfig) -> dict[str, Any]:

@@ -20,9 +20,20 @@ FORMAT = "1"
 _CHECKSUM_KEY = b"frazil.checksum"
 _CHECKSUM_MARK = b"xxh3:"
 _CHECKSUM_ZERO = b"0" * 16
-# Measured: hashing values for a dictionary costs more CPU than it saves bytes where most values differ.
-_WITHOUT_DICTIONARY = frozenset(
-    {"time", "body", "trace_id", "span_id", "parent_span_id", "series_id", "duration_nano"}
+# Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are repeated.
+_FEW_VALUES = frozenset(
+    {
+        "severity_number",
+        "severity_text",
+        "event_name",
+        "name",
+        "kind",
+        "status_code",
+        "attribute_types",
+        "http_request_method",
+        "http_route",
+        "http_response_status_code",
+    }
 )
 
 
@@ -41,9 +52,8 @@ class Facts:
 class SegmentWriter:
     """Collects tables as row groups; `finish` gives the file's bytes. Holds the compressed bytes only."""
 
-    def __init__(self, spec: TableSpec, compression_level: int) -> None:
+    def __init__(self, compression_level: int) -> None:
         self._sink = pa.BufferOutputStream()
-        self._spec = spec
         self._level = compression_level
         self._writer: pq.ParquetWriter | None = None
         self.rows = 0
@@ -57,12 +67,10 @@ class SegmentWriter:
                 table.schema,
                 compression="zstd",
                 compression_level=self._level,
-                use_dictionary=[path for path in _leaves(self._spec) if path not in _WITHOUT_DICTIONARY],
+                use_dictionary=_with_dictionary(table.schema),
                 write_statistics=["time"],
                 store_schema=False,  # rows are read in the table's plain types, not in the writer's dictionaries
             )
-        elif table.schema != self._writer.schema:
-            table = table.cast(self._writer.schema)
         self._writer.write_table(table, row_group_size=table.num_rows)
         self.rows += table.num_rows
 
@@ -91,21 +99,20 @@ class SegmentWriter:
         return bytes(data)
 
 
-def _leaves(spec: TableSpec) -> list[str]:
-    """Paths of the Parquet leaf columns, as `use_dictionary` wants them."""
+def _with_dictionary(schema: pa.Schema) -> list[str]:
+    """The Parquet leaf columns worth a dictionary: map keys, what is coded already, and what has few values."""
 
     def below(path: str, type_: pa.DataType) -> list[str]:
         if pa.types.is_map(type_):
-            return below(f"{path}.key_value.key", type_.key_type) + below(
-                f"{path}.key_value.value", type_.item_type
-            )
+            return [f"{path}.key_value.key", *below(f"{path}.key_value.value", type_.item_type)]
         if pa.types.is_list(type_):
             return below(f"{path}.list.element", type_.value_type)
         if pa.types.is_struct(type_):
             return [leaf for field in type_ for leaf in below(f"{path}.{field.name}", field.type)]
-        return [path]
+        coded = pa.types.is_dictionary(type_) or path.rpartition(".")[2] in _FEW_VALUES
+        return [path] if coded else []
 
-    return [leaf for column in spec.columns for leaf in below(column.name, column.type)]
+    return [leaf for field in schema for leaf in below(field.name, field.type)]
 
 
 def _checksum_at(data: bytes | bytearray) -> int:
@@ -128,7 +135,14 @@ def read_facts(name: SegmentName, data: bytes) -> Facts:
     digest.update(memoryview(data)[at + 16 :])
     if digest.hexdigest().encode() != data[at : at + 16]:
         raise SegmentCorrupt(path, "its checksum does not match its bytes")
-    facts = _footer(path, data)
+    try:
+        return _facts(name, _footer(path, data))
+    except (KeyError, ValueError) as error:
+        raise SegmentCorrupt(path, f"its footer is not a segment's: {error!r}") from None
+
+
+def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
+    path = name.path
     if (version := facts.get("frazil.format", "none")) != FORMAT:
         raise SegmentUnknown(path, version)
     found = SegmentName.parse(

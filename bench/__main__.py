@@ -1,0 +1,283 @@
+"""`python -m bench [--quick]`: the speed table of the README.
+
+Speed is stated as records per CPU-second of all receiver processes together, since machines differ and are noisy;
+latency and memory are of the machine that ran it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench.load import Load
+from bench.measure import Measured, measure
+from tests.components.proxy import FaultyProxy
+from tests.components.s3 import moto_server
+from tests.receiver import Receiver, running_receiver
+
+PUT_DOLLARS = 0.005 / 1000
+"""The public price of one PUT in S3 Standard, us-east-1."""
+WARM_UP_SEED = 10**6
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    speed: str
+    latency: str
+    more: str
+    promise: str = ""
+    kept: bool | None = None
+
+
+class Bench:
+    """Collects rows; each scenario has a receiver of its own, warmed up before the clock starts."""
+
+    def __init__(self, console: Console, quick: bool) -> None:
+        self.console = console
+        self.quick = quick
+        self.rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        mark = {True: "kept", False: "MISSED", None: ""}[row.kept]
+        self.console.print(f"  {row.name}: {row.speed} {row.latency} {row.more} {mark}", highlight=False)
+
+    def count(self, full: int) -> int:
+        return max(8, full // 4) if self.quick else full
+
+
+@contextmanager
+def warm_receiver(settings: dict[str, Any] | None = None, *, signal: str = "logs") -> Iterator[Receiver]:
+    with tempfile.TemporaryDirectory(prefix="frazil-bench-") as folder:
+        with running_receiver(Path(folder), settings or {}) as receiver:
+            for transport in ("http", "grpc"):
+                measure(
+                    receiver,
+                    _load(receiver, signal=signal, transport=transport, requests=8, first_seed=WARM_UP_SEED),
+                )
+            yield receiver
+
+
+def _load(receiver: Receiver, **settings: Any) -> Load:
+    return Load(receiver.http_port, receiver.grpc_port, **settings)
+
+
+def _speed(measured: Measured) -> str:
+    return f"{measured.records_per_cpu_second:,.0f}"
+
+
+def _latency(measured: Measured) -> str:
+    return f"{measured.p50_ms:.0f} / {measured.p99_ms:.0f} ms"
+
+
+def throughput(bench: Bench) -> float:
+    """Batches of 1,000, as fast as 16 clients go. Returns the requests a second that logs over HTTP reached."""
+    cases: list[tuple[str, dict[str, Any], int]] = [
+        ("logs, HTTP", {}, 100_000),
+        ("logs, gRPC", {"transport": "grpc"}, 0),
+        ("logs, HTTP, gzip", {"encoding": "gzip"}, 0),
+        ("logs, gRPC, gzip", {"transport": "grpc", "encoding": "gzip"}, 0),
+        ("logs, HTTP, JSON", {"content": "json", "requests": bench.count(120)}, 0),
+        ("spans, HTTP", {"signal": "spans"}, 60_000),
+        ("metrics, HTTP", {"signal": "metrics", "requests": bench.count(200)}, 0),
+    ]
+    reached, base = 0.0, 0.0
+    for name, settings, promised in cases:
+        with warm_receiver(signal=settings.get("signal", "logs")) as receiver:
+            got = measure(
+                receiver, _load(receiver, **{"requests": bench.count(400), "clients": 16} | settings)
+            )
+        speed = got.records_per_cpu_second
+        promise, kept = (f"≥ {promised:,}", speed >= promised) if promised else ("", None)
+        if name == "logs, HTTP":
+            reached, base = got.records_per_second / 1000, speed
+        elif name == "logs, gRPC":
+            promise, kept = "within 30 % of HTTP", speed >= 0.7 * base
+        elif name == "logs, HTTP, gzip":
+            promise, kept = "within 40 %", speed >= 0.6 * base
+        bench.add(
+            Row(name, _speed(got), _latency(got), f"{got.records_per_second:,.0f} records/s", promise, kept)
+        )
+    return reached
+
+
+def latency(bench: Bench, reached: float) -> None:
+    with warm_receiver() as receiver:
+        half = measure(
+            receiver, _load(receiver, requests=bench.count(int(reached * 10)), rate=reached / 2, clients=32)
+        )
+        kept = half.p50_ms < 100 and half.p99_ms < 400
+        bench.add(
+            Row(
+                "logs, HTTP, half of the highest rate",
+                _speed(half),
+                _latency(half),
+                f"{reached * 500:,.0f} records/s",
+                "p50 < 100, p99 < 400 ms",
+                kept,
+            )
+        )
+        ten = measure(
+            receiver, _load(receiver, requests=bench.count(200), rate=10.0, clients=8, first_seed=5000)
+        )
+        bench.add(
+            Row("logs, HTTP, 10 requests/s", _speed(ten), _latency(ten), "", "p50 < 70 ms", ten.p50_ms < 70)
+        )
+
+
+def small_requests(bench: Bench) -> None:
+    for transport in ("http", "grpc"):
+        with warm_receiver() as receiver:
+            got = measure(
+                receiver,
+                _load(receiver, transport=transport, requests=bench.count(12_000), records=10, clients=64),
+            )
+        requests_per_second = got.records_per_second / 10
+        bench.add(
+            Row(
+                f"10 logs a request, 64 clients, {'HTTP' if transport == 'http' else 'gRPC'}",
+                _speed(got),
+                _latency(got),
+                f"{requests_per_second:,.0f} requests/s, {got.segments:.0f} segments",
+            )
+        )
+
+
+def large_requests(bench: Bench) -> None:
+    """Eight clients with 60 MiB requests: memory of all receiver processes, shared pages left out."""
+    for transport in ("http", "grpc"):
+        with warm_receiver() as receiver:
+            load = _load(receiver, transport=transport, requests=8, records=210_000, clients=8)
+            got = measure(receiver, load, watch_memory=True)
+        memory = got.memory_bytes_max / MIB
+        size = got.outcome.bytes / 8 / MIB
+        bench.add(
+            Row(
+                f"8 clients × {size:.0f} MiB, {'HTTP' if transport == 'http' else 'gRPC'}",
+                _speed(got),
+                _latency(got),
+                f"{memory:.0f} MB at most, told to retry {got.outcome.retried} times, {got.outcome.failed} failed",
+                "< 700 MB, all through" if transport == "http" else "",
+                memory < 700 and got.outcome.failed == 0 if transport == "http" else None,
+            )
+        )
+
+
+def growth(bench: Bench) -> None:
+    """1, 2 and 4 workers on local disk and on one S3 server that answers 50 ms later."""
+    with tempfile.TemporaryDirectory(prefix="frazil-bench-s3-") as folder:
+        place = Path(folder)
+        with (
+            moto_server(place / "s3") as s3,
+            FaultyProxy(s3.host, s3.port, folder=place / "proxy", latency_seconds=0.05) as proxy,
+        ):
+            s3.make_bucket("frazil-bench")
+            near = s3.through(proxy)
+            remote = {
+                "wal": {
+                    "type": "s3",
+                    "s3": {
+                        "bucket": "frazil-bench",
+                        "endpoint": near.endpoint,
+                        "allow_http": True,
+                        "access_key_id": s3.access_key,
+                        "secret_access_key": s3.secret_key,
+                    },
+                }
+            }
+            for store, settings in (("local", {}), ("S3 + 50 ms", remote)):
+                speeds = [_grown(bench, store, settings, workers) for workers in (1, 2, 4)]
+                spread = (max(speeds) - min(speeds)) / max(speeds)
+                bench.add(
+                    Row(
+                        f"spread over workers, {store}",
+                        f"{spread:.0%}",
+                        "",
+                        "",
+                        "within 15 %",
+                        spread <= 0.15,
+                    )
+                )
+
+
+def _grown(bench: Bench, store: str, settings: dict[str, Any], workers: int) -> float:
+    with warm_receiver({**settings, "receive": {"workers": workers}}) as receiver:
+        got = measure(receiver, _load(receiver, requests=bench.count(480), clients=32))
+    puts = got.segments / got.records * 1e6
+    bench.add(
+        Row(
+            f"{workers} worker{'s' if workers > 1 else ''}, {store}",
+            _speed(got),
+            _latency(got),
+            f"{puts:.0f} segments (PUTs) a million records, ${puts * PUT_DOLLARS:.4f}"
+            if store != "local"
+            else f"{puts:.0f} segments a million records",
+        )
+    )
+    return got.records_per_cpu_second
+
+
+def show(bench: Bench, markdown: bool) -> None:
+    headings = ("what", "records per CPU-second", "ack p50 / p99", "more", "promise", "kept")
+    lines = [
+        (
+            row.name,
+            row.speed,
+            row.latency,
+            row.more,
+            row.promise,
+            {True: "yes", False: "no", None: ""}[row.kept],
+        )
+        for row in bench.rows
+    ]
+    if markdown:
+        print("| " + " | ".join(headings) + " |")
+        print("|---|--:|--:|---|---|---|")
+        for line in lines:
+            print("| " + " | ".join(line) + " |")
+        return
+    table = Table(*headings, title=machine())
+    for line in lines:
+        table.add_row(*line)
+    bench.console.print(table)
+
+
+def machine() -> str:
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{psutil.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {platform.system()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a quarter of the work; no growth")
+    parser.add_argument("--markdown", action="store_true", help="print the table for the README")
+    parser.add_argument("--only", choices=("throughput", "small", "large", "growth"))
+    arguments = parser.parse_args()
+    bench = Bench(Console(stderr=arguments.markdown, width=180), arguments.quick)
+    if arguments.only in (None, "throughput"):
+        latency(bench, throughput(bench))
+    if arguments.only in (None, "small"):
+        small_requests(bench)
+    if arguments.only in (None, "large"):
+        large_requests(bench)
+    if arguments.only == "growth" or (arguments.only is None and not arguments.quick):
+        growth(bench)
+    show(bench, arguments.markdown)
+    return 1 if any(row.kept is False for row in bench.rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Before a gRPC message is read: who sends it, and is there room for it?
+
+gRPC reads a message as a whole before its handler runs, so the handler's own check of memory comes too late: eight
+clients with 60 MiB each would be in memory before the first is refused. An interceptor runs earlier, when only the
+headers are here. It lets a few calls at a time read their message; a place is free again when the message has been
+admitted to the budget, or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from frazil.errors import FrazilError, Overloaded
+from frazil.receive.intake import Intake
+from frazil.receive.status import Refusal, refusal
+from frazil.tables import Signal
+
+_READING_MAX = 2
+_READING_SECONDS_MAX = 2.0
+"""A slow client keeps its place no longer than this: others must not wait for it, nor for one that has gone."""
+
+Abort = Callable[[Any, Signal, Refusal], Awaitable[None]]
+
+
+class Place:
+    """Held from before a message is read until it is admitted. Leaving twice is harmless."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free: asyncio.Semaphore | None = free
+        self._timer = asyncio.get_running_loop().call_later(_READING_SECONDS_MAX, self.leave)
+
+    def arrived(self) -> None:
+        """The message is here as a whole: it holds memory now, so its place until it is admitted."""
+        self._timer.cancel()
+
+    def leave(self) -> None:
+        if self._free is not None:
+            self._timer.cancel()
+            self._free.release()
+            self._free = None
+
+
+_PLACE: ContextVar[Place | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def in_doorway() -> Iterator[None]:
+    """Around the admission of a message that has been read, in the call's own context."""
+    place = _PLACE.get()
+    if place is not None:
+        place.arrived()
+    try:
+        yield
+    finally:
+        if place is not None:
+            place.leave()
+
+
+class Doorway(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """`signals` says which service is for which signal; `abort` ends a call with a refusal."""
+
+    def __init__(self, intake: Intake, signals: Mapping[str, Signal], abort: Abort) -> None:
+        self._intake = intake
+        self._signals = signals
+        self._abort = abort
+        self._free = asyncio.Semaphore(_READING_MAX)
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        try:
+            await self._enter(dict(details.invocation_metadata or ()))
+        except FrazilError as error:
+            service = details.method.strip("/").partition("/")[0]
+            return self._refusing(self._signals[service], refusal(error))
+        return handler
+
+    async def _enter(self, metadata: dict[str, Any]) -> None:
+        self._intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
+        self._intake.check_durable()
+        wait_seconds = self._intake.config.receive.limits.admission_wait_seconds
+        try:
+            await asyncio.wait_for(self._free.acquire(), wait_seconds)
+        except TimeoutError:
+            raise Overloaded(
+                "other large requests are being read; try again shortly", bound="memory"
+            ) from None
+        _PLACE.set(Place(self._free))
+
+    def _refusing(self, signal: Signal, refused: Refusal) -> Any:
+        """A streaming handler: unlike a unary one it may answer without reading the message."""
+
+        async def refuse(_: Any, context: Any) -> None:
+            await self._abort(context, signal, refused)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
