@@ -1,7 +1,7 @@
 """`python -m bench [--quick]`: the speed table of the README.
 
-Speed is stated as records per CPU-second of all receiver processes together, since machines differ and are noisy;
-latency and memory are of the machine that ran it.
+Speed is stated as records per CPU-second of all receiver processes together, since machines differ and are
+noisy; latency and memory are of the machine that ran it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 from rich.console import Console
 from rich.table import Table
-
-from bench.load import Load
-from bench.measure import Measured, measure
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import moto_server
 from tests.receiver import Receiver, running_receiver
+
+from bench.load import Load
+from bench.measure import Measured, measure
 
 PUT_DOLLARS = 0.005 / 1000
 """The public price of one PUT in S3 Standard, us-east-1."""
@@ -61,14 +61,14 @@ class Bench:
 
 @contextmanager
 def warm_receiver(settings: dict[str, Any] | None = None, *, signal: str = "logs") -> Iterator[Receiver]:
-    with tempfile.TemporaryDirectory(prefix="frazil-bench-") as folder:
-        with running_receiver(Path(folder), settings or {}) as receiver:
-            for transport in ("http", "grpc"):
-                measure(
-                    receiver,
-                    _load(receiver, signal=signal, transport=transport, requests=8, first_seed=WARM_UP_SEED),
-                )
-            yield receiver
+    with (
+        tempfile.TemporaryDirectory(prefix="frazil-bench-") as folder,
+        running_receiver(Path(folder), settings or {}) as receiver,
+    ):
+        for transport in ("http", "grpc"):
+            warm_up = {"transport": transport, "requests": 8, "first_seed": WARM_UP_SEED}
+            measure(receiver, _load(receiver, signal=signal, **warm_up))
+        yield receiver
 
 
 def _load(receiver: Receiver, **settings: Any) -> Load:
@@ -84,7 +84,7 @@ def _latency(measured: Measured) -> str:
 
 
 def throughput(bench: Bench) -> float:
-    """Batches of 1,000, as fast as 16 clients go. Returns the requests a second that logs over HTTP reached."""
+    """Batches of 1,000, as fast as 16 clients go. Returns the requests a second of logs over HTTP."""
     cases: list[tuple[str, dict[str, Any], int]] = [
         ("logs, HTTP", {}, 100_000),
         ("logs, gRPC", {"transport": "grpc"}, 0),
@@ -169,7 +169,8 @@ def large_requests(bench: Bench) -> None:
                 f"8 clients × {size:.0f} MiB, {'HTTP' if transport == 'http' else 'gRPC'}",
                 _speed(got),
                 _latency(got),
-                f"{memory:.0f} MB at most, told to retry {got.outcome.retried} times, {got.outcome.failed} failed",
+                f"{memory:.0f} MB at most, told to retry {got.outcome.retried} times, "
+                f"{got.outcome.failed} failed",
                 "< 700 MB, all through" if transport == "http" else "",
                 memory < 700 and got.outcome.failed == 0 if transport == "http" else None,
             )
@@ -257,7 +258,8 @@ def show(bench: Bench, markdown: bool) -> None:
 
 def machine() -> str:
     memory = psutil.virtual_memory().total / 2**30
-    return f"{psutil.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, {platform.system()}"
+    cores, python = psutil.cpu_count(), platform.python_version()
+    return f"{cores} cores, {memory:.0f} GiB, Python {python}, {platform.system()}"
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """A client that sends prepared OTLP requests and times every answer. Runs as a process of its own.
 
-`python -m bench.load` reads a JSON Load from standard input, makes its payloads, says `ready`, waits for a line,
-sends, and prints the outcome as JSON.
+`python -m bench.load` reads a JSON Load from standard input, makes its payloads, says `ready`, waits for a
+line, sends, and prints the outcome as JSON.
 """
 
 from __future__ import annotations

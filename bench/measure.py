@@ -1,4 +1,6 @@
-"""Runs a load against a receiver and says what it cost the receiver: CPU of all its processes, memory, segments."""
+"""Runs a load against a receiver and says what it cost the receiver: CPU of all its processes, memory,
+segments.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from tests.receiver import Receiver
 
 from bench.load import Load, Outcome
-from tests.receiver import Receiver
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`python -m bench.profile`: where the receiver's CPU goes, stage by stage, in microseconds a record.
 
-The stages are timed alone, in one thread; what a whole receiver uses beyond their sum is HTTP, the event loop,
-admission, metrics and threads waiting for each other.
+The stages are timed alone, in one thread; what a whole receiver uses beyond their sum is HTTP, the event
+loop, admission, metrics and threads waiting for each other.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def stages(signal: Signal, folder: Path) -> dict[str, float]:
     decode = _cpu_microseconds(lambda: nested(signal, bodies))
     return {
         "protobuf to Arrow (ptars)": decode,
-        "nested to rows (pyarrow, numpy)": _cpu_microseconds(lambda: decoder.decode(bodies, tenants, times)) - decode,
+        "nested to rows (pyarrow, numpy)": _cpu_microseconds(lambda: decoder.decode(bodies, tenants, times))
+        - decode,
         "rows to Parquet, zstd, checksum": _cpu_microseconds(parquet),
         "write, fsync, link, fsync": _cpu_microseconds(durable),
     }
@@ -77,7 +78,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="frazil-profile-") as folder:
         for signal in SIGNALS:
             columns[signal] = stages(signal, Path(folder))
-            columns[signal]["HTTP, event loop, admission, metrics"] = whole(signal) - sum(columns[signal].values())
+            columns[signal]["HTTP, event loop, admission, metrics"] = whole(signal) - sum(
+                columns[signal].values()
+            )
     print(f"{machine()}; CPU microseconds a record, batches of 1,000 over HTTP\n")
     print("| stage | " + " | ".join(SIGNALS) + " |\n|---|" + "--:|" * len(SIGNALS))
     for stage in columns["logs"]:

@@ -48,7 +48,9 @@ class Receiver:
     def start(self, *, ready: bool = True) -> None:
         with (self.folder / "receiver.log").open("ab") as log:
             self.process = subprocess.Popen(
-                dies_with_parent([sys.executable, "-m", "frazil", "--config", str(self.config_path), "receive"]),
+                dies_with_parent(
+                    [sys.executable, "-m", "frazil", "--config", str(self.config_path), "receive"]
+                ),
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
@@ -67,11 +69,7 @@ class Receiver:
     def worker_pids(self) -> list[int]:
         """Worker processes, found as children of the supervisor that have the metrics folder in use."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [
-            int(pid)
-            for pid in children
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
     def stop(self, number: int = signal.SIGTERM, seconds_max: float = 30) -> int:
         self.process.send_signal(number)
@@ -94,7 +92,9 @@ class Receiver:
         """The sum of a metric's samples that have these labels."""
         total = 0.0
         for line in httpx.get(f"{self.http}/metrics", timeout=10).text.splitlines():
-            if line.startswith((f"{name}{{", f"{name} ")) and all(f'{k}="{v}"' in line for k, v in labels.items()):
+            if line.startswith((f"{name}{{", f"{name} ")) and all(
+                f'{k}="{v}"' in line for k, v in labels.items()
+            ):
                 total += float(line.rsplit(" ", 1)[1])
         return total
 
@@ -104,7 +104,10 @@ def write_config(folder: Path, http_port: int, grpc_port: int, settings: Mapping
     config: dict[str, Any] = {
         "data_dir": str(folder / "data"),
         "log": {"format": "json"},
-        "receive": {"http": {"listen": f"127.0.0.1:{http_port}"}, "grpc": {"listen": f"127.0.0.1:{grpc_port}"}},
+        "receive": {
+            "http": {"listen": f"127.0.0.1:{http_port}"},
+            "grpc": {"listen": f"127.0.0.1:{grpc_port}"},
+        },
         "wal": {"local": {"free_bytes_min": 0}},
     }
     _merge(config, settings)

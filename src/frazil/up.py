@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,6 +75,9 @@ def run(config: Config, config_path: Path | None) -> int:
             _greet(config)
             for role in roles[1:]:
                 role.start()
+        else:  # the receiver died at first: the others come when it has had time to come back
+            for role in roles[1:]:
+                role.restart_at = time.monotonic() + 2 * _BACKOFF_SECONDS
         return _watch(roles, stop)
     finally:
         _stop(roles)
@@ -134,7 +139,13 @@ def _stop(roles: list[_Role]) -> None:
             role.process.wait()
 
 
+def _command() -> str:
+    """How to call frazil here: it may not be on the path."""
+    return "frazil" if shutil.which("frazil") else os.path.relpath(sys.argv[0])
+
+
 def _greet(config: Config) -> None:
+    frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
     wal = config.wal.local.path or config.data_dir / "wal"
     lines = [
@@ -145,13 +156,13 @@ def _greet(config: Config) -> None:
         f"         OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",
         "       send one log with curl:",
         f"         curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
-        """           '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
-        "       see what is durable:      frazil verify",
+        """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
+        f"       see what is durable:      {frazil} verify",
         f"       watch the counters:       curl -s {http}/metrics | grep ^frazil",
-        "       break something:          frazil demo --incident errors --duration 2m",
+        f"       break something:          {frazil} demo --incident errors --duration 2m",
     ]
     if config.wal.type == "local":
-        lines.append(f"       read it with any engine:  SELECT * FROM '{wal}/logs/*/*.parquet'")
+        lines.append(f"       read it with any engine:  SELECT * FROM '{wal}/logs/*/*.parquet'")  # noqa: S608
     if config.demo.enabled:
         lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]
     lines += ["", "Ctrl-C stops everything; what was acked stays."]

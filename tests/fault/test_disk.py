@@ -148,7 +148,9 @@ def test_a_sync_that_fails_once_refuses_its_requests_alone(
     assert found_logs(receiver.config)[texts[0]] == (1 if which == "the file's" else 2)
 
 
-def test_no_answer_comes_before_the_last_sync(receiver: Receiver, faults: FaultControl, account: Account) -> None:
+def test_no_answer_comes_before_the_last_sync(
+    receiver: Receiver, faults: FaultControl, account: Account
+) -> None:
     """The n-th sync fails, for every n of a new stream's first request: it is never acked, whichever n it is."""
     client = Client(receiver, "http")
     fired = 0
@@ -226,7 +228,9 @@ def test_a_disk_that_fills_up_is_refused_and_used_again_when_there_is_room(
     finally:
         end(receiver.process)
     over_there = receiver.config.model_copy(
-        update={"wal": receiver.config.wal.model_copy(update={"local": local_at(receiver, disk.path / "wal")})}
+        update={
+            "wal": receiver.config.wal.model_copy(update={"local": local_at(receiver, disk.path / "wal")})
+        }
     )
     assert verify_wal(over_there).problems == []
 

@@ -120,6 +120,7 @@ def test_a_store_that_comes_up_late_and_lies_is_never_used(
     )
     proxy.refuse()
     with running_receiver(tmp_path / "receiver", settings, ready=False) as receiver:
+
         def said() -> str:
             try:
                 return httpx.get(f"{receiver.http}/readyz", timeout=1).text

@@ -93,23 +93,3 @@ def test_while_the_store_is_down_clients_are_sent_away_and_then_all_their_record
         assert len(quick) > 0.6 * len(refusals)
         assert account.acked == {text for outcome in account.outcomes for text in outcome.texts}
         check_wal(receiver, account)
-
-
-def test_what_waited_when_the_store_failed_is_refused_with_the_first_and_not_one_group_after_the_other(
-    tmp_path: Path, moto_s3: S3Server, faulty_proxy: FaultyProxyFactory
-) -> None:
-    """Many groups fill up while the first is being tried; each would try for the whole time again."""
-    proxy = faulty_proxy(moto_s3.host, moto_s3.port)
-    settings = s3_settings(
-        moto_s3.through(proxy), new_bucket(moto_s3), write_timeout_seconds=3, segment_bytes_max="1KiB"
-    )
-    account = Account()
-    with running_receiver(tmp_path / "receiver", settings | {"receive": {"workers": 1}}) as receiver:
-        proxy.refuse()
-        with Steady(receiver, account, clients_per_transport=8):
-            until(lambda: len(account.answers("refused")) > 100, what="refusals")
-        proxy.resume()
-        until(receiver.is_ready, what="ready")
-        longest = max(outcome.seconds for outcome in account.outcomes)
-        check_wal(receiver, account)
-    assert longest < 7

@@ -133,7 +133,7 @@ class LimitsConfig(Section):
         16 * MIB,
         ge=1 * KIB,
         le=1024 * MIB,
-        description="The largest request in JSON, after decompression. Parsing JSON can hold 17 times its size.",
+        description="The largest request in JSON, after decompression. Parsing can hold 17 times that.",
     )
     in_flight_bytes_max: Bytes = Field(
         128 * MIB,

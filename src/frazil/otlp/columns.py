@@ -1,4 +1,6 @@
-"""Small vectorised steps that logs, spans and metrics share: lists to owners, defaults to NULL, rejected rows."""
+"""Small vectorised steps that logs, spans and metrics share: lists to owners, defaults to NULL, rejected
+rows.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ _CODED_COLUMNS = frozenset(
 
 
 def coded_schema(spec: TableSpec, promoted: Iterable[Promoted]) -> pa.Schema:
-    """The types that decoding gives: the spec's, with repeated text as codes. Written, both are the same Parquet."""
+    """The types that decoding gives: the spec's, with repeated text as codes. Written, both are the same
+    Parquet.
+    """
     coded = _CODED_COLUMNS | {item.column for item in promoted if item.source == "resource"}
 
     def type_of(column: Column) -> pa.DataType:
@@ -115,7 +119,7 @@ class Rejects:
             self.by_reason[reason] = self.by_reason[reason] | mask if reason in self.by_reason else mask
 
     def add_elements(self, elements: Rejects, lists: pa.ListArray) -> None:
-        """`elements` are rejects of the lists' elements (events, links, exemplars): their rows are rejected."""
+        """`elements` are rejects of the lists' elements (events, links, exemplars): rejects their rows."""
         for reason, mask in elements.by_reason.items():
             rows = np.zeros(self.rows, dtype=np.bool_)
             rows[owners(lists)[mask]] = True

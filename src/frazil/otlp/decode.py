@@ -25,7 +25,8 @@ _RECORDS: dict[Signal, str] = {"logs": "log records", "spans": "spans", "metrics
 
 @dataclass(frozen=True)
 class Decoded:
-    """`table` holds the accepted rows in the decoder's schema, which is the spec's with repeated text as codes.
+    """`table` holds the accepted rows in the decoder's schema, which is the spec's with repeated text as
+    codes.
 
     `seen` and `rejected` count the records of each request, and `reasons` says why records of a request were
     rejected, for requests that have such.

@@ -184,11 +184,27 @@ _SPECIFIC = {
     column.name: column.type
     for column in table_spec("metrics").columns
     if column.name
-    in (
-        "value_double value_int count sum min max aggregation_temporality is_monotonic bucket_counts "
-        "explicit_bounds scale zero_count zero_threshold positive_offset positive_bucket_counts "
-        "negative_offset negative_bucket_counts quantile_values exemplars"
-    ).split()
+    in [
+        "value_double",
+        "value_int",
+        "count",
+        "sum",
+        "min",
+        "max",
+        "aggregation_temporality",
+        "is_monotonic",
+        "bucket_counts",
+        "explicit_bounds",
+        "scale",
+        "zero_count",
+        "zero_threshold",
+        "positive_offset",
+        "positive_bucket_counts",
+        "negative_offset",
+        "negative_bucket_counts",
+        "quantile_values",
+        "exemplars",
+    ]
 }
 
 

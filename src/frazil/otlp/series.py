@@ -66,7 +66,8 @@ def _text_hashes(column: pa.StringArray) -> Hashes:
     encoded = column.dictionary_encode()
     distinct = [_hash(text) for text in encoded.dictionary.to_pylist()]
     hashes = np.array([*distinct, 0], dtype=np.uint64)  # the last stands for NULL
-    return hashes[np.asarray(encoded.indices.fill_null(len(distinct)))]
+    codes: Codes = np.asarray(encoded.indices.fill_null(len(distinct)))
+    return hashes[codes]
 
 
 def _mixed(values: Hashes) -> Hashes:

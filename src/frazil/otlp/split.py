@@ -1,7 +1,8 @@
 """A large OTLP request as several smaller ones that mean the same.
 
-Decoding holds several times a request's bytes in memory, and the interpreter's lock while it runs. Requests over
-a bound are therefore cut at record boundaries first. Only protobuf's framing is read; what is inside stays bytes.
+Decoding holds several times a request's bytes in memory, and the interpreter's lock while it runs. Requests
+over a bound are therefore cut at record boundaries first. Only protobuf's framing is read; what is inside
+stays bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from frazil.errors import RequestTooLarge
 
 _CHILDREN = (1, 2, 2)
-"""Field numbers on the way down: resources in a request, scopes in a resource, records (or metrics) in a scope."""
+"""Field numbers on the way down: resources in a request, scopes in a resource, records (or metrics) in a
+scope.
+"""
 
 
 _RECORD_BYTES = 16

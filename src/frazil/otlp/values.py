@@ -1,7 +1,7 @@
 """OTLP values and attribute lists as text columns, vectorised.
 
-A value becomes text: ints in decimal, doubles in the shortest form that round-trips, bytes in base64, arrays and
-key-value lists as OTLP/JSON; an empty value is NULL. Its kind is kept beside it, so that nothing is lost.
+A value becomes text: ints in decimal, doubles in the shortest form that round-trips, bytes in base64, arrays
+and key-value lists as OTLP/JSON; an empty value is NULL. Its kind is kept beside it, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Attributes:
         return pa.MapArray.from_arrays(pa.array(offsets), keys, texts)
 
     def _check_repeated(self, owner: Codes, entries: int) -> None:
-        """Few bytes of records can repeat a large resource a million times: bounded before memory is taken."""
+        """Few bytes of records can repeat a large resource a million times: bounded beforehand."""
         sizes = np.zeros(len(self.text) + 1, dtype=np.int64)
         np.cumsum(np.asarray(pc.fill_null(pc.binary_length(self.text), 0)), out=sizes[1:])
         expanded = int(np.diff(sizes[self.offsets])[owner].sum())
@@ -205,7 +205,7 @@ class Attributes:
             )
 
     def types(self) -> pa.StringArray:
-        """For each owner a JSON object from key to kind, for the keys whose value is not a string; else NULL."""
+        """For each owner a JSON object from key to kind, for values that are not strings; else NULL."""
         if self.kinds is None:
             return pa.nulls(len(self), pa.string())
         typed = self.kinds != 0
@@ -227,7 +227,8 @@ class Attributes:
         return pc.if_else(pa.array(none), pa.scalar(None, pa.string()), objects) if none.any() else objects
 
     def promoted(self, column: Promoted) -> pa.Array:
-        """The values of one key, an owner each, in the column's own type; NULL where absent or of another type.
+        """The values of one key, an owner each, in the column's own type; NULL where absent or of another
+        type.
 
         Some owner has the key.
         """

@@ -1,8 +1,9 @@
 """OTLP protobuf bytes to nested Arrow arrays, by ptars.
 
-The trick: ptars gets the OTLP descriptors with `AnyValue.array_value` and `.kvlist_value` re-declared as repeated
-bytes. That is the same wire format, it ends the recursion (so that a nesting bomb stays bytes until a bounded
-check), and it loses nothing: a message that is on the wire in two pieces is the two pieces joined. The string-table indices of profiles are left out: they have no meaning in these signals.
+The trick: ptars gets the OTLP descriptors with `AnyValue.array_value` and `.kvlist_value` re-declared as
+repeated bytes. That is the same wire format, it ends the recursion (so that a nesting bomb stays bytes until
+a bounded check), and it loses nothing: a message that is on the wire in two pieces is the two pieces joined.
+The string-table indices of profiles are left out: they have no meaning in these signals.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ def nested(signal: Signal, bodies: Sequence[bytes]) -> pa.RecordBatch:
 def _check_groups(signal: Signal, body: bytes) -> None:
     """Refuses groups inside one another, as protobuf 2 had them, that are too deep for ptars.
 
-    It skips them by recursion without a bound: 110,000 of them end the process on a stack of 8 MiB. Each needs a
-    byte that may begin one, so few bodies have enough; those are read by the stock parser first, which is bounded.
+    It skips them by recursion without a bound: 110,000 of them end the process on a stack of 8 MiB. Each
+    needs a byte that may begin one, so few bodies have enough; those are read by the stock parser first,
+    which is bounded.
     """
     if len(body) <= _GROUPS_MAX:
         return
@@ -108,5 +110,5 @@ def _parsed(signal: Signal, body: bytes) -> Message:
 
 
 def normalised(signal: Signal, body: bytes) -> bytes:
-    """The same request in its plainest encoding: of a oneof that is on the wire twice, the last one is kept."""
+    """The same request in its plainest encoding: of a oneof that is there twice, the last one is kept."""
     return _parsed(signal, body).SerializeToString()

@@ -13,11 +13,13 @@ from frazil.errors import Overloaded
 
 
 class Admission:
-    """A budget of bytes and requests in flight. Requests wait for room in order, for a while, then are refused."""
+    """A budget of bytes and requests in flight. Requests wait for room in order, then are refused."""
 
     def __init__(self, limits: LimitsConfig) -> None:
         self._limits = limits
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self.bytes = 0
         self.requests = 0
 
@@ -31,11 +33,21 @@ class Admission:
         """Room for a request of `size` bytes, as far as is known; it may grow."""
         if self._queue or not self._fits(size):
             await self._wait(size)
-        self.bytes += size
-        self.requests += 1
+        else:
+            self._take(size)
         return Ticket(self, size)
 
+    def _take(self, size: int) -> None:
+        self.bytes += size
+        self.requests += 1
+        self._empty.clear()
+
+    async def emptied(self) -> None:
+        """Returns when no request is in flight."""
+        await self._empty.wait()
+
     async def _wait(self, size: int) -> None:
+        """Returns when its turn has come and its part of the budget is taken."""
         if len(self._queue) >= self._limits.requests_in_flight_max:
             raise self._refusal()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,11 +64,9 @@ class Admission:
             if isinstance(error, TimeoutError):
                 raise self._refusal() from None
             raise
-        self.bytes -= size  # held for this request since its turn came, and entered again by the caller
-        self.requests -= 1
 
     def grow(self, size: int) -> None:
-        """More of a request that is in already: refused at once if there is no room, since it holds some itself."""
+        """More of a request that is in: refused at once if there is no room, since it holds some itself."""
         if self.bytes + size > self._limits.in_flight_bytes_max:
             raise self._refusal()
         self.bytes += size
@@ -65,6 +75,8 @@ class Admission:
         self.bytes -= size
         self.requests -= 1
         self._next()
+        if not self.requests:
+            self._empty.set()
 
     def shrink(self, size: int) -> None:
         self.bytes -= size
@@ -75,8 +87,7 @@ class Admission:
             size, turn = self._queue.popleft()
             if turn.done():
                 continue
-            self.bytes += size
-            self.requests += 1
+            self._take(size)
             turn.set_result(None)
 
     def _refusal(self) -> Overloaded:

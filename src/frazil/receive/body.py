@@ -37,7 +37,7 @@ def decompressed(body: bytes, encoding: str, bytes_max: int, grow: Callable[[int
                 )
             grow(total)
             pieces.append(piece)
-    except (zlib.error, IsalError, zstandard.ZstdError, EOFError) as error:
+    except (zlib.error, IsalError, zstandard.ZstdError, EOFError) as error:  # type: ignore[misc]
         raise RequestInvalid(f"the body is not valid {encoding}: {error}") from None
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -1,9 +1,9 @@
 """Before a gRPC message is read: who sends it, and is there room for it?
 
-gRPC reads a message as a whole before its handler runs, so the handler's own check of memory comes too late: eight
-clients with 60 MiB each would be in memory before the first is refused. An interceptor runs earlier, when only the
-headers are here. It lets a few calls at a time read their message; a place is free again when the message has been
-admitted to the budget, or refused.
+gRPC reads a message as a whole before its handler runs, so the handler's own check of memory comes too late:
+eight clients with 60 MiB each would be in memory before the first is refused. An interceptor runs earlier,
+when only the headers are here. It lets a few calls at a time read their message; a place is free again when
+the message has been admitted to the budget, or refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from frazil.tables import Signal
 
 _READING_MAX = 2
 _READING_SECONDS_MAX = 2.0
-"""A slow client keeps its place no longer than this: others must not wait for it, nor for one that has gone."""
+"""A slow client keeps its place no longer than this: others must not wait for it, nor for one that has gone.
+"""
 
 Abort = Callable[[Any, Signal, Refusal], Awaitable[None]]
 

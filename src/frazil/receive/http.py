@@ -1,4 +1,4 @@
-"""OTLP over HTTP: one ASGI application, without a framework, so that every byte read is a decision made here."""
+"""OTLP over HTTP: one ASGI application without a framework: every byte read is a decision made here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What both transports do with a request once its bytes are here: who sent it, may it come in, make it durable."""
+"""What both transports do with a request once its bytes are here: who sent it, may it come in, make it
+durable.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Intake:
         )
 
     def tenant(self, authorization: str | None, api_key: str | None) -> str:
-        """From the authenticated identity alone; raises Unauthenticated, Forbidden or Overloaded (its rate)."""
+        """From the authenticated identity alone; raises Unauthenticated, Forbidden or Overloaded (rate)."""
         if not self.keys:
             tenant = self.config.tenants.default
         else:

@@ -1,4 +1,6 @@
-"""What the receiver counts. Several workers share the numbers through files, so that any of them can report all."""
+"""What the receiver counts. Several workers share the numbers through files, so that any of them can report
+all.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Refusal:
 
 
 def refusal(error: Exception) -> Refusal:
-    """What `error` means on the wire. Only what may pass by itself is retryable; a defect counts as that too."""
+    """What `error` means on the wire. What may pass by itself is retryable; a defect counts as that."""
     message = str(error)
     delay = max(1, math.ceil(error.retry_after_seconds)) if isinstance(error, Transient) else None
     match error:

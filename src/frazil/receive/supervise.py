@@ -122,7 +122,9 @@ def _allow_many_files() -> None:
 
 
 def _check_free(name: str, listen: str) -> None:
-    """Workers share their port with SO_REUSEPORT, and would silently share it with a stranger of the same user."""
+    """Workers share their port with SO_REUSEPORT, and would silently share it with a stranger of the same
+    user.
+    """
     host, port = split_listen(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -131,13 +133,13 @@ def _check_free(name: str, listen: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may know "
-                f"who), or set receive.{name}.listen to another one"
+                f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may "
+                f"know who), or set receive.{name}.listen to another one"
             ) from None
 
 
 def _watch_certificates(tls: TlsConfig) -> None:
-    """granian reads certificates when a worker starts, so renewed ones mean new workers, one after the other."""
+    """granian reads certificates when a worker starts, so renewed ones mean new workers, one by one."""
     files = [path for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path is not None]
 
     def stamps() -> list[int] | None:

@@ -121,8 +121,7 @@ class Worker:
         """Waits until no request is in flight, for the grace time at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.receive.shutdown_grace_seconds):
-                while self._intake.admission.requests:
-                    await asyncio.sleep(0.01)
+                await self._intake.admission.emptied()
 
     async def _report(self) -> None:
         metrics, admission = self._intake.metrics, self._intake.admission

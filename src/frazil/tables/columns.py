@@ -20,8 +20,8 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 class Column:
     """One column: what it holds and which field of OTLP it comes from.
 
-    `tier` decides the order in the file: hot columns are read by most questions, cold ones exist so that nothing
-    is lost.
+    `tier` decides the order in the file: hot columns are read by most questions, cold ones exist so that
+    nothing is lost.
     """
 
     name: str

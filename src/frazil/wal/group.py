@@ -1,8 +1,8 @@
 """Group commit: requests that wait together become one durable segment.
 
-A lane owns one stream of one signal. One segment is in flight at a time, so a stream has no gaps. Requests that
-arrive meanwhile share the next segment; each is answered when the segment with its records is durable, or with the
-error that is its own.
+A lane owns one stream of one signal. One segment is in flight at a time, so a stream has no gaps. Requests
+that arrive meanwhile share the next segment; each is answered when the segment with its records is durable,
+or with the error that is its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from frazil.wal.segment import SegmentWriter
 from frazil.wal.store import Store
 
 SLICE_BYTES = 2 * 2**20
-"""Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held."""
+"""Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held.
+"""
 _OTHER_FIELDS_MAX = 1_000_000
 """Resources, scopes and what they hold, in a request that is cut: each costs about a microsecond."""
 
@@ -188,7 +189,7 @@ class Lane:
         return True
 
     def _wait_seconds(self) -> float:
-        """Where requests come further apart than the wait, company is not to be expected: hardly wait then."""
+        """Where requests come further apart than the wait, no company is to be expected: hardly wait."""
         wait = self._settings.group_wait_seconds
         return wait if self._gap_seconds < wait else wait / 10
 
@@ -281,7 +282,9 @@ class Lane:
 
 
 def _slices(bodies: Sequence[bytes], fields_max: int) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Bodies, cut where they are large, packed to about SLICE_BYTES; with the index of the body of each piece."""
+    """Bodies, cut where they are large, packed to about SLICE_BYTES; with the index of the body of each
+    piece.
+    """
     owners: list[int] = []
     pieces: list[bytes] = []
     size = 0

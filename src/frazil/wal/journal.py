@@ -29,7 +29,9 @@ log = structlog.get_logger("frazil.wal")
 
 
 class Journal:
-    """Start, append, close. While the store fails, requests are refused at once and the store is tried every second."""
+    """Start, append, close. While the store fails, requests are refused at once and the store is tried every
+    second.
+    """
 
     def __init__(
         self,
@@ -69,7 +71,8 @@ class Journal:
     async def start(self) -> None:
         """Raises StoreUnsafe on a store whose conditional writes do not hold.
 
-        A store that does not answer yet is no reason not to start: requests are refused until it has been probed.
+        A store that does not answer yet is no reason not to start: requests are refused until it has been
+        probed.
         """
         probing = asyncio.create_task(asyncio.to_thread(self._probe))
         await asyncio.wait({probing}, timeout=_START_SECONDS)
@@ -152,7 +155,7 @@ class Journal:
             self._store.remove_abandoned()
 
     def _warm_up(self) -> None:
-        """The first decoding of a signal builds its tables of descriptors, which takes a tenth of a second."""
+        """The first decoding of a signal builds its tables of descriptors: a tenth of a second."""
         for signal in SIGNALS:
             Decoder(signal).decode([b""], [""], [1])
 

@@ -1,7 +1,7 @@
 """Names in the WAL: `<signal>/<stream>/<sequence>.parquet`.
 
-A stream is one writer's life. Its id begins with the time and ends with random bits, so that ids sort by age and a
-name is never used twice, also not after clean-up.
+A stream is one writer's life. Its id begins with the time and ends with random bits, so that ids sort by age
+and a name is never used twice, also not after clean-up.
 """
 
 from __future__ import annotations

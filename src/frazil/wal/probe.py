@@ -1,7 +1,7 @@
 """Does a store's conditional write hold? Asked at start, because everything rests on it.
 
-Many writers create the same name at the same moment: exactly one may win, and what is there afterwards must be the
-winner's. A store that lets two win would let two writers both believe that a sequence is theirs.
+Many writers create the same name at the same moment: exactly one may win, and what is there afterwards must
+be the winner's. A store that lets two win would let two writers both believe that a sequence is theirs.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def _one_round(store: Store, writers: int, pool: ThreadPoolExecutor) -> None:
         winners = [outcome for outcome in outcomes if outcome is not None]
         if len(winners) > 1:
             raise StoreUnsafe(
-                f"{store.describe()}: {len(winners)} of {writers} concurrent writers created the same object, so "
-                "its conditional writes do not hold; use a store that honours If-None-Match (AWS S3, MinIO, "
-                "versitygw, Ceph 19 or newer) or wal.type local"
+                f"{store.describe()}: {len(winners)} of {writers} concurrent writers created the same "
+                "object, so its conditional writes do not hold; use a store that honours If-None-Match "
+                "(AWS S3, MinIO, versitygw, Ceph 19 or newer) or wal.type local"
             )
         if failure is not None:
             raise failure

@@ -48,8 +48,8 @@ class WalReader:
     def pending(self, signal: Signal, position: Mapping[str, int] | None = None) -> Iterator[Segment]:
         """The contiguous segments of each stream from its position on.
 
-        A sequence that is not there yet ends its stream: what lies behind it waits. A stream that the position
-        does not name begins at 0.
+        A sequence that is not there yet ends its stream: what lies behind it waits. A stream that the
+        position does not name begins at 0.
         """
         position = position or {}
         due: dict[str, int] = {}
@@ -61,14 +61,16 @@ class WalReader:
                 yield segment
 
     def facts(self, name: SegmentName) -> Facts:
-        """Checks every byte. FileNotFoundError means that somebody has cleaned it up, not that it is corrupt."""
+        """Checks every byte. FileNotFoundError means that it was cleaned up, not that it is corrupt."""
         return read_facts(name, self._store.read(name.path))
 
     def rows(self, name: SegmentName, spec: TableSpec) -> tuple[Facts, pa.Table]:
         return read_rows(name, self._store.read(name.path), spec)
 
     def set_aside(self, name: SegmentName, error: SegmentCorrupt | SegmentUnknown) -> SetAside:
-        """Keeps a copy with the reason beside it, where landing does not look. The original stays until clean-up."""
+        """Keeps a copy with the reason beside it, where landing does not look. The original stays until
+        clean-up.
+        """
         path = f"{_SET_ASIDE}/{name.path}"
         reason = str(error)
         for target, data in (

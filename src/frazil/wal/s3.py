@@ -27,7 +27,9 @@ _BACKOFF_SECONDS_MAX = 2.0
 
 
 class S3Store:
-    """Retries are made here, not in the client: only here an "exists" after a lost answer can be told from a rival."""
+    """Retries are made here, not in the client: only here an "exists" after a lost answer can be told from a
+    rival.
+    """
 
     def __init__(self, config: S3WalConfig, *, write_timeout_seconds: float) -> None:
         self._timeout_seconds = write_timeout_seconds

@@ -1,4 +1,5 @@
-"""The format of a WAL segment: a Parquet file in the table's own schema, with its facts and a checksum in the footer.
+"""The format of a WAL segment: a Parquet file in the table's own schema, with its facts and a checksum in the
+footer.
 
 Any Parquet reader can query it. The checksum covers every byte of the file, itself read as zeros.
 """
@@ -20,7 +21,8 @@ FORMAT = "1"
 _CHECKSUM_KEY = b"frazil.checksum"
 _CHECKSUM_MARK = b"xxh3:"
 _CHECKSUM_ZERO = b"0" * 16
-# Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are repeated.
+# Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are
+# repeated.
 _FEW_VALUES = frozenset(
     {
         "severity_number",
@@ -39,7 +41,7 @@ _FEW_VALUES = frozenset(
 
 @dataclass(frozen=True)
 class Facts:
-    """What a segment's footer says of it. `stream_rows` counts the stream's rows up to and with this segment."""
+    """What a segment's footer says of it. `stream_rows` counts the stream's rows up to and with it."""
 
     name: SegmentName
     rows: int
@@ -69,7 +71,7 @@ class SegmentWriter:
                 compression_level=self._level,
                 use_dictionary=_with_dictionary(table.schema),
                 write_statistics=["time"],
-                store_schema=False,  # rows are read in the table's plain types, not in the writer's dictionaries
+                store_schema=False,  # rows are read in the table's plain types, not as codes
             )
         self._writer.write_table(table, row_group_size=table.num_rows)
         self.rows += table.num_rows
@@ -100,7 +102,7 @@ class SegmentWriter:
 
 
 def _with_dictionary(schema: pa.Schema) -> list[str]:
-    """The Parquet leaf columns worth a dictionary: map keys, what is coded already, and what has few values."""
+    """The Parquet leaf columns worth a dictionary: map keys, what is coded, and what has few values."""
 
     def below(path: str, type_: pa.DataType) -> list[str]:
         if pa.types.is_map(type_):

@@ -24,7 +24,8 @@ class Store(Protocol):
     def create(self, path: str, data: bytes) -> None:
         """Durable when it returns. Raises FileExistsError if the path holds other bytes than `data`.
 
-        The same bytes count as success: an earlier attempt whose answer was lost. Callers put a nonce into `data`.
+        The same bytes count as success: an earlier attempt whose answer was lost. Callers put a nonce into
+        `data`.
         """
 
     def read(self, path: str) -> bytes: ...

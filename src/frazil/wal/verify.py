@@ -36,7 +36,9 @@ class WalLedger:
 
 
 def verify_wal(config: Config) -> WalLedger:
-    """Reads every byte of every segment; checks checksums, that sequences have no gap, and that row counts add up."""
+    """Reads every byte of every segment; checks checksums, that sequences have no gap, and that row counts
+    add up.
+    """
     reader = WalReader(open_store(config))
     streams: dict[tuple[Signal, str], StreamLedger] = {}
     for signal in SIGNALS:
