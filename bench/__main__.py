@@ -178,7 +178,7 @@ def large_requests(bench: Bench) -> None:
 
 
 def growth(bench: Bench) -> None:
-    """1, 2 and 4 workers on local disk and on one S3 server that answers 50 ms later."""
+    """1, 2 and 4 workers, 16 clients each, on local disk and on one S3 server that answers 50 ms later."""
     with tempfile.TemporaryDirectory(prefix="frazil-bench-s3-") as folder:
         place = Path(folder)
         with (
@@ -216,7 +216,8 @@ def growth(bench: Bench) -> None:
 
 def _grown(bench: Bench, store: str, settings: dict[str, Any], workers: int) -> float:
     with warm_receiver({**settings, "receive": {"workers": workers}}) as receiver:
-        got = measure(receiver, _load(receiver, requests=bench.count(480), clients=32))
+        load = _load(receiver, requests=bench.count(240 * workers), clients=16 * workers)
+        got = measure(receiver, load)
     puts = got.segments / got.records * 1e6
     bench.add(
         Row(

@@ -1,8 +1,8 @@
-"""A journal without a receiver around it, in processes that can be killed: `JournalProcess` is the remote control.
+"""A journal without a receiver around it, in processes that can be killed; `JournalProcess` controls them.
 
-Run as a program it imports everything once and then forks a child for each run, so that a sweep over hundreds of
-kills takes seconds. Commands come in on stdin, one JSON object a line; on stdout go lines of words: `pid N`,
-`started`, `ack TEXT`, `refused TEXT REASON`, `done`, and at last, from the parent, `ended STATUS`.
+Run as a program it imports everything once and then forks a child for each run, so that a sweep over hundreds
+of kills takes seconds. Commands come in on stdin, one JSON object a line; on stdout go lines of words:
+`pid N`, `started`, `ack TEXT`, `refused TEXT REASON`, `done`, and at last, from the parent, `ended STATUS`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class JournalProcess:
         when_started: Callable[[Run], None] = lambda run: None,
         when_sending: Callable[[Run], None] = lambda run: None,
     ) -> Run:
-        """A journal's whole life. The callbacks are called in between, and may arm faults or kill the child."""
+        """A journal's whole life. The callbacks come in between, and may arm faults or kill the child."""
         command = {"config": str(config_path), "name": name, "requests": requests}
         self._say(json.dumps(command) + "\n")
         run = Run(attempted=set(texts(name, requests)))

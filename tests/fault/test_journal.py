@@ -59,6 +59,13 @@ class Around:
         return self._inner.describe()
 
 
+def wait_for(event: threading.Event) -> Callable[[str], None]:
+    def wait(path: str) -> None:
+        assert event.wait(10)
+
+    return wait
+
+
 def local_config(folder: Path, **wal: object) -> Config:
     local = LocalWalConfig(free_bytes_min=0)
     return Config(data_dir=folder, wal=WalConfig(local=local, group_wait_seconds=0.001, **wal))
@@ -70,7 +77,7 @@ async def append(journal: Journal, text: str) -> Receipt:
 
 async def eventually(condition: Callable[[], bool], seconds_max: float = 10) -> None:
     async with asyncio.timeout(seconds_max):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -83,7 +90,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 
 
 def test_a_tombstone_at_the_next_sequence_makes_the_writer_open_a_new_stream(config: Config) -> None:
-    """Whoever took the writer for dead has closed its stream; its requests go on, each acked and there once."""
+    """Whoever took the writer for dead has closed its stream; its requests are acked and there once."""
     ids = [new_stream() for _ in range(8)]
     supply = iter(ids)
     notes = Notes()
@@ -136,7 +143,7 @@ def test_no_ack_before_the_store_says_durable(tmp_path: Path) -> None:
     async def live() -> None:
         journal = Journal(config, store, Notes())
         await journal.start()
-        store.creating = lambda path: None if let_go.wait(10) else None
+        store.creating = wait_for(let_go)
         acks = [asyncio.create_task(append(journal, text)) for text in fresh_texts(3)]
         done, _ = await asyncio.wait(acks, timeout=0.2)
         assert done == set()
@@ -147,7 +154,10 @@ def test_no_ack_before_the_store_says_durable(tmp_path: Path) -> None:
     asyncio.run(live())
 
 
-@pytest.mark.xfail(reason="wal/group.py: Lane._write opens a stream for every FileExistsError, about 980 PUTs deep", strict=True)
+@pytest.mark.xfail(
+    reason="wal/group.py: Lane._write opens a stream for every FileExistsError, about 980 PUTs deep",
+    strict=True,
+)
 def test_a_store_that_always_has_the_name_already_is_given_up_soon(tmp_path: Path) -> None:
     """Else a writer would open stream after stream, each time with a PUT, for one request."""
     config = local_config(tmp_path)
@@ -171,9 +181,11 @@ def test_a_store_that_always_has_the_name_already_is_given_up_soon(tmp_path: Pat
     assert 0 < len(tried) < 20
 
 
-@pytest.mark.xfail(reason="wal/group.py: Lane.run tries every waiting group although the lane has failed", strict=True)
+@pytest.mark.xfail(
+    reason="wal/group.py: Lane.run tries every waiting group although the lane has failed", strict=True
+)
 def test_what_waited_behind_a_failed_segment_is_refused_with_it(tmp_path: Path) -> None:
-    """Otherwise each group of a full queue would try the dead store for its whole time: minutes, not seconds."""
+    """Otherwise each group of a full queue would try the dead store for its whole time: minutes."""
     config = local_config(tmp_path, segment_bytes_max=1024)
     store = Around(open_store(config))
     tried: list[str] = []
@@ -265,7 +277,7 @@ def test_a_start_does_not_wait_for_a_silent_store_for_long(
     monkeypatch.setattr(journal_module, "_START_SECONDS", 0.05)
     config = local_config(tmp_path)
     answering = threading.Event()
-    store = Around(open_store(config), lambda path: None if answering.wait(10) else None)
+    store = Around(open_store(config), wait_for(answering))
 
     async def live() -> None:
         journal = Journal(config, store, Notes())
@@ -309,10 +321,14 @@ def test_many_starts_with_the_clock_going_backwards_never_share_a_name(tmp_path:
     now = 1_800_000_000.0
     texts = fresh_texts(12)
     for number, text in enumerate(texts):
-        clock = now - number * 86_400 if number % 2 else now  # the same instant again and again, or a day earlier
+        clock = (
+            now - number * 86_400 if number % 2 else now
+        )  # the same instant again and again, or a day earlier
 
         async def live(text: str = text, clock: float = clock) -> None:
-            journal = Journal(config, LocalStore(config.wal_dir), Notes(), stream_ids=lambda: new_stream(clock))
+            journal = Journal(
+                config, LocalStore(config.wal_dir), Notes(), stream_ids=lambda: new_stream(clock)
+            )
             await journal.start()
             await append(journal, text)
             await append(journal, f"{text}-again")

@@ -1,4 +1,4 @@
-"""SIGKILL at every file operation of a journal on a local disk, one after the other, until there is none left."""
+"""SIGKILL at every file operation of a journal on a local disk, until there is none left."""
 
 from __future__ import annotations
 

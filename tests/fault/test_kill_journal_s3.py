@@ -32,7 +32,7 @@ def journals(tmp_path: Path) -> Iterator[JournalProcess]:
 
 
 class Sweep:
-    """A journal behind a proxy; `killed(n, how)` is one life that ends at its n-th PUT, if it comes to that."""
+    """A journal behind a proxy; `killed(n, how)` is one life that ends at its n-th PUT, if there is one."""
 
     def __init__(self, folder: Path, server: S3Server, proxy: FaultyProxy, journals: JournalProcess) -> None:
         self._server, self._folder, self._proxy, self._journals = server, folder, proxy, journals
@@ -64,7 +64,7 @@ class Sweep:
 
 
 def before_it_ends(pid: int, condition: Callable[[], bool]) -> bool:
-    """Whether the condition came true while the process lived. Asks often: a held PUT is not held for long."""
+    """Whether the condition came true while the process lived. Asks often: no PUT is held for long."""
     while Path(f"/proc/{pid}").exists():
         if condition():
             return True

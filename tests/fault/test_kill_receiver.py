@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 RESPAWN_SECONDS = 6.5
 """granian ends the whole receiver when a worker dies within 5.5 s of its birth."""
 ONE_WORKER = {"receive": {"workers": 1}}
-# The journal's own sweep goes through all of them; this one asks whether the receiver around it changes anything.
+# The journal's own sweep goes through all of them; this one asks whether the receiver around it matters.
 KILLS: list[tuple[str, int, When]] = [
     kill
     for operation in ("mkdir", "create", "write", "fsync", "link", "unlink")

@@ -1,4 +1,4 @@
-"""The local store, call by call: what is synced before a write counts as done, and what a failing call leaves."""
+"""The local store, call by call: what is synced before a write counts, and what a failing call leaves."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, recorder: Recor
 
 @pytest.mark.parametrize("place", [".", "wal", "wal/logs", "wal/.incoming"])
 def test_a_file_where_a_folder_should_be_is_a_refusal_and_not_a_rival(place: str, tmp_path: Path) -> None:
-    """FileExistsError would mean that the segment's name is taken, and the writer would try one after the other."""
+    """FileExistsError would mean that the segment's name is taken: the writer would try others for ever."""
     root = tmp_path / "data" / "wal"
     file = tmp_path / "data" / place
     file.parent.mkdir(parents=True, exist_ok=True)

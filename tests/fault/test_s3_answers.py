@@ -1,4 +1,4 @@
-"""Answers that are lost, late or strange: the writer settles what became of its segment before it says anything."""
+"""Answers that are lost, late or strange: the writer settles what became of its segment before it acks."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_what_does_not_pass_is_refused_with_the_stores_words(
     store = store_at(moto_s3.through(proxy), bucket, write_timeout_seconds=2)
     proxy.answer(status, body="<Error><Code>NoSuchThing</Code></Error>", times=50)
     begin = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="does not answer as it should: .*") as caught:
+    with pytest.raises(StoreUnavailable, match="does not answer as it should") as caught:
         store.create(PATH, DATA)
     assert time.monotonic() - begin < 5
     assert "NoSuchThing" in str(caught.value) or str(status) in str(caught.value)

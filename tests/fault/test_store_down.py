@@ -66,23 +66,25 @@ def test_while_the_store_is_down_clients_are_sent_away_and_then_all_their_record
     )
     account = Account()
     with running_receiver(tmp_path / "receiver", settings | {"receive": {"workers": 1}}) as receiver:
-        with Memory(receiver) as memory:
-            with Steady(receiver, account, retries=True, clients_per_transport=4):
-                until(lambda: len(account.acked) > 50, what="acks")
-                proxy.refuse()
-                down = time.monotonic()
-                until(lambda: bool(account.answers("refused")), what="a refusal")
-                assert time.monotonic() - down < write_timeout_seconds + 3
-                begin = len(account.outcomes)
-                assert not receiver.is_ready()
-                reason = httpx.get(f"{receiver.http}/readyz").text
-                assert "does not answer as it should" in reason
-                until(lambda: time.monotonic() - down > down_seconds, seconds_max=90)
-                while_down = account.outcomes[begin:]
-                proxy.resume()
-                until(receiver.is_ready, seconds_max=10, what="ready again by itself")
-                acked = len(account.acked)
-                until(lambda: len(account.acked) > acked + 50, what="acks again")
+        with (
+            Memory(receiver) as memory,
+            Steady(receiver, account, retries=True, clients_per_transport=4),
+        ):
+            until(lambda: len(account.acked) > 50, what="acks")
+            proxy.refuse()
+            down = time.monotonic()
+            until(lambda: bool(account.answers("refused")), what="a refusal")
+            assert time.monotonic() - down < write_timeout_seconds + 3
+            begin = len(account.outcomes)
+            assert not receiver.is_ready()
+            reason = httpx.get(f"{receiver.http}/readyz").text
+            assert "does not answer as it should" in reason
+            until(lambda: time.monotonic() - down > down_seconds, seconds_max=90)
+            while_down = account.outcomes[begin:]
+            proxy.resume()
+            until(receiver.is_ready, seconds_max=10, what="ready again by itself")
+            acked = len(account.acked)
+            until(lambda: len(account.acked) > acked + 50, what="acks again")
         assert memory.most - memory.first < GROWTH_BYTES_MAX
         late = [outcome for outcome in while_down if outcome.seconds > write_timeout_seconds + 3]
         assert not late

@@ -38,7 +38,7 @@ CHANNEL_OPTIONS = (("grpc.enable_retries", 0), ("grpc.max_reconnect_backoff_ms",
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one attempt got: `answer` is "ok", "refused" (told so), or "nothing" (no answer, or not for sure)."""
+    """What one attempt got: `answer` is "ok", "refused" (told so), or "nothing" (no answer at all)."""
 
     texts: tuple[str, ...]
     transport: Transport
@@ -89,7 +89,7 @@ class Client:
         try:
             self._export(body, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
-            details = {name: value for name, value in error.trailing_metadata() or ()}
+            details = dict(error.trailing_metadata() or ())
             if "grpc-status-details-bin" not in details:
                 return {"answer": "nothing", "code": error.code().name, "message": error.details()}
             info = RetryInfo()
@@ -131,7 +131,7 @@ class Account:
             return [outcome for outcome in self.outcomes if outcome.answer == answer]
 
     def check(self, found: Counter[str]) -> None:
-        """Acked: exactly once for each ack, and at most once more for each other attempt. Nothing from nowhere."""
+        """Once for each ack, at most once more for each other attempt, and nothing from nowhere."""
         attempts = Counter(text for outcome in self.outcomes for text in outcome.texts)
         acks = Counter(text for outcome in self.answers("ok") for text in outcome.texts)
         lost = {text: (found[text], acks[text]) for text in acks if found[text] < acks[text]}

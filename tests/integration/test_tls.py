@@ -145,9 +145,9 @@ def test_old_protocol_versions_are_refused(secured: Secured) -> None:
         context.set_alpn_protocols(["h2"])
         with connect(port) as plain, context.wrap_socket(plain, server_hostname="localhost") as secure:
             assert secure.version() == "TLSv1.2"
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSVersion"):
         context.minimum_version = ssl.TLSVersion.TLSv1
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSVersion"):
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
     for port in (secured.receiver.http_port, secured.receiver.grpc_port):

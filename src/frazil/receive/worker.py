@@ -110,18 +110,19 @@ class Worker:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
-        stopping: list[Any] = [self._journal_after_requests()]
+        stopping: list[Any] = [self._close_journal()]
         if self._grpc is not None:
             stopping.append(self._grpc.stop(self._config.receive.shutdown_grace_seconds))
         await asyncio.gather(*stopping)
-        await self._journal.close()
         log.info("receiver stopped")
 
-    async def _journal_after_requests(self) -> None:
-        """Waits until no request is in flight, for the grace time at most."""
+    async def _close_journal(self) -> None:
+        """Waits until no request is in flight, for half the grace time: the rest is for what then still waits
+        for company to become durable and be answered."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.receive.shutdown_grace_seconds):
+            async with asyncio.timeout(self._config.receive.shutdown_grace_seconds / 2):
                 await self._intake.admission.emptied()
+        await self._journal.close()
 
     async def _report(self) -> None:
         metrics, admission = self._intake.metrics, self._intake.admission

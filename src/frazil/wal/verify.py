@@ -6,10 +6,11 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from frazil.config import Config
-from frazil.errors import SegmentCorrupt, SegmentUnknown
+from frazil.errors import SegmentCorrupt, SegmentUnknown, StoreUnavailable
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
@@ -36,8 +37,9 @@ class WalLedger:
 
 
 def verify_wal(config: Config) -> WalLedger:
-    """Reads every byte of every segment; checks checksums, that sequences have no gap, and that row counts
-    add up.
+    """Reads every byte of every segment; checks checksums, and that sequences and row counts have no gap.
+
+    Streams begin at 0: whatever will clean segments up must bring the positions to begin from.
     """
     reader = WalReader(open_store(config))
     streams: dict[tuple[Signal, str], StreamLedger] = {}
@@ -48,15 +50,16 @@ def verify_wal(config: Config) -> WalLedger:
             ledger = streams.setdefault((signal, name.stream), StreamLedger(signal, name.stream))
             ledger.segments += 1
             ledger.bytes += segment.size
-            sequence, rows_before = expected.get(name.stream, (name.sequence, -1))
+            sequence, rows_before = expected.get(name.stream, (0, 0))
             if name.sequence != sequence:
                 ledger.problems.append(f"{name.path}: sequence {sequence} is missing before it")
                 rows_before = -1
             try:
                 facts = reader.facts(name)
-            except FileNotFoundError:
-                continue  # cleaned up meanwhile
-            except (SegmentCorrupt, SegmentUnknown) as error:
+            except FileNotFoundError:  # cleaned up meanwhile
+                expected[name.stream] = (name.sequence + 1, -1)
+                continue
+            except (SegmentCorrupt, SegmentUnknown, StoreUnavailable) as error:
                 ledger.problems.append(str(error))
                 expected[name.stream] = (name.sequence + 1, -1)
                 continue
@@ -89,7 +92,7 @@ def main(config: Config, json_output: bool) -> int:
         )
     console.print(table)
     for problem in ledger.problems:
-        console.print(f"[red]✗[/red] {problem}")
+        console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
     if ledger.set_aside:
         console.print(f"{ledger.set_aside} segments are set aside")
     if not ledger.problems:
