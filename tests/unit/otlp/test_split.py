@@ -39,7 +39,7 @@ FORMS = {
     "split": split_wire,
 }
 DECODERS: dict[Any, Decoder] = {name: Decoder(name) for name in CANONICAL}
-patient = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def records_of(signal: Signal, bodies: list[bytes]) -> list[Any]:

@@ -22,7 +22,7 @@ from tests.otlp_canonical import canonical
 from tests.otlp_requests import any_values, attribute_lists
 from tests.otlp_wire import delimited, log_with_body, number
 
-patient = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def records(items: list[LogRecord]) -> pa.StructArray:

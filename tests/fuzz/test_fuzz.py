@@ -1,0 +1,180 @@
+"""Long runs of mutated input: only our own errors come out, and protobuf is judged as its own parser does.
+
+Each run lasts FRAZIL_FUZZ_SECONDS (20 if not set) and prints its seed; FRAZIL_FUZZ_SEED repeats one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import random
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import pytest
+import zstandard
+from google.protobuf.message import DecodeError
+
+from frazil.errors import FrazilError, RequestInvalid
+from frazil.otlp.decode import Decoder, conform
+from frazil.otlp.encode import encode
+from frazil.otlp.json import request_from_json, request_to_json
+from frazil.otlp.split import split
+from frazil.otlp.wire import REQUESTS
+from frazil.receive.body import decompressed
+from frazil.tables import SIGNALS, Signal
+from frazil.wal.segment import read_facts, read_rows
+from tests.fuzz.mutate import bodies, mutated, requests
+from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.unit.wal.test_segment import DATA, DECODER, NAME, resealed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+SECONDS = float(os.environ.get("FRAZIL_FUZZ_SECONDS", "20"))
+SEED = os.environ.get("FRAZIL_FUZZ_SEED", str(time.time_ns()))
+CANONICAL = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
+each_signal = pytest.mark.parametrize("signal", SIGNALS)
+
+
+def rounds(name: str) -> Iterator[random.Random]:
+    """A random number generator a round, until the time is over."""
+    rng = random.Random(f"{SEED} {name}")
+    print(f"FRAZIL_FUZZ_SEED={SEED}")
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        yield rng
+
+
+def judged_by_protobuf(signal: Signal, body: bytes) -> bool:
+    try:
+        REQUESTS[signal].FromString(body)
+    except DecodeError:
+        return False
+    return True
+
+
+LONG_VARINT = re.compile(rb"[\x80-\xff]{4}")
+
+
+def differs_as_documented(body: bytes) -> bool:
+    """Where decoding takes what protobuf's own parser (upb) refuses; never the other way round.
+
+    upb refuses tags and lengths that are written in more bytes than they may need (five) and field numbers
+    beyond 29 bits. ptars reads them, and cutting writes lengths anew. No client writes such.
+    """
+    return LONG_VARINT.search(body) is not None
+
+
+@each_signal
+def test_decoding_judges_as_protobuf_does_and_raises_nothing_else(signal: Signal) -> None:
+    corpus, decoder = bodies(signal, 300), Decoder(signal, depth_max=32)
+    for rng in rounds(f"decode {signal}"):
+        body = mutated(rng, corpus)
+        try:
+            decoded = decoder.decode([body], ["t"], [1])
+        except FrazilError as error:
+            accepted = False
+            if not isinstance(error, RequestInvalid):
+                pytest.fail(f"{error!r}: {body.hex()}")
+        else:
+            accepted = True
+            conform(decoded.table, decoder.spec).validate(full=True)
+        if accepted != judged_by_protobuf(signal, body):
+            assert accepted, body.hex()
+            assert differs_as_documented(body), body.hex()
+
+
+@each_signal
+def test_what_is_decoded_is_what_protobuf_reads(signal: Signal) -> None:
+    """Records that are taken mean the same, but for keys that are twice in a list and what only profiles have."""
+    corpus, decoder = bodies(signal, 300, 1), Decoder(signal, depth_max=32)
+    for rng in rounds(f"meaning {signal}"):
+        body = mutated(rng, corpus)
+        if not judged_by_protobuf(signal, body):
+            continue
+        try:
+            decoded = decoder.decode([body], ["t"], [1])
+        except RequestInvalid:
+            continue
+        request = REQUESTS[signal].FromString(body)
+        if decoded.rejected.any() or is_out_of_comparison(request):
+            continue
+        assert CANONICAL[signal](encode(decoded.table, decoder.spec)) == CANONICAL[signal](request), (
+            body.hex()
+        )
+
+
+def is_out_of_comparison(message: object) -> bool:
+    for field, value in message.ListFields():  # type: ignore[attr-defined]
+        if field.name.endswith("strindex"):
+            return True
+        if field.message_type is None:
+            continue
+        items = value if field.is_repeated else [value]
+        if field.message_type.name == "KeyValue" and len({item.key for item in items}) < len(items):
+            return True
+        if any(is_out_of_comparison(item) for item in items):
+            return True
+    return False
+
+
+@each_signal
+def test_splitting_raises_nothing_and_changes_no_judgement(signal: Signal) -> None:
+    corpus = bodies(signal, 200, 2)
+    for rng in rounds(f"split {signal}"):
+        body = mutated(rng, corpus)
+        parts = list(split(body, rng.choice([0, 1, 7, 30, 100, 300])))
+        if judged_by_protobuf(signal, body):
+            request = REQUESTS[signal].FromString(body)
+            together = REQUESTS[signal].FromString(b"".join(parts))
+            assert CANONICAL[signal](together) == CANONICAL[signal](request), body.hex()
+        elif all(judged_by_protobuf(signal, part) for part in parts):
+            assert differs_as_documented(body), body.hex()
+
+
+@each_signal
+def test_reading_json_raises_nothing_else_and_writes_protobuf(signal: Signal) -> None:
+    corpus = [request_to_json(request) for request in requests(signal, 200, 3)]
+    for rng in rounds(f"json {signal}"):
+        body = mutated(rng, corpus)
+        try:
+            written = request_from_json(signal, body, depth_max=32)
+        except RequestInvalid:
+            continue
+        assert judged_by_protobuf(signal, written), body
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("encoding", list(COMPRESSORS))
+def test_decompressing_raises_nothing_else_and_stays_in_its_bound(encoding: str) -> None:
+    plain = [b"", b"a", bytes(1000), bytes(range(256)) * 40, *bodies("logs", 30, 4)]
+    corpus = [COMPRESSORS[encoding](data) for data in plain]
+    corpus += [one + other for one in corpus[:6] for other in corpus[:6]]
+    for rng in rounds(f"decompress {encoding}"):
+        try:
+            data = decompressed(mutated(rng, corpus), encoding, 100_000, lambda total: None)
+        except FrazilError:
+            continue
+        assert len(data) <= 100_000
+
+
+def test_reading_segments_raises_nothing_else() -> None:
+    corpus = [DATA]
+    for rng in rounds("segments"):
+        body = mutated(rng, corpus)
+        if rng.random() < 0.7:
+            with contextlib.suppress(ValueError):
+                body = resealed(body)
+        if body == DATA:
+            continue
+        for read in (read_facts, lambda name, data: read_rows(name, data, DECODER.spec)):
+            with contextlib.suppress(FrazilError):
+                read(NAME, body)
