@@ -16,7 +16,7 @@ STAMP := .venv/.synced
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help setup run test test-all lint format lock docs bench bench-quick clean
+.PHONY: help setup run test test-all test-components lint format lock docs bench bench-quick clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,11 @@ run: $(STAMP) ## Start frazil with gentle demo traffic (DEMO=0: without)
 test: $(STAMP) ## Unit and quick integration tests
 	$(BIN)/pytest -m 'not slow and not go'
 
-test-all: $(STAMP) ## Every test: also the long sweeps and what needs Go
+test-all: $(STAMP) test-components ## Every test: also the long sweeps and what needs Go
 	$(BIN)/pytest
+
+test-components: $(STAMP) ## Build the Go programs that tests use (once; about six minutes)
+	$(BIN)/python -m tests.components.golang
 
 lint: $(STAMP) ## Style, types and the direction of imports
 	$(BIN)/ruff check

@@ -63,7 +63,7 @@ def _installed(module_at_version: str) -> Path:
 
 def _run_build(what: str, command: list[str], into: Path) -> None:
     if shutil.which("go") is None:
-        raise ComponentMissingError(what, "the Go toolchain (`go` is not on PATH; https://go.dev/dl)")
+        raise ComponentMissingError(what, "the Go toolchain (`go` is not on PATH)")
     print(f"building {what} (once; kept in {cache_folder()})", file=sys.stderr, flush=True)
     began = time.monotonic()
     flags = f"{os.environ.get('GOFLAGS', '')} -trimpath -p=2".strip()
@@ -83,10 +83,16 @@ def _run_build(what: str, command: list[str], into: Path) -> None:
     print(f"built {what} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    for program in (telemetrygen, versitygw, collector):
-        print(program())
+def main() -> int:
+    """Builds all. Where that cannot be, CI fails; elsewhere the tests that need them will skip."""
+    try:
+        for program in (telemetrygen, versitygw, collector):
+            print(program())
+    except ComponentMissingError as error:
+        print(error, file=sys.stderr)
+        return 1 if os.environ.get("CI") else 0
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

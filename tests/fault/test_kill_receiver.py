@@ -14,11 +14,10 @@ import pytest
 
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.fullness import FaultControl, When
-from tests.components.process import wait_until
 from tests.components.s3 import S3Server
 from tests.fault.buckets import new_bucket, s3_settings
 from tests.fault.traffic import Account, Steady, burst, check_wal, streams, until
-from tests.receiver import Receiver, running_receiver, write_config
+from tests.receiver import Receiver, running_receiver
 
 pytestmark = pytest.mark.slow
 
@@ -28,10 +27,10 @@ ONE_WORKER = {"receive": {"workers": 1}}
 # The journal's own sweep goes through all of them; this one asks whether the receiver around it matters.
 KILLS: list[tuple[str, int, When]] = [
     kill
-    for operation in ("mkdir", "create", "write", "fsync", "link", "unlink")
+    for operation in ("create", "write", "fsync", "link", "unlink")
     for kill in ((operation, 1, "before"), (operation, 2, "after"))
 ]
-KILLS += [("mkdir", 1, "after"), ("write", 1, "halfway")]
+KILLS += [("mkdir", 1, "before"), ("mkdir", 1, "after"), ("write", 1, "halfway")]
 
 
 def killed_entirely(receiver: Receiver) -> None:
@@ -58,16 +57,13 @@ def test_a_receiver_killed_at_every_kind_of_operation_loses_nothing_it_acked(
     tmp_path: Path, faults: FaultControl
 ) -> None:
     account = Account()
-    acked = 0
     settings = ONE_WORKER | {"data_dir": str(tmp_path / "disk")}
     with running_receiver(tmp_path / "receiver", settings, environment=faults.environment()) as receiver:
         for operation, n, when in KILLS:
-            known, acked = segment_files(receiver), len(account.acked)
+            known = segment_files(receiver)
             faults.kill_at(operation, n, when)
             burst(receiver, account)
-            if not faults.fired:
-                assert (operation, n) == ("mkdir", 2)  # one stream's folder is all that is made
-                assert len(account.acked) > acked
+            assert faults.fired
             faults.clear()
             killed_entirely(receiver)
             check_wal(receiver, account)
@@ -102,7 +98,7 @@ def test_killed_while_requests_come_and_go_it_comes_back_and_has_lost_nothing(
     account = Account()
     with running_receiver(tmp_path, ONE_WORKER) as receiver:
         with Steady(receiver, account, retries=True, timeout_seconds=20, pause_seconds=0):
-            for _ in range(2):
+            for _ in range(2 if kill is kill_worker else 1):
                 acked = len(account.acked)
                 until(lambda acked=acked: len(account.acked) > acked + 30, what="acks")
                 if kill is kill_worker:
@@ -115,7 +111,7 @@ def test_killed_while_requests_come_and_go_it_comes_back_and_has_lost_nothing(
                 until(receiver.is_ready, what="ready")
         check_wal(receiver, account)
         assert account.answers("nothing")
-        assert len(streams(receiver.config)) >= 3
+        assert len(streams(receiver.config)) >= 2
 
 
 def test_killed_between_durable_and_ack_the_records_are_there_though_nobody_was_told(tmp_path: Path) -> None:
@@ -123,7 +119,7 @@ def test_killed_between_durable_and_ack_the_records_are_there_though_nobody_was_
     account = Account()
     unacked_but_there = 0
     with running_receiver(tmp_path, ONE_WORKER) as receiver:
-        for _ in range(3):
+        for _ in range(2):
             known = segment_files(receiver)
             sending = threading.Thread(target=burst, args=(receiver, account), kwargs={"requests": 1})
             sending.start()
@@ -145,45 +141,35 @@ def segment_files(receiver: Receiver) -> set[str]:
     return found
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("fate", ["lost on the way", "outliving its writer", "without an answer"])
+@pytest.mark.parametrize(
+    ("fate", "n"), [("lost on the way", 2), ("outliving its writer", 2), ("without an answer", 1)]
+)
 def test_a_receiver_on_s3_killed_around_a_put_loses_nothing_it_acked(
-    fate: str, tmp_path: Path, moto_s3: S3Server, faulty_proxy: FaultyProxyFactory
+    fate: str, n: int, tmp_path: Path, moto_s3: S3Server, faulty_proxy: FaultyProxyFactory
 ) -> None:
+    """The journal's own sweep goes through every PUT."""
     proxy = faulty_proxy(moto_s3.host, moto_s3.port)
     settings = ONE_WORKER | s3_settings(moto_s3.through(proxy), new_bucket(moto_s3))
     account = Account()
     with running_receiver(tmp_path / "receiver", settings) as receiver:
-        for n in (1, 2):
-            proxy.latency_seconds = 0.3
-            wanted = proxy.count("PUT") + n
-            sending = threading.Thread(target=burst, args=(receiver, account))
-            sending.start()
-            proxy.wait_for_count("PUT", wanted)
-            if fate == "lost on the way":
-                proxy.refuse()
-            elif fate == "without an answer":
-                dropped = proxy.dropped("PUT")
-                proxy.drop_response_once("PUT", how="hang")
-                assert wait_until(lambda dropped=dropped: proxy.dropped("PUT") > dropped, seconds_max=10)
-            before = streams_of(receiver, moto_s3)
-            killed_entirely(receiver)
-            sending.join()
-            proxy.resume()
-            proxy.latency_seconds = 0
-            check_wal(receiver, account)
-            receiver.start()
-            burst(receiver, account, requests=1)
-            check_wal(receiver, account)
-            assert streams(receiver.config) - before
-    assert account.answers("nothing")
-
-
-def streams_of(receiver: Receiver, server: S3Server) -> set[str]:
-    """Without the proxy, which may refuse at the moment."""
-    folder = receiver.folder / "direct"
-    folder.mkdir(exist_ok=True)
-    s3 = receiver.config.wal.s3
-    assert s3 is not None
-    path = write_config(folder, 1, 2, s3_settings(server, s3.bucket))
-    return streams(Receiver(folder, path, 1, 2).config)
+        proxy.latency_seconds = 0.3
+        wanted = proxy.count("PUT") + n
+        sending = threading.Thread(target=burst, args=(receiver, account))
+        sending.start()
+        proxy.wait_for_count("PUT", wanted)
+        if fate == "lost on the way":
+            proxy.refuse()
+        elif fate == "without an answer":
+            proxy.drop_response_once("PUT", how="hang")
+            until(lambda: proxy.dropped("PUT") == 1, what="a lost answer")
+        killed_entirely(receiver)
+        sending.join()
+        proxy.resume()
+        proxy.latency_seconds = 0
+        check_wal(receiver, account)
+        assert account.answers("nothing")
+        receiver.start()
+        before = streams(receiver.config)
+        burst(receiver, account, requests=1)
+        check_wal(receiver, account)
+        assert streams(receiver.config) - before

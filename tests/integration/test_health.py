@@ -166,8 +166,9 @@ def test_a_killed_worker_is_replaced_and_nothing_acked_is_lost(pair: Receiver) -
     old = pair.worker_pids()
     os.kill(old[0], signals.SIGKILL)
     assert wait_until(send, seconds_max=10), "the other worker did not go on"
+    # The dead one's gauge no longer counts, its counters do.
+    assert wait_until(lambda: pair.metric("frazil_receive_ready_workers") == 1, seconds_max=10)
     assert wait_until(lambda: len(set(pair.worker_pids()) - {old[0]}) == 2, seconds_max=30)
-    # Exactly two: the dead one's gauge no longer counts, its counters do.
     assert wait_until(lambda: pair.metric("frazil_receive_ready_workers") == 2, seconds_max=30)
     assert pair.metric("frazil_receive_records_total", signal="logs") >= counted
     assert all(send() for _ in range(5))

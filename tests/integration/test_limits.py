@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -316,8 +317,10 @@ def _dribble(connection: socket.socket, ended: threading.Event) -> None:
 def test_a_body_that_stalls_gets_408_and_gives_its_memory_back(tight: Receiver) -> None:
     with _memory_taken(tight, 190 * KIB) as slow:
         slow.sendall(b"{")
+        begin = time.monotonic()
         head, _, body = received(slow).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - begin < 5  # for the second that it may stall, not for ever longer
     answer = httpx.Response(408, headers={"content-type": JSON}, content=body)
     assert status_of(answer).code == DEADLINE_EXCEEDED
     assert wait_until(lambda: tight.metric("frazil_receive_in_flight_bytes") == 0, seconds_max=10)

@@ -34,6 +34,7 @@ from tests.otlp_wire import (
 RECEIVED = 1_790_000_000_123_456_789
 TRACE, SPAN = bytes(range(1, 17)), bytes(range(1, 9))
 BEYOND = 2**63
+each_signal = pytest.mark.parametrize("signal", SIGNALS)
 TYPES = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 
 
@@ -556,7 +557,7 @@ def test_text_of_records_that_is_not_utf8_refuses_the_request(signal: Signal, bo
         decode(signal, body)
 
 
-@pytest.mark.parametrize("signal", SIGNALS)
+@each_signal
 def test_a_truncated_request_is_refused_or_is_a_shorter_request(signal: Signal) -> None:
     request = {
         "logs": ExportLogsServiceRequest,
@@ -570,6 +571,19 @@ def test_a_truncated_request_is_refused_or_is_a_shorter_request(signal: Signal) 
                 decoder.decode([part], ["t"], [RECEIVED])
             with pytest.raises(Exception, match="pars"):
                 request.FromString(part)
+
+
+@each_signal
+@pytest.mark.parametrize("size", [2**31 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 10, 2**64 - 1])
+@pytest.mark.parametrize("path", [(), (1,), (1, 2), (1, 2, 2)])
+def test_a_length_beyond_all_bounds_refuses_the_request_and_no_later_one(
+    signal: Signal, size: int, path: tuple[int, ...]
+) -> None:
+    """Some of them make ptars panic, which is no Exception: the lane that met one would never answer again."""
+    for field in (1, 2, 3):
+        with pytest.raises(RequestInvalid):
+            decode(signal, within(path, varint(field << 3 | 2) + varint(size) + b"x"))
+    assert len(rows(signal, GOOD[signal])) == 2
 
 
 # Nesting ------------------------------------------------------------------------------------------
