@@ -154,10 +154,6 @@ def test_no_ack_before_the_store_says_durable(tmp_path: Path) -> None:
     asyncio.run(live())
 
 
-@pytest.mark.xfail(
-    reason="wal/group.py: Lane._write opens a stream for every FileExistsError, about 980 PUTs deep",
-    strict=True,
-)
 def test_a_store_that_always_has_the_name_already_is_given_up_soon(tmp_path: Path) -> None:
     """Else a writer would open stream after stream, each time with a PUT, for one request."""
     config = local_config(tmp_path)
@@ -181,9 +177,6 @@ def test_a_store_that_always_has_the_name_already_is_given_up_soon(tmp_path: Pat
     assert 0 < len(tried) < 20
 
 
-@pytest.mark.xfail(
-    reason="wal/group.py: Lane.run tries every waiting group although the lane has failed", strict=True
-)
 def test_what_waited_behind_a_failed_segment_is_refused_with_it(tmp_path: Path) -> None:
     """Otherwise each group of a full queue would try the dead store for its whole time: minutes."""
     config = local_config(tmp_path, segment_bytes_max=1024)

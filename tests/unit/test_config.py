@@ -190,7 +190,7 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
         (
             "wal: {write_timeout_seconds: -1}",
             "frazil.yaml:1:30: wal.write_timeout_seconds: must be more than 0 (given -1)\n"
-            "    for example `write_timeout_seconds: 30`",
+            "    for example `write_timeout_seconds: 8`",
         ),
         (
             "wal: {write_timeout_seconds: soon}",

@@ -315,7 +315,7 @@ class S3WalConfig(Section):
         None, description="Encrypt objects with this KMS key. Costs KMS calls."
     )
     request_timeout_seconds: Seconds = Field(
-        10, gt=0, description="The longest wait for one request to the store; it is then tried again."
+        4, gt=0, description="The longest wait for one request to the store; it is then tried again."
     )
 
     @property
@@ -365,9 +365,10 @@ class WalConfig(Section):
         description="WAL streams per signal and worker. More keep a slow store busy, in smaller segments.",
     )
     write_timeout_seconds: Seconds = Field(
-        30,
+        8,
         gt=0,
-        description="How long a segment may take to become durable before its requests are told to retry.",
+        description="How long a segment may take to become durable before its requests are told to retry. "
+        "Clients give up after 10 s by default.",
     )
     compression_level: Count = Field(
         1, ge=1, le=9, description="zstd level of segments. Higher means fewer bytes and more CPU."

@@ -22,10 +22,11 @@ from frazil.receive.intake import Intake
 from frazil.receive.status import Refusal, refusal
 from frazil.tables import Signal
 
-_READING_MAX = 2
+_READING_MAX = 4
 _READING_SECONDS_MAX = 2.0
-"""A slow client keeps its place no longer than this: others must not wait for it, nor for one that has gone.
-"""
+"""A call keeps its place no longer than this while its message comes: its client may have gone."""
+_CONTESTED_SECONDS = 0.1
+"""And no longer than this while others wait: a slow client must not keep them out."""
 
 Abort = Callable[[Any, Signal, Refusal], Awaitable[None]]
 
@@ -34,11 +35,24 @@ class Place:
     """Held from before a message is read until it is admitted. Leaving twice is harmless."""
 
     def __init__(self, free: asyncio.Semaphore) -> None:
+        loop = asyncio.get_running_loop()
         self._free: asyncio.Semaphore | None = free
-        self._timer = asyncio.get_running_loop().call_later(_READING_SECONDS_MAX, self.leave)
+        self._timer = loop.call_later(_READING_SECONDS_MAX, self.leave)
+        self._contested_at = loop.time() + _CONTESTED_SECONDS
+        self._reading = True
+
+    @property
+    def is_slow(self) -> bool:
+        """Its message should have been here by now; others may take its place."""
+        return self._reading and asyncio.get_running_loop().time() >= self._contested_at
+
+    @property
+    def is_held(self) -> bool:
+        return self._free is not None
 
     def arrived(self) -> None:
         """The message is here as a whole: it holds memory now, so its place until it is admitted."""
+        self._reading = False
         self._timer.cancel()
 
     def leave(self) -> None:
@@ -72,6 +86,7 @@ class Doorway(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._signals = signals
         self._abort = abort
         self._free = asyncio.Semaphore(_READING_MAX)
+        self._places: list[Place] = []
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         handler = await continuation(details)
@@ -87,14 +102,23 @@ class Doorway(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def _enter(self, metadata: dict[str, Any]) -> None:
         self._intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
         self._intake.check_durable()
-        wait_seconds = self._intake.config.receive.limits.admission_wait_seconds
+        deadline = (
+            asyncio.get_running_loop().time() + self._intake.config.receive.limits.admission_wait_seconds
+        )
+        while not await self._acquired():
+            for place in [place for place in self._places if place.is_slow]:
+                place.leave()
+            if asyncio.get_running_loop().time() >= deadline:
+                raise Overloaded("other large requests are being read; try again shortly", bound="memory")
+        place = Place(self._free)
+        self._places = [other for other in self._places if other.is_held] + [place]
+        _PLACE.set(place)
+
+    async def _acquired(self) -> bool:
         try:
-            await asyncio.wait_for(self._free.acquire(), wait_seconds)
+            return await asyncio.wait_for(self._free.acquire(), _CONTESTED_SECONDS / 3)
         except TimeoutError:
-            raise Overloaded(
-                "other large requests are being read; try again shortly", bound="memory"
-            ) from None
-        _PLACE.set(Place(self._free))
+            return False
 
     def _refusing(self, signal: Signal, refused: Refusal) -> Any:
         """A streaming handler: unlike a unary one it may answer without reading the message."""

@@ -30,6 +30,7 @@ _OTHER_FIELDS_MAX = 1_000_000
 """Resources, scopes and what they hold, in a request that is cut: each costs about a microsecond."""
 
 
+_ATTEMPTS_MAX = 3
 _GAP_SECONDS_MAX = 1.0
 _GAP_WEIGHT = 0.2
 """The mean time between requests is a moving one; a burst after a pause counts soon."""
@@ -162,6 +163,17 @@ class Lane:
                 waiting.done.set_result(outcome)
             else:
                 waiting.done.set_exception(outcome.again())
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """While the store fails, what waits must not try it group by group, each until its time is over."""
+        if self.failure is None:
+            return
+        for waiting in self._waiting:
+            if not waiting.done.done():
+                waiting.done.set_exception(self.failure.again())
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     async def close(self) -> None:
         """No new requests; what waits becomes durable now. Ends `run`."""
@@ -235,7 +247,7 @@ class Lane:
             return error
         return None
 
-    def _write(self, group: list[_Waiting]) -> list[_Tally]:
+    def _write(self, group: list[_Waiting], attempt: int = 1) -> list[_Tally]:
         begin = time.perf_counter()
         tallies = [_Tally() for _ in group]
         writer = SegmentWriter(self._settings.compression_level)
@@ -251,7 +263,9 @@ class Lane:
             self._store.create(self._next.path, data)
         except FileExistsError:  # fenced: this writer was taken for dead, and its stream was closed
             self._open_stream()
-            return self._write(group)
+            if attempt == _ATTEMPTS_MAX:
+                raise StoreUnavailable("the store says that every new name exists already") from None
+            return self._write(group, attempt + 1)
         written = SegmentWritten(
             self._next, len(group), writer.rows, len(data), encoded - begin, time.perf_counter() - encoded
         )

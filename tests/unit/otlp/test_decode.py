@@ -579,7 +579,7 @@ def test_a_truncated_request_is_refused_or_is_a_shorter_request(signal: Signal) 
 def test_a_length_beyond_all_bounds_refuses_the_request_and_no_later_one(
     signal: Signal, size: int, path: tuple[int, ...]
 ) -> None:
-    """Some of them make ptars panic, which is no Exception: the lane that met one would never answer again."""
+    """Some make ptars panic, which is no Exception: a lane that met one would never answer again."""
     for field in (1, 2, 3):
         with pytest.raises(RequestInvalid):
             decode(signal, within(path, varint(field << 3 | 2) + varint(size) + b"x"))

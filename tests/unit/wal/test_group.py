@@ -367,7 +367,7 @@ async def test_refusals_during_an_outage_do_not_pile_up_in_the_error() -> None:
 
 
 @run
-async def test_what_waits_while_the_store_fails_is_tried_and_a_success_ends_the_outage() -> None:
+async def test_what_waits_while_the_store_fails_is_refused_too_and_not_tried() -> None:
     async with bench(Gate()) as at:
         real = at.store.before_create
         at.store.shut()
@@ -383,10 +383,25 @@ async def test_what_waits_while_the_store_fails_is_tried_and_a_success_ends_the_
         second = at.send(logs("b"))
         await turns()
         at.store.open()
-        outcomes = await settled(first, second)
-        assert isinstance(outcomes[0], StoreUnavailable)
-        assert outcomes[1] == Receipt(1)
-        assert at.lane.failure is None
+        for outcome in await settled(first, second):
+            assert isinstance(outcome, StoreUnavailable)
+        assert at.store.objects == {}
+        assert at.lane.waiting_bytes == 0
+        at.lane.failure = None
+        assert await at.send(logs("c")) == Receipt(1)
+        assert at.bodies() == [["c"]]
+
+
+@run
+async def test_a_store_in_which_every_name_exists_is_a_failure_and_not_an_endless_try() -> None:
+    async with bench() as at:
+
+        def taken(path: str, data: bytes) -> None:
+            at.store.objects[path] = b"somebody else's"
+
+        at.store.before_create = taken
+        assert isinstance(await at.outcome(logs("a")), StoreUnavailable)
+        assert len(at.store.objects) < 10
 
 
 @run
