@@ -150,7 +150,7 @@ class LimitsConfig(Section):
         1_000_000, ge=1, description="The most log records, spans or data points in one request."
     )
     nesting_depth_max: Count = Field(
-        32, ge=1, le=45, description="How deep lists and maps may be nested in an attribute's value."
+        32, ge=1, le=32, description="How deep lists and maps may be nested in an attribute's value."
     )
     admission_wait_seconds: Seconds = Field(
         5,

@@ -100,7 +100,7 @@ class HttpApp:
         self._intake.metrics.refused(signal, "http", refused.reason)
         if refused is not TIMED_OUT:
             await body.drain(self._bytes_max)  # a client in the middle of sending would not read the answer
-        await self._refuse(refused, headers, send)
+        await self._refuse(refused, headers, send, () if body.ended else [(b"connection", b"close")])
 
     async def _export(self, signal: Signal, headers: dict[str, str], body: _Body) -> tuple[bytes, str]:
         content_type = _content_type(headers)
@@ -185,6 +185,10 @@ class _Body:
         self._receive = receive
         self._wait_seconds = config.body_timeout_seconds
         self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     async def read(self, bytes_max: int, ticket: Ticket) -> bytes:
         pieces: list[bytes] = []

@@ -33,6 +33,7 @@ log = structlog.get_logger("frazil.receive")
 def run(config: Config) -> int:
     """Runs until SIGINT or SIGTERM. Workers that die are replaced."""
     config = _with_ports(config)
+    _check_promoted(config)
     for name, listen in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
         if name == "http" or config.receive.grpc.enabled:
             _check_free(name, listen)
@@ -41,9 +42,6 @@ def run(config: Config) -> int:
     folder = share_between_processes()
     multiprocessing.set_start_method("spawn", force=True)  # gRPC and Arrow threads do not survive a fork
     server = _server(config)
-
-    from frazil.receive.worker import load
-
     if config.receive.tls is not None:
         _watch_certificates(config.receive.tls)
     log.info(
@@ -53,10 +51,31 @@ def run(config: Config) -> int:
         workers=config.receive.workers,
     )
     try:
-        server.serve(target_loader=partial(load, config), wrap_loader=False)
+        server.serve(target_loader=partial(_load_worker, config), wrap_loader=False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0
+
+
+def _load_worker(config: Config) -> Any:
+    """Runs in each new process. The parent does not import what only workers need: it would hold it."""
+    from frazil.receive.worker import Worker, set_up_process
+
+    set_up_process(config)
+    return Worker(config)
+
+
+def _check_promoted(config: Config) -> None:
+    if not config.tables.promoted:
+        return
+    from frazil.wal.journal import decoders
+
+    try:
+        decoders(config)
+    except ValueError as error:
+        raise ConfigError(
+            f"tables.promoted: {error}; give the new column another name with `column`"
+        ) from None
 
 
 def _with_ports(config: Config) -> Config:

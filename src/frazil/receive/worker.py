@@ -31,12 +31,10 @@ _LARGE_BYTES = 32 * 2**20
 log = structlog.get_logger("frazil.receive")
 
 
-def load(config: Config, target: str = "") -> Worker:
-    """What granian calls in each new process."""
+def set_up_process(config: Config) -> None:
     configure_logging(config.log)
     pa.set_cpu_count(1)  # a worker is meant to fill one core; rows are decoded one slice at a time
     pa.set_io_thread_count(1)
-    return Worker(config)
 
 
 def give_back_memory() -> None:

@@ -151,7 +151,9 @@ class Lane:
         loop = asyncio.get_running_loop()
         try:
             outcomes = await loop.run_in_executor(self._thread, self._commit, group)
-        except Exception as error:  # a defect: the requests are told to retry, the lane lives on
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a defect, or a panic in Rust: clients retry, the lane lives on
             failure = StoreUnavailable(f"the segment could not be written: {error!r}")
             self._observer.segment_failed(failure)
             self._open_stream()

@@ -28,6 +28,16 @@ _TIDY_SECONDS = 600.0
 log = structlog.get_logger("frazil.wal")
 
 
+def decoders(config: Config) -> dict[Signal, Decoder]:
+    """A decoder for each signal, with the promoted columns of the configuration.
+
+    ValueError if a promoted column has the name of one that the table has already.
+    """
+    extra = [Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted]
+    depth_max = config.receive.limits.nesting_depth_max
+    return {signal: Decoder(signal, extra, depth_max=depth_max) for signal in SIGNALS}
+
+
 class Journal:
     """Start, append, close. While the store fails, requests are refused at once and the store is tried every
     second.
@@ -41,9 +51,6 @@ class Journal:
         *,
         stream_ids: Callable[[], str] = new_stream,
     ) -> None:
-        extra = [
-            Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted
-        ]
         settings = LaneSettings(
             config.wal.group_wait,
             config.wal.segment_bytes_max,
@@ -53,16 +60,10 @@ class Journal:
         self._store = store
         self._lanes: dict[Signal, list[Lane]] = {
             signal: [
-                Lane(
-                    store,
-                    Decoder(signal, extra, depth_max=config.receive.limits.nesting_depth_max),
-                    settings,
-                    observer,
-                    stream_ids=stream_ids,
-                )
+                Lane(store, decoder, settings, observer, stream_ids=stream_ids)
                 for _ in range(config.wal.lanes)
             ]
-            for signal in SIGNALS
+            for signal, decoder in decoders(config).items()
         }
         self._tasks: list[asyncio.Task[None]] = []
         self._recovery: asyncio.Task[None] | None = None
