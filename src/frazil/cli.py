@@ -188,11 +188,14 @@ def config(
 def verify(
     context: typer.Context,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Keep a copy of what cannot be read apart, with the reason.")
+    ] = False,
 ) -> None:
-    """Read the whole write-ahead log, and say what is missing, twice or corrupt."""
+    """Read the whole write-ahead log, and say what is missing or corrupt."""
     from frazil.wal.verify import main as verify_main
 
-    raise typer.Exit(verify_main(_load(context), json_output=json_output))
+    raise typer.Exit(verify_main(_load(context), json_output=json_output, set_aside=set_aside))
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -21,6 +20,8 @@ from rich.console import Console
 from rich.panel import Panel
 
 from frazil.config import Config
+from frazil.family import end_with_parent
+from frazil.ports import with_ports
 
 _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
@@ -41,14 +42,17 @@ class _Role:
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     backoff: float = _BACKOFF_SECONDS
-    restart_at: float | None = field(default=None)
+    restart_at: float | None = None
+    stop_seconds: float = 0.0
+    environment: dict[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
         self.process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "frazil", *self.arguments],
             stdout=subprocess.DEVNULL if self.quiet else None,
+            env=os.environ | self.environment,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others in order
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         self.started = time.monotonic()
         self.restart_at = None
@@ -57,7 +61,13 @@ class _Role:
 def run(config: Config, config_path: Path | None) -> int:
     """Runs until SIGINT or SIGTERM; a role that dies is restarted, with growing pauses."""
     common = [] if config_path is None else ["--config", str(config_path)]
-    receiver = _Role("receiver", [*common, "receive"])
+    config = with_ports(config)
+    ports = {
+        "FRAZIL_RECEIVE__HTTP__LISTEN": config.receive.http.listen,
+        "FRAZIL_RECEIVE__GRPC__LISTEN": config.receive.grpc.listen,
+    }
+    grace = config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5
+    receiver = _Role("receiver", [*common, "receive"], stop_seconds=grace, environment=ports)
     roles = [receiver]
     if config.demo.enabled and (config.auth.keys or config.receive.tls is not None):
         log.warning(
@@ -65,7 +75,7 @@ def run(config: Config, config_path: Path | None) -> int:
         )
     elif config.demo.enabled:
         rate = str(config.demo.traces_per_second)
-        roles.append(_Role("demo", [*common, "demo", "--rate", rate], quiet=True))
+        roles.append(_Role("demo", [*common, "demo", "--rate", rate], quiet=True, environment=ports))
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -136,7 +146,7 @@ def _stop(roles: list[_Role]) -> None:
             continue
         role.process.terminate()
         try:
-            role.process.wait(_STOP_SECONDS)
+            role.process.wait(max(_STOP_SECONDS, role.stop_seconds))
         except subprocess.TimeoutExpired:
             log.error("a process did not stop and is killed", role=role.name)
             role.process.kill()
@@ -151,7 +161,7 @@ def _command() -> str:
 def _greet(config: Config, *, demo: bool) -> None:
     frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
-    wal = config.wal.local.path or config.data_dir / "wal"
+    wal = config.wal_dir
     lines = [
         f"[bold]Send[/bold]   OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
         f"       OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
@@ -173,8 +183,3 @@ def _greet(config: Config, *, demo: bool) -> None:
     Console(stderr=True).print(
         Panel("\n".join(lines), title="frazil is up", title_align="left"), soft_wrap=True
     )
-
-
-def _end_with_parent() -> None:
-    """If this process is killed outright, its children get SIGTERM and end cleanly."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)

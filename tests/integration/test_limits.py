@@ -388,6 +388,24 @@ def test_slow_grpc_clients_do_not_lock_others_out(receiver: Receiver) -> None:
     assert len(rows_of(receiver, "spans", service)) == 1
 
 
+def test_clients_that_announce_large_bodies_and_send_nothing_do_not_lock_others_out(
+    receiver: Receiver,
+) -> None:
+    """Announced bodies take the whole budget; while others wait, they must come or go."""
+    budget = receiver.config.receive.limits.in_flight_bytes_max
+    with contextlib.ExitStack() as stack:
+        for _ in range(budget // REQUEST_BYTES_MAX):
+            connection = stack.enter_context(connect(receiver.http_port))
+            connection.sendall(
+                b"POST /v1/logs HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-protobuf\r\n"
+                b"content-length: %d\r\n\r\n" % REQUEST_BYTES_MAX
+            )
+        assert wait_until(lambda: receiver.metric("frazil_receive_in_flight_bytes") >= budget, seconds_max=10)
+        body = request("spans", service := new_service()).SerializeToString()
+        assert post(receiver, "spans", body).status_code == 200
+    assert len(rows_of(receiver, "spans", service)) == 1
+
+
 def _stalled_call(connection: socket.socket, message: bytes) -> None:
     http2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     http2.initiate_connection()

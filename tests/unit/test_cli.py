@@ -222,10 +222,14 @@ def test_doctor_prints_every_fix_for_people_too(monkeypatch: pytest.MonkeyPatch)
     assert "2 checks, 1 to fix, 1 to know about" in result.output
 
 
-def test_verify_passes_on_what_the_ledger_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("frazil.wal.verify")
-    module.main = lambda config, json_output: 3 if json_output else 0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "frazil.wal", types.ModuleType("frazil.wal"))
-    monkeypatch.setitem(sys.modules, "frazil.wal.verify", module)
+def test_verify_names_a_corrupt_segment_and_sets_it_aside_when_told() -> None:
     assert runner.invoke(app, ["verify"]).exit_code == 0
-    assert runner.invoke(app, ["verify", "--json"]).exit_code == 3
+    segment = Path("frazil-data/wal/logs/20261115T081823123-9f86d081884c7d65/00000000000000000000.parquet")
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"PAR1 torn")
+    result = runner.invoke(app, ["verify"])
+    assert result.exit_code == 1
+    assert "is corrupt: not a whole Parquet file (9 bytes)" in result.stdout
+    assert json.loads(runner.invoke(app, ["verify", "--json", "--set-aside"]).stdout)["set_aside"] == 1
+    assert Path("frazil-data/wal/set-aside/logs", *segment.parts[-2:]).read_bytes() == b"PAR1 torn"
+    assert segment.exists()

@@ -35,7 +35,7 @@ class Section(BaseModel):
 
 class LogConfig(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The least severe message that is printed. debug costs some lines a request."
+        "info", description="The least severe message that is printed."
     )
     format: Literal["auto", "console", "json"] = Field(
         "auto",
@@ -127,7 +127,7 @@ class LimitsConfig(Section):
         64 * MIB,
         ge=1 * KIB,
         le=1024 * MIB,
-        description="The largest request, after decompression. Decoding it holds several times that memory.",
+        description="The largest request, after decompression. It is held in memory until it is durable.",
     )
     json_request_bytes_max: Bytes = Field(
         16 * MIB,
@@ -207,7 +207,7 @@ class ApiKey(Section):
     name: str = Field(
         min_length=1,
         max_length=128,
-        description="What the key is called in logs and metrics.",
+        description="What people call the key.",
         examples=["shop-collector"],
     )
     tenant: TenantId = Field(description="The tenant that the key reads and writes.", examples=["shop"])
@@ -315,7 +315,7 @@ class S3WalConfig(Section):
         None, description="Encrypt objects with this KMS key. Costs KMS calls."
     )
     request_timeout_seconds: Seconds = Field(
-        4, gt=0, description="The longest wait for one request to the store; it is then tried again."
+        3, gt=0, description="The longest wait for one request to the store; it is then tried again."
     )
 
     @property

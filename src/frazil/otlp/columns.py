@@ -132,7 +132,7 @@ class Rejects:
             rows[first : first + rejects.rows] = mask
             self.add(reason, rows)
 
-    def nanos(self, name: str, column: pa.Array) -> Nanos:
+    def unsigned(self, name: str, column: pa.Array) -> Nanos:
         """A time or counter column, with those beyond signed 64 bits rejected."""
         values: Nanos = np.asarray(column)
         self.add(f"{name} is beyond signed 64 bits", values > INT64_MAX)

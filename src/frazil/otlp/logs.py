@@ -34,8 +34,8 @@ def rows(
     rejects = Rejects(len(records))
     attributes = Attributes(records.field("attributes"), depth_max)
     body = render(records.field("body"), depth_max)
-    time = rejects.nanos("time_unix_nano", records.field("time_unix_nano"))
-    observed = rejects.nanos("observed_time_unix_nano", records.field("observed_time_unix_nano"))
+    time = rejects.unsigned("time_unix_nano", records.field("time_unix_nano"))
+    observed = rejects.unsigned("observed_time_unix_nano", records.field("observed_time_unix_nano"))
     columns = {
         "time": timestamps(
             np.where(time != 0, time, np.where(observed != 0, observed, received[request_of_row]))

@@ -52,8 +52,8 @@ def rows(
     rejects = Rejects(len(metric_of_row))
     attributes = Attributes(common["attributes"], depth_max)
     metadata = Attributes(metrics.field("metadata"), depth_max)
-    time = rejects.nanos("time_unix_nano", common["time_unix_nano"])
-    start = rejects.nanos("start_time_unix_nano", common["start_time_unix_nano"])
+    time = rejects.unsigned("time_unix_nano", common["time_unix_nano"])
+    start = rejects.unsigned("start_time_unix_nano", common["start_time_unix_nano"])
     type_of_row = np.repeat(np.array([TYPES.index(name) for name in present], dtype=np.int32), counts)
     columns = {
         "time": timestamps(np.where(time != 0, time, received[request_of_row])),
@@ -119,12 +119,12 @@ def _check_one_kind(members: Sequence[pa.Array]) -> None:
 
 
 def _counter(name: str, points: pa.StructArray, rejects: Rejects) -> pa.Int64Array:
-    return pa.array(rejects.nanos(name, points.field(name)).view(np.int64))
+    return pa.array(rejects.unsigned(name, points.field(name)).view(np.int64))
 
 
 def _counters(name: str, lists: pa.ListArray, rejects: Rejects) -> pa.ListArray:
     element = Rejects(len(lists.values))
-    values = element.nanos(name, lists.values)
+    values = element.unsigned(name, lists.values)
     rejects.add_elements(element, lists)
     return pa.ListArray.from_arrays(lists.offsets, pa.array(values.view(np.int64)))
 
@@ -219,7 +219,7 @@ def _exemplars(lists: pa.ListArray, rejects: Rejects, depth_max: int) -> pa.List
     _check_one_kind([exemplars.field("as_double"), exemplars.field("as_int")])
     element = Rejects(len(exemplars))
     attributes = Attributes(exemplars.field("filtered_attributes"), depth_max)
-    time = element.nanos("an exemplar's time_unix_nano", exemplars.field("time_unix_nano"))
+    time = element.unsigned("an exemplar's time_unix_nano", exemplars.field("time_unix_nano"))
     trace, span = hex_ids(exemplars.field("trace_id"), 16), hex_ids(exemplars.field("span_id"), 8)
     element.add("an exemplar's trace_id is not 16 bytes long", trace.wrong_length)
     element.add("an exemplar's span_id is not 8 bytes long", span.wrong_length)

@@ -34,8 +34,8 @@ def rows(
     request_of_row = envelope.request_of_row(scope_of_row)
     rejects = Rejects(len(spans))
     attributes = Attributes(spans.field("attributes"), depth_max)
-    start = rejects.nanos("start_time_unix_nano", spans.field("start_time_unix_nano"))
-    end = rejects.nanos("end_time_unix_nano", spans.field("end_time_unix_nano"))
+    start = rejects.unsigned("start_time_unix_nano", spans.field("start_time_unix_nano"))
+    end = rejects.unsigned("end_time_unix_nano", spans.field("end_time_unix_nano"))
     status = spans.field("status")
     columns = {
         "time": timestamps(np.where(start != 0, start, np.where(end != 0, end, received[request_of_row]))),
@@ -75,7 +75,7 @@ def _events(lists: pa.ListArray, rejects: Rejects, depth_max: int) -> pa.ListArr
         return pa.ListArray.from_arrays(lists.offsets, pa.array([], EVENT))
     element = Rejects(len(events))
     attributes = Attributes(events.field("attributes"), depth_max)
-    time = element.nanos("an event's time_unix_nano", events.field("time_unix_nano"))
+    time = element.unsigned("an event's time_unix_nano", events.field("time_unix_nano"))
     rejects.add_elements(element, lists)
     columns = [
         nanos_or_null(time),

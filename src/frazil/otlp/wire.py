@@ -113,6 +113,11 @@ def _parsed(signal: Signal, body: bytes) -> Message:
         raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
 
 
+def check(signal: Signal, body: bytes) -> None:
+    """Raises RequestInvalid unless the reference parser can read the body."""
+    _parsed(signal, body)
+
+
 def normalised(signal: Signal, body: bytes) -> bytes:
     """The same request in its plainest encoding: of a oneof that is there twice, the last one is kept."""
     return _parsed(signal, body).SerializeToString()

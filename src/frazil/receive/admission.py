@@ -42,6 +42,11 @@ class Admission:
         self.requests += 1
         self._empty.clear()
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether others wait for room."""
+        return bool(self._queue)
+
     async def emptied(self) -> None:
         """Returns when no request is in flight."""
         await self._empty.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +97,14 @@ class GrpcServer:
         await context.abort(refused.grpc, refused.message)
 
     async def _export(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
-        intake = self._intake
+        intake, arrived = self._intake, time.perf_counter()
         with in_doorway():
             tenant = intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
             intake.check_durable()
             ticket = await intake.admission.enter(len(body))
         with ticket:
             intake.metrics.in_flight(intake.admission.bytes)
-            receipt = await intake.accept(signal, body, tenant, "grpc")
+            receipt = await intake.accept(signal, body, tenant, "grpc", arrived)
         return response(signal, receipt, PROTOBUF)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ import structlog
 from frazil import __version__
 from frazil.config import HttpConfig
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
-from frazil.receive.admission import Ticket
+from frazil.receive.admission import Admission, Ticket
 from frazil.receive.body import ENCODINGS
 from frazil.receive.intake import Intake, response
 from frazil.receive.status import (
@@ -35,6 +36,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _BODY_TIMEOUTS_MAX = 10
 """The whole body may take this many times the longest wait for its next bytes."""
+_FAIR_BYTES_PER_SECOND = 256 * 1024
 _DRAIN_SECONDS = 10.0
 
 log = structlog.get_logger("frazil.receive")
@@ -120,13 +122,14 @@ class HttpApp:
         announced = _announced(headers, bytes_max)
         with await intake.admission.enter(announced) as ticket:
             intake.metrics.in_flight(intake.admission.bytes)
-            raw = await body.read(bytes_max, ticket)
+            raw = await body.read(bytes_max, ticket, intake.admission)
+            arrived = time.perf_counter()
             plain = await intake.plain(raw, encoding or None, content_type, ticket)
             del raw
             ticket.resize(len(plain))
             request = await intake.protobuf(signal, plain, content_type)
             del plain
-            receipt = await intake.accept(signal, request, tenant, "http")
+            receipt = await intake.accept(signal, request, tenant, "http", arrived)
         return response(signal, receipt, content_type), content_type
 
     async def _refuse(
@@ -190,22 +193,31 @@ class _Body:
     def ended(self) -> bool:
         return self._ended
 
-    async def read(self, bytes_max: int, ticket: Ticket) -> bytes:
+    async def read(self, bytes_max: int, ticket: Ticket, admission: Admission) -> bytes:
+        """The whole body. It holds room for what it announced: while others wait, it must not dawdle."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
         pieces: list[bytes] = []
         total = 0
-        try:
-            async with asyncio.timeout(self._wait_seconds * _BODY_TIMEOUTS_MAX):
-                while not self._ended:
-                    async with asyncio.timeout(self._wait_seconds):
-                        piece = await self._next()
-                    total += len(piece)
-                    if total > bytes_max:
-                        raise _too_large(bytes_max)
-                    if total > ticket.size:
-                        ticket.resize(total)
-                    pieces.append(piece)
-        except TimeoutError:
-            raise _Refused(TIMED_OUT) from None
+        while not self._ended:
+            waiting = asyncio.ensure_future(self._next())
+            since = loop.time()
+            while not (await asyncio.wait({waiting}, timeout=min(1.0, self._wait_seconds)))[0]:
+                now = loop.time()
+                too_long = now - since >= self._wait_seconds
+                too_slow = admission.is_contested and total < (now - begin) * _FAIR_BYTES_PER_SECOND
+                if too_long or too_slow or now - begin >= self._wait_seconds * _BODY_TIMEOUTS_MAX:
+                    waiting.cancel()
+                    raise _Refused(TIMED_OUT)
+            piece = waiting.result()
+            total += len(piece)
+            if total > bytes_max:
+                raise _too_large(bytes_max)
+            if total > ticket.size:
+                ticket.resize(total)
+            pieces.append(piece)
+            if loop.time() - begin >= self._wait_seconds * _BODY_TIMEOUTS_MAX:
+                raise _Refused(TIMED_OUT)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _next(self) -> bytes:

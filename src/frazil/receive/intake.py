@@ -80,11 +80,11 @@ class Intake:
             return body
         bound = self.bytes_max(content_type)
         if len(body) <= THREAD_BYTES:
-            return decompressed(body, encoding, bound, ticket.resize)
+            return decompressed(body, encoding, bound, lambda total: ticket.resize(max(len(body), total)))
         loop = asyncio.get_running_loop()
 
         def grow(total: int) -> None:
-            asyncio.run_coroutine_threadsafe(_call(ticket, total), loop).result()
+            asyncio.run_coroutine_threadsafe(_call(ticket, max(len(body), total)), loop).result()
 
         return await asyncio.to_thread(decompressed, body, encoding, bound, grow)
 
@@ -97,13 +97,14 @@ class Intake:
         async with self._one_large_json:
             return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
 
-    async def accept(self, signal: Signal, body: bytes, tenant: str, transport: str) -> Receipt:
-        """Returns when the request is durable."""
+    async def accept(
+        self, signal: Signal, body: bytes, tenant: str, transport: str, arrived: float
+    ) -> Receipt:
+        """Returns when the request is durable. `arrived` is when it was here as a whole (`perf_counter`)."""
         self.rates.spend(tenant, len(body))
-        begin = time.perf_counter()
         receipt = await self.journal.append(signal, body, tenant, time.time_ns())
         self.metrics.accepted(
-            signal, transport, receipt.accepted, receipt.rejected, len(body), time.perf_counter() - begin
+            signal, transport, receipt.accepted, receipt.rejected, len(body), time.perf_counter() - arrived
         )
         return receipt
 

@@ -4,6 +4,7 @@ all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -18,7 +19,11 @@ _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 
 
 def share_between_processes() -> str:
     """To be called once in the supervisor, before prometheus_client is imported anywhere below it."""
-    folder = tempfile.mkdtemp(prefix="frazil-metrics-")
+    # In memory where there is such a place: a mapped file on a full disk kills the worker that writes it.
+    memory = Path("/dev/shm")  # noqa: S108
+    folder = tempfile.mkdtemp(
+        prefix="frazil-metrics-", dir=memory if os.access(memory, os.W_OK | os.X_OK) else None
+    )
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     return folder
 
@@ -132,4 +137,5 @@ def _forget_dead_workers(folder: str) -> None:
         worker = int(file.stem.rpartition("_")[2])
         if not Path(f"/proc/{worker}").exists():
             mark_dead: Any = multiprocess.mark_process_dead
-            mark_dead(worker, folder)
+            with contextlib.suppress(FileNotFoundError):  # another scrape was faster
+                mark_dead(worker, folder)

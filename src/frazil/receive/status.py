@@ -74,7 +74,10 @@ def refusal(error: Exception) -> Refusal:
 
 
 NOT_FOUND = Refusal(
-    404, grpc.StatusCode.NOT_FOUND, "not_found", "no such path: POST to /v1/logs, /v1/traces or /v1/metrics"
+    404,
+    grpc.StatusCode.NOT_FOUND,
+    "not_found",
+    "no such path; OTLP is posted to /v1/logs, /v1/traces and /v1/metrics unless configured otherwise",
 )
 METHOD_NOT_ALLOWED = Refusal(405, grpc.StatusCode.UNIMPLEMENTED, "method", "only POST is allowed here")
 UNSUPPORTED_TYPE = Refusal(

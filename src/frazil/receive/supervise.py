@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import threading
 from functools import partial
 from typing import Any
@@ -20,6 +19,8 @@ from granian.log import LogLevels
 
 from frazil.config import Config, TlsConfig, split_listen
 from frazil.errors import ConfigError
+from frazil.family import end_with_parent
+from frazil.ports import check_free, with_ports
 from frazil.receive.certificates import is_usable
 from frazil.receive.metrics import share_between_processes
 
@@ -32,11 +33,11 @@ log = structlog.get_logger("frazil.receive")
 
 def run(config: Config) -> int:
     """Runs until SIGINT or SIGTERM. Workers that die are replaced."""
-    config = _with_ports(config)
+    config = with_ports(config)
     _check_promoted(config)
     for name, listen in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
         if name == "http" or config.receive.grpc.enabled:
-            _check_free(name, listen)
+            check_free(name, listen)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     _allow_many_files()
     folder = share_between_processes()
@@ -47,7 +48,7 @@ def run(config: Config) -> int:
     log.info(
         "receiving",
         http=config.receive.url("http"),
-        grpc=config.receive.url("grpc"),
+        grpc=config.receive.url("grpc") if config.receive.grpc.enabled else "off",
         workers=config.receive.workers,
     )
     try:
@@ -61,6 +62,7 @@ def _load_worker(config: Config) -> Any:
     """Runs in each new process. The parent does not import what only workers need: it would hold it."""
     from frazil.receive.worker import Worker, set_up_process
 
+    end_with_parent()
     set_up_process(config)
     return Worker(config)
 
@@ -76,25 +78,6 @@ def _check_promoted(config: Config) -> None:
         raise ConfigError(
             f"tables.promoted: {error}; give the new column another name with `column`"
         ) from None
-
-
-def _with_ports(config: Config) -> Config:
-    """Port 0 becomes a free one, the same for all workers."""
-    receive = config.receive
-    listeners = {
-        name: section.model_copy(update={"listen": _with_port(section.listen)})
-        for name, section in (("http", receive.http), ("grpc", receive.grpc))
-    }
-    return config.model_copy(update={"receive": receive.model_copy(update=listeners)})
-
-
-def _with_port(listen: str) -> str:
-    host, port = split_listen(listen)
-    if port:
-        return listen
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return f"{listen.rpartition(':')[0]}:{probe.getsockname()[1]}"
 
 
 def _server(config: Config) -> Any:
@@ -138,23 +121,6 @@ def _allow_many_files() -> None:
     wanted = _CONNECTIONS_MAX * 2 if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS_MAX * 2)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _check_free(name: str, listen: str) -> None:
-    """Workers share their port with SO_REUSEPORT, and would silently share it with a stranger of the same
-    user.
-    """
-    host, port = split_listen(listen)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may "
-                f"know who), or set receive.{name}.listen to another one"
-            ) from None
 
 
 def _watch_certificates(tls: TlsConfig) -> None:

@@ -106,8 +106,7 @@ class Worker:
         self._http.stopping = True
         if self._watch is not None:
             self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+            await asyncio.gather(self._watch, return_exceptions=True)
         stopping: list[Any] = [self._close_journal()]
         if self._grpc is not None:
             stopping.append(self._grpc.stop(self._config.receive.shutdown_grace_seconds))

@@ -93,7 +93,7 @@ class Journal:
         """Returns when the request's records are durable."""
         if self._unprobed is not None:
             raise self._unprobed.again()
-        lane = min(self._lanes[signal], key=lambda lane: lane.waiting_bytes)
+        lane = min(self._lanes[signal], key=lambda lane: lane.load_bytes)
         return await lane.append(body, tenant, received_unix_nano)
 
     async def close(self) -> None:
@@ -144,7 +144,9 @@ class Journal:
                     self._unprobed = error
                 log.warning("store still fails", reason=str(error))
                 continue
-            except Exception:  # a defect is no reason to stay unready for ever
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # a defect is no reason to stay unready for ever
                 log.exception("defect while trying the store")
                 continue
             for lane in self._all():

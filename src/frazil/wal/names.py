@@ -33,11 +33,6 @@ class SegmentName:
     def path(self) -> str:
         return f"{self.signal}/{self.stream}/{self.sequence:020d}.parquet"
 
-    @property
-    def label(self) -> str:
-        """How rows name the segment that they came in."""
-        return f"{self.stream}/{self.sequence}"
-
     @classmethod
     def parse(cls, path: str) -> SegmentName | None:
         """None for anything that is not a segment's path."""

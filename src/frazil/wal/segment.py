@@ -6,6 +6,7 @@ Any Parquet reader can query it. The checksum covers every byte of the file, its
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from frazil.errors import SegmentCorrupt, SegmentUnknown
-from frazil.tables.columns import TableSpec
+from frazil.tables.columns import Column, TableSpec
 from frazil.wal.names import SegmentName
 
 FORMAT = "1"
@@ -205,10 +206,13 @@ def read_rows(name: SegmentName, data: bytes, spec: TableSpec) -> tuple[Facts, p
         raise SegmentCorrupt(name.path, str(error)) from None
     if table.num_rows != facts.rows:
         raise SegmentCorrupt(name.path, f"{table.num_rows} rows where its footer says {facts.rows}")
-    columns = [
-        table.column(column.name).cast(column.type)
-        if column.name in table.column_names
-        else pa.nulls(table.num_rows, column.type)
-        for column in spec.columns
-    ]
+    columns = [_as(table, column) for column in spec.columns]
     return facts, pa.table(columns, schema=spec.arrow_schema)
+
+
+def _as(table: pa.Table, column: Column) -> pa.ChunkedArray:
+    """NULL where the file has no such column, or, by an older configuration, one of another type."""
+    if column.name in table.column_names:
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return table.column(column.name).cast(column.type)
+    return pa.chunked_array([pa.nulls(table.num_rows, column.type)])

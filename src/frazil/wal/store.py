@@ -50,4 +50,4 @@ def open_store(config: Config) -> Store:
         return S3Store(config.wal.s3, write_timeout_seconds=config.wal.write_timeout_seconds)
     from frazil.wal.local import LocalStore
 
-    return LocalStore(config.wal.local.path or config.data_dir / "wal", config.wal.local.free_bytes_min)
+    return LocalStore(config.wal_dir, config.wal.local.free_bytes_min)

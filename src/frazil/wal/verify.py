@@ -1,4 +1,4 @@
-"""The WAL's ledger: is everything that was made durable still there, whole and in order?"""
+"""The WAL's ledger: is every segment whole, and are streams without gaps?"""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class WalLedger:
         return [problem for stream in self.streams for problem in stream.problems]
 
 
-def verify_wal(config: Config) -> WalLedger:
+def verify_wal(config: Config, *, set_aside: bool = False) -> WalLedger:
     """Reads every byte of every segment; checks checksums, and that sequences and row counts have no gap.
 
-    Streams begin at 0: whatever will clean segments up must bring the positions to begin from.
+    With `set_aside`, a copy of each segment that cannot be read is kept apart, with the reason. Streams begin
+    at 0: whatever will clean segments up must bring the positions to begin from.
     """
     reader = WalReader(open_store(config))
     streams: dict[tuple[Signal, str], StreamLedger] = {}
@@ -61,6 +62,8 @@ def verify_wal(config: Config) -> WalLedger:
                 continue
             except (SegmentCorrupt, SegmentUnknown, StoreUnavailable) as error:
                 ledger.problems.append(str(error))
+                if set_aside and not isinstance(error, StoreUnavailable):
+                    reader.set_aside(name, error)
                 expected[name.stream] = (name.sequence + 1, -1)
                 continue
             if rows_before >= 0 and facts.stream_rows != rows_before + facts.rows:
@@ -70,9 +73,9 @@ def verify_wal(config: Config) -> WalLedger:
     return WalLedger(tuple(streams.values()), sum(1 for _ in reader.set_aside_segments()))
 
 
-def main(config: Config, json_output: bool) -> int:
+def main(config: Config, json_output: bool, set_aside: bool = False) -> int:
     """Prints the ledger; 1 if anything is missing or broken."""
-    ledger = verify_wal(config)
+    ledger = verify_wal(config, set_aside=set_aside)
     if json_output:
         print(json.dumps({**asdict(ledger), "problems": ledger.problems}))
         return 1 if ledger.problems else 0

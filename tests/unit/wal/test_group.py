@@ -193,12 +193,12 @@ async def test_company_is_waited_for_and_enough_bytes_close_the_group_early() ->
     async with bench(group_wait_seconds=3600, segment_bytes_max=3 * len(body)) as at:
         tasks = [at.send(body), at.send(body)]
         await turns()
-        assert at.lane.waiting_bytes == 2 * len(body)
+        assert at.lane.load_bytes == 2 * len(body)
         assert not any(task.done() for task in tasks)
         tasks.append(at.send(body))
         assert await settled(*tasks) == [Receipt(1)] * 3
         assert [item.requests for item in at.seen.written] == [3]
-        assert at.lane.waiting_bytes == 0
+        assert at.lane.load_bytes == 0
 
 
 @run
@@ -386,7 +386,7 @@ async def test_what_waits_while_the_store_fails_is_refused_too_and_not_tried() -
         for outcome in await settled(first, second):
             assert isinstance(outcome, StoreUnavailable)
         assert at.store.objects == {}
-        assert at.lane.waiting_bytes == 0
+        assert at.lane.load_bytes == 0
         at.lane.failure = None
         assert await at.send(logs("c")) == Receipt(1)
         assert at.bodies() == [["c"]]

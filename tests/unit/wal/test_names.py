@@ -61,7 +61,3 @@ def test_a_stream_reads_as_its_time() -> None:
 )
 def test_anything_else_is_not_a_segment(path: str) -> None:
     assert SegmentName.parse(path) is None
-
-
-def test_rows_name_their_segment_by_stream_and_sequence() -> None:
-    assert SegmentName("logs", STREAM, 7).label == f"{STREAM}/7"
