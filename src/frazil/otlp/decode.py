@@ -14,7 +14,7 @@ from frazil.errors import RequestInvalid
 from frazil.otlp import logs, metrics, spans
 from frazil.otlp.columns import Rejects, coded_schema, timestamps
 from frazil.otlp.values import OneofTwice
-from frazil.otlp.wire import nested, normalised
+from frazil.otlp.wire import GROUPS_MAX, nested, normalised
 from frazil.tables import DEFAULT_PROMOTED, Promoted, Signal, table_spec
 from frazil.tables.columns import TableSpec
 
@@ -44,10 +44,18 @@ class Decoder:
     The promoted columns are fixed when it is made, so that every row it returns has the same schema.
     """
 
-    def __init__(self, signal: Signal, extra: Sequence[Promoted] = (), *, depth_max: int = 32) -> None:
+    def __init__(
+        self,
+        signal: Signal,
+        extra: Sequence[Promoted] = (),
+        *,
+        depth_max: int = 32,
+        groups_max: int = GROUPS_MAX,
+    ) -> None:
         self.signal = signal
         self.spec: TableSpec = table_spec(signal, extra)
         self.depth_max = depth_max
+        self._groups_max = groups_max
         self._promoted = (*DEFAULT_PROMOTED, *extra)
         self.schema = coded_schema(self.spec, self._promoted)
 
@@ -92,7 +100,7 @@ class Decoder:
     def _rows(self, bodies: Sequence[bytes], received_unix_nano: Sequence[int]) -> Any:
         try:
             return _ROWS[self.signal](
-                nested(self.signal, bodies),
+                nested(self.signal, bodies, self._groups_max),
                 self._promoted,
                 np.asarray(received_unix_nano, dtype=np.uint64),
                 self.depth_max,

@@ -51,7 +51,10 @@ _FILES = (
 )
 _NESTED_AS_BYTES = frozenset({"array_value", "kvlist_value"})
 _GROUP_START = 3
-_GROUPS_MAX = 1 << 15
+GROUPS_MAX = 1 << 15
+"""Safe on any thread's stack; `STACK_BYTES` of it are enough for `GROUPS_MAX_ON_STACK`."""
+GROUPS_MAX_ON_STACK = 1 << 19
+STACK_BYTES = 96 << 20
 _PROFILES_ONLY = frozenset({"string_value_strindex", "key_strindex"})
 
 
@@ -79,10 +82,10 @@ def _handler(signal: Signal) -> Any:
     return handlers.get_for_message(pool.FindMessageTypeByName(request.full_name))
 
 
-def nested(signal: Signal, bodies: Sequence[bytes]) -> pa.RecordBatch:
+def nested(signal: Signal, bodies: Sequence[bytes], groups_max: int = GROUPS_MAX) -> pa.RecordBatch:
     """One row a request body, in OTLP's own nesting."""
     for body in bodies:
-        _check_groups(signal, body)
+        _check_groups(signal, body, groups_max)
     try:
         return _handler(signal).list_to_record_batch(list(bodies))
     except ValueError as error:
@@ -93,16 +96,16 @@ def nested(signal: Signal, bodies: Sequence[bytes]) -> pa.RecordBatch:
         raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
 
 
-def _check_groups(signal: Signal, body: bytes) -> None:
+def _check_groups(signal: Signal, body: bytes, groups_max: int) -> None:
     """Refuses groups inside one another, as protobuf 2 had them, that are too deep for ptars.
 
     It skips them by recursion without a bound: 110,000 of them end the process on a stack of 8 MiB. Each
-    needs a byte that may begin one, so few bodies have enough; those are read by the stock parser first,
-    which is bounded.
+    needs a byte that may begin one. Bodies with more than `groups_max` such bytes are read by the stock
+    parser first, which is bounded, but costs a third of ptars' own work.
     """
-    if len(body) <= _GROUPS_MAX:
+    if len(body) <= groups_max:
         return
-    if np.count_nonzero(np.frombuffer(body, dtype=np.uint8) & 7 == _GROUP_START) > _GROUPS_MAX:
+    if np.count_nonzero(np.frombuffer(body, dtype=np.uint8) & 7 == _GROUP_START) > groups_max:
         _parsed(signal, body)
 
 

@@ -115,6 +115,8 @@ class Doorway(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         _PLACE.set(place)
 
     async def _acquired(self) -> bool:
+        if not self._free.locked():
+            return await self._free.acquire()
         try:
             return await asyncio.wait_for(self._free.acquire(), _CONTESTED_SECONDS / 3)
         except TimeoutError:

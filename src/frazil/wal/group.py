@@ -8,6 +8,7 @@ or with the error that is its own.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ import structlog
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.otlp.split import split
-from frazil.otlp.wire import check
+from frazil.otlp.wire import STACK_BYTES, check
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.segment import SegmentWriter
@@ -120,7 +121,7 @@ class Lane:
         self._last_arrival = float("-inf")
         self._gap_seconds = settings.group_wait_seconds
         self._closing = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"wal-{decoder.signal}")
+        self._thread = _thread(f"wal-{decoder.signal}")
         self.failure: FrazilError | None = None
         self._open_stream()
 
@@ -314,6 +315,17 @@ class Lane:
         except BaseException as error:
             log.exception("defect while decoding", signal=self._decoder.signal)
             raise RequestInvalid(f"the request cannot be decoded: {type(error).__name__}") from None
+
+
+def _thread(name: str) -> ThreadPoolExecutor:
+    """One thread, with a stack that decoding cannot overflow. It costs memory only where it is touched."""
+    usual = threading.stack_size(STACK_BYTES)
+    try:
+        thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        thread.submit(int).result()  # threads are started with the first work
+    finally:
+        threading.stack_size(usual)
+    return thread
 
 
 def _slices(bodies: Sequence[bytes], fields_max: int) -> Iterator[tuple[list[int], list[bytes]]]:

@@ -13,6 +13,7 @@ import structlog
 from frazil.config import Config
 from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.otlp.decode import Decoder
+from frazil.otlp.wire import GROUPS_MAX_ON_STACK
 from frazil.tables import SIGNALS, Promoted, Signal
 from frazil.wal.group import Lane, LaneSettings, Observer, Receipt
 from frazil.wal.local import LocalStore
@@ -35,7 +36,10 @@ def decoders(config: Config) -> dict[Signal, Decoder]:
     """
     extra = [Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted]
     depth_max = config.receive.limits.nesting_depth_max
-    return {signal: Decoder(signal, extra, depth_max=depth_max) for signal in SIGNALS}
+    return {
+        signal: Decoder(signal, extra, depth_max=depth_max, groups_max=GROUPS_MAX_ON_STACK)
+        for signal in SIGNALS
+    }
 
 
 class Journal:
