@@ -22,10 +22,10 @@ from frazil.receive.intake import Intake
 from frazil.receive.status import Refusal, refusal
 from frazil.tables import Signal
 
-_READING_MAX = 4
+_READING_MAX = 3
 _READING_SECONDS_MAX = 2.0
 """A call keeps its place no longer than this while its message comes: its client may have gone."""
-_CONTESTED_SECONDS = 0.1
+_CONTESTED_SECONDS = 0.4
 """And no longer than this while others wait: a slow client must not keep them out."""
 
 Abort = Callable[[Any, Signal, Refusal], Awaitable[None]]
