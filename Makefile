@@ -56,7 +56,7 @@ docs: $(STAMP) ## Write the generated pages of docs/ again
 bench: $(STAMP) ## The speed table of the README
 	$(BIN)/python -m bench
 
-bench-quick: $(STAMP) ## A quarter of the same work, without growth
+bench-quick: $(STAMP) ## Its most important lines, in about two minutes
 	$(BIN)/python -m bench --quick
 
 clean: ## Remove what make and the tools made (never data)
