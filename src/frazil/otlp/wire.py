@@ -53,8 +53,8 @@ _NESTED_AS_BYTES = frozenset({"array_value", "kvlist_value"})
 _GROUP_START = 3
 GROUPS_MAX = 1 << 15
 """Safe on any thread's stack; `STACK_BYTES` of it are enough for `GROUPS_MAX_ON_STACK`."""
-GROUPS_MAX_ON_STACK = 1 << 19
-STACK_BYTES = 96 << 20
+GROUPS_MAX_ON_STACK = 1 << 17
+STACK_BYTES = 32 << 20
 _PROFILES_ONLY = frozenset({"string_value_strindex", "key_strindex"})
 
 
