@@ -460,6 +460,7 @@ def test_slow_headers_are_given_up_on(server: Receiver) -> None:
 def test_clients_that_go_in_the_middle_of_a_body_harm_nobody(server: Receiver) -> None:
     for _ in range(50):
         connected(server, HEAD + b"content-length: 1000\r\n\r\nx").close()
+    assert server.is_ready()
 
 
 @pytest.mark.parametrize(

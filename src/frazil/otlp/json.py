@@ -30,6 +30,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from frazil.errors import RequestInvalid
+from frazil.otlp.varint import varint
 
 # Deepest nesting of arrays and key-value lists that protobuf parsers, which stop at 100 messages, still read.
 VALUE_DEPTH_MAX = 32
@@ -397,22 +398,13 @@ def _exact(text: str) -> int | None:
 # Wire format --------------------------------------------------------------------------------------
 
 
-def _encode_varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_SMALL_VARINTS = [_encode_varint(number) for number in range(1 << 11)]
+_SMALL_VARINTS = [varint(number) for number in range(1 << 11)]
 # Tag and length of KeyValue.value and of its string_value, by the length of the string.
 _SHORT_STRING_HEADS = [bytes([0x12, size + 2, 0x0A, size]) for size in range(126)]
 
 
 def _varint(number: int) -> bytes:
-    return _SMALL_VARINTS[number] if number < 1 << 11 else _encode_varint(number)
+    return _SMALL_VARINTS[number] if number < 1 << 11 else varint(number)
 
 
 def _zigzag(number: int) -> int:
@@ -433,7 +425,7 @@ def _tag(field: FieldDescriptor) -> bytes:
         wire_type = 0
     if field.message_type or field.type in (_FIELD.TYPE_STRING, _FIELD.TYPE_BYTES) or field.is_packed:
         wire_type = 2
-    return _encode_varint(field.number << 3 | wire_type)
+    return varint(field.number << 3 | wire_type)
 
 
 for _descriptor in _REQUESTS.values():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from frazil.errors import RequestTooLarge
+from frazil.otlp.varint import varint
 
 _CHILDREN = (1, 2, 2)
 """Field numbers on the way down: resources in a request, scopes in a resource, records (or metrics) in a
@@ -74,7 +75,7 @@ def _parts(message: bytes, start: int, end: int, bytes_max: int, level: int) -> 
             if size and size + cost > room:
                 yield b"".join(part)
                 part, size = [header], 0
-            part += (tag, _varint(len(piece)), piece)
+            part += (tag, varint(len(piece)), piece)
             size += cost
     if len(part) > 1 or header:
         yield b"".join(part)
@@ -117,12 +118,3 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     except IndexError:
         pass
     raise _Malformed
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -8,12 +8,10 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-import orjson
-
 from frazil.config import Config
 from frazil.errors import Forbidden
 from frazil.keys import KeyRing
-from frazil.otlp.json import request_from_json
+from frazil.otlp.json import request_from_json, request_to_json
 from frazil.otlp.wire import RESPONSES
 from frazil.receive.admission import Admission, RateLimits, Ticket
 from frazil.receive.body import decompressed
@@ -124,13 +122,8 @@ def response(signal: Signal, receipt: Receipt, content_type: str) -> bytes:
     """Empty for full success; `partial_success` where records were rejected."""
     if not receipt.rejected:
         return b"{}" if content_type == JSON else b""
-    if content_type == JSON:
-        name = {"logs": "rejectedLogRecords", "spans": "rejectedSpans", "metrics": "rejectedDataPoints"}[
-            signal
-        ]
-        return orjson.dumps({"partialSuccess": {name: str(receipt.rejected), "errorMessage": receipt.reason}})
     message = RESPONSES[signal]()
     partial = message.partial_success  # type: ignore[attr-defined]
     setattr(partial, _REJECTED_FIELD[signal], receipt.rejected)
     partial.error_message = receipt.reason
-    return message.SerializeToString()
+    return request_to_json(message) if content_type == JSON else message.SerializeToString()
