@@ -3,7 +3,9 @@
     FrazilError
     ├── Transient              try again later: nothing was lost, nothing was kept
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
-    │   └── StoreUnavailable   the store cannot make data durable now (disk full, network, time-out)
+    │   ├── StoreUnavailable   the store cannot make data durable now (disk full, network, time-out)
+    │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
+    │   └── Fenced             another process moved a table's position first: read it again
     └── Permanent              trying again changes nothing
         ├── ConfigError        the configuration, with file, line and a suggestion
         ├── RequestInvalid     a request that cannot be decoded
@@ -12,7 +14,8 @@
         ├── Forbidden          a valid API key that may not do this
         ├── StoreUnsafe        a store whose conditional writes do not hold
         ├── SegmentCorrupt     a WAL segment that does not hold what its writer wrote
-        └── SegmentUnknown     a WAL segment of a format version that this release does not know
+        ├── SegmentUnknown     a WAL segment of a format version that this release does not know
+        └── DataLost           what a table's position points at is gone, or the table was rolled back
 
 Errors carry facts as attributes, and their text says what to do next.
 """
@@ -50,6 +53,18 @@ class Overloaded(Transient):
 
 class StoreUnavailable(Transient):
     """The store cannot make data durable now."""
+
+
+class CatalogUnavailable(Transient):
+    """The catalog does not answer, or its answer was lost."""
+
+
+class Fenced(Transient):
+    """Another process moved the position of `table` first. Whatever was made for the old one is discarded."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"another process has moved the position of {table}")
+        self.table = table
 
 
 class Permanent(FrazilError):
@@ -102,3 +117,11 @@ class SegmentUnknown(Permanent):
         )
         self.path = path
         self.version = version
+
+
+class DataLost(Permanent):
+    """What the position of `table` points at is gone. Landing of that table stops until someone decides."""
+
+    def __init__(self, table: str, message: str) -> None:
+        super().__init__(f"{table}: {message}")
+        self.table = table

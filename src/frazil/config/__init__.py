@@ -1,6 +1,14 @@
 """Typed, frozen configuration. The only package that reads the configuration file and the environment."""
 
 from frazil.config.example import example_yaml
+from frazil.config.lake import (
+    CatalogConfig,
+    LakeConfig,
+    LandConfig,
+    PipelineConfig,
+    RestCatalog,
+    SparkConfig,
+)
 from frazil.config.load import load_config
 from frazil.config.model import (
     ApiKey,
@@ -10,19 +18,17 @@ from frazil.config.model import (
     GrpcConfig,
     HttpConfig,
     LimitsConfig,
-    LocalWalConfig,
     LogConfig,
     PromotedColumn,
     RateLimit,
     RateLimitsConfig,
     ReceiveConfig,
     Role,
-    S3WalConfig,
     TablesConfig,
     TenantsConfig,
     TlsConfig,
-    WalConfig,
 )
+from frazil.config.s3 import S3Connection
 from frazil.config.values import (
     format_bytes,
     is_loopback,
@@ -31,23 +37,32 @@ from frazil.config.values import (
     split_listen,
     tenant_id,
 )
+from frazil.config.wal import KafkaConfig, LocalWalConfig, S3WalConfig, WalConfig
 
 __all__ = [
     "ApiKey",
     "AuthConfig",
+    "CatalogConfig",
     "Config",
     "DemoConfig",
     "GrpcConfig",
     "HttpConfig",
+    "KafkaConfig",
+    "LakeConfig",
+    "LandConfig",
     "LimitsConfig",
     "LocalWalConfig",
     "LogConfig",
+    "PipelineConfig",
     "PromotedColumn",
     "RateLimit",
     "RateLimitsConfig",
     "ReceiveConfig",
+    "RestCatalog",
     "Role",
+    "S3Connection",
     "S3WalConfig",
+    "SparkConfig",
     "TablesConfig",
     "TenantsConfig",
     "TlsConfig",

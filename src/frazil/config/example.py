@@ -54,8 +54,12 @@ def _section(model: type[BaseModel], indent: str) -> Iterator[str]:
 def _example_of(model: type[BaseModel]) -> Iterator[str]:
     for name, found in model.model_fields.items():
         yield from _comment(found, "")
-        value = found.examples[0] if found.examples else found.get_default(call_default_factory=True)
-        yield f"{name}: {_value(name, value)}"
+        default = found.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            yield f"{name}:"
+            yield from ("  " + line for line in _example_of(type(default)))
+        else:
+            yield f"{name}: {_value(name, found.examples[0] if found.examples else default)}"
 
 
 def _item(model: type[BaseModel]) -> Iterator[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
+from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
+from frazil.config.section import Section
 from frazil.config.values import (
     KIB,
     MIB,
@@ -25,12 +27,9 @@ from frazil.config.values import (
     is_loopback,
     split_listen,
 )
+from frazil.config.wal import WalConfig
 
 Role = Literal["read", "write", "admin"]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
 
 class LogConfig(Section):
@@ -280,116 +279,6 @@ class TenantsConfig(Section):
     )
 
 
-class LocalWalConfig(Section):
-    path: Path | None = Field(
-        None,
-        description="The folder of segments, on a disk that honours fsync. Absent: wal below data_dir.",
-    )
-    free_bytes_min: Bytes = Field(
-        512 * MIB,
-        ge=0,
-        description="Below this much free disk the receiver refuses (503) rather than fill the disk.",
-    )
-
-
-class S3WalConfig(Section):
-    bucket: str = Field(min_length=1, description="The bucket; it must exist.", examples=["telemetry"])
-    prefix: str = Field("wal", description="What the names of all objects begin with.")
-    endpoint: str | None = Field(
-        None,
-        pattern=r"^https?://[^/\s]+/?$",
-        description="The address of a store other than AWS.",
-        examples=["https://s3.example.com"],
-    )
-    region: str = Field("us-east-1", min_length=1, description="The bucket's region.")
-    path_style: bool | None = Field(
-        None,
-        description="Whether the bucket goes into the path, not the host. Absent: yes if endpoint is set.",
-    )
-    access_key_id: str | None = Field(None, description="Absent: the credentials of the AWS environment.")
-    secret_access_key: SecretStr | None = Field(
-        None, description="Goes with access_key_id. Better given as FRAZIL_WAL__S3__SECRET_ACCESS_KEY."
-    )
-    allow_http: bool = Field(False, description="Allow an endpoint without TLS.")
-    sse_kms_key_id: str | None = Field(
-        None, description="Encrypt objects with this KMS key. Costs KMS calls."
-    )
-    request_timeout_seconds: Seconds = Field(
-        3, gt=0, description="The longest wait for one request to the store; it is then tried again."
-    )
-
-    @property
-    def uses_path_style(self) -> bool:
-        """`path_style`, or whether an endpoint is set."""
-        return self.endpoint is not None if self.path_style is None else self.path_style
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            given = "access_key_id" if self.access_key_id is not None else "secret_access_key"
-            other = "secret_access_key" if self.access_key_id is not None else "access_key_id"
-            raise bad_value(
-                f"is given without {other}",
-                f"give both, or neither to use the AWS environment's; {other} is missing",
-                given,
-            )
-        if self.endpoint is not None and self.endpoint.startswith("http:") and not self.allow_http:
-            raise bad_value("has no TLS", "use https, or set allow_http: true", "endpoint")
-        return self
-
-
-class WalConfig(Section):
-    type: Literal["local", "s3"] = Field(
-        "local", description="Where requests are made durable: on this machine's disk, or in an object store."
-    )
-    local: LocalWalConfig = Field(default_factory=LocalWalConfig, description="For type local.")
-    s3: S3WalConfig | None = Field(None, description="For type s3. Needs a store with conditional writes.")
-    group_wait_seconds: Seconds | None = Field(
-        None,
-        ge=0,
-        le=60,
-        description="How long the first request of a segment waits for company, at most; a tenth of it while "
-        "requests come further apart. Longer means fewer, larger segments (on S3 each costs a PUT) and later "
-        "acks. Absent: 50ms for local, 100ms for s3.",
-    )
-    segment_bytes_max: Bytes = Field(
-        8 * MIB,
-        ge=1 * KIB,
-        le=1024 * MIB,
-        description="Bytes of requests that close a segment before group_wait_seconds is over.",
-    )
-    lanes: Count = Field(
-        1,
-        ge=1,
-        le=16,
-        description="WAL streams per signal and worker. More keep a slow store busy, in smaller segments.",
-    )
-    write_timeout_seconds: Seconds = Field(
-        8,
-        gt=0,
-        description="How long a segment may take to become durable before its requests are told to retry. "
-        "Clients give up after 10 s by default.",
-    )
-    compression_level: Count = Field(
-        1, ge=1, le=9, description="zstd level of segments. Higher means fewer bytes and more CPU."
-    )
-
-    @property
-    def group_wait(self) -> float:
-        """`group_wait_seconds`, or what suits the store."""
-        if self.group_wait_seconds is not None:
-            return self.group_wait_seconds
-        return 0.05 if self.type == "local" else 0.1
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.type == "s3" and self.s3 is None:
-            raise bad_value(
-                "is s3, but there is no section wal.s3", "add `s3: {bucket: NAME}` below wal", "type"
-            )
-        return self
-
-
 class PromotedColumn(Section):
     attribute: str = Field(
         min_length=1, description="The attribute that gets a column of its own.", examples=["http.route"]
@@ -448,6 +337,17 @@ class Config(Section):
         description="The write-ahead log: what is in it is durable, and only then acked.",
     )
     tables: TablesConfig = Field(default_factory=TablesConfig, description="What the tables look like.")
+    lake: LakeConfig = Field(
+        default_factory=LakeConfig,
+        description="Where the Iceberg tables are, and the catalog that knows them.",
+    )
+    land: LandConfig = Field(
+        default_factory=LandConfig, description="How what was received gets into the tables."
+    )
+    spark: SparkConfig = Field(default_factory=SparkConfig, description="What the pipeline runs on.")
+    pipeline: PipelineConfig = Field(
+        default_factory=PipelineConfig, description="The process that lands and keeps the tables."
+    )
     demo: DemoConfig = Field(
         default_factory=DemoConfig, description="Traffic to look at when there is none yet."
     )
@@ -456,6 +356,40 @@ class Config(Section):
     def wal_dir(self) -> Path:
         """`wal.local.path`, or `wal` below `data_dir`."""
         return self.data_dir / "wal" if self.wal.local.path is None else self.wal.local.path
+
+    @property
+    def warehouse(self) -> str:
+        """`lake.warehouse`, or `warehouse` below `data_dir`; an absolute path or an s3:// address."""
+        if self.lake.warehouse is None:
+            return str((self.data_dir / "warehouse").absolute())
+        if self.lake.warehouse.startswith("s3://"):
+            return self.lake.warehouse.rstrip("/")
+        return str(Path(self.lake.warehouse).absolute())
+
+    @property
+    def catalog_file(self) -> Path:
+        """The SQLite catalog: `lake.catalog.sqlite.path`, or `catalog.db` below `data_dir`."""
+        path = self.lake.catalog.sqlite.path
+        return (self.data_dir / "catalog.db" if path is None else path).absolute()
+
+    @model_validator(mode="after")
+    def _check_spark(self) -> Self:
+        if self.spark.is_local:
+            return self
+        if self.wal.type == "local":
+            raise bad_value(
+                "is a cluster, whose workers cannot be relied on to see this machine's wal folder",
+                "use wal.type s3 or kafka, or spark.master local[*]",
+                "spark.master",
+            )
+        if not self.warehouse.startswith("s3://") and not self.lake.shared_warehouse:
+            raise bad_value(
+                "is a cluster, whose workers cannot be relied on to see this machine's warehouse folder",
+                "use lake.warehouse s3://BUCKET/PREFIX; if all machines mount the folder, say "
+                "lake.shared_warehouse: true",
+                "spark.master",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> Self:
