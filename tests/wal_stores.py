@@ -1,20 +1,54 @@
-"""Stores for tests: in memory, and as slow, failing or dishonest as a test wants."""
+"""Stores for tests: in memory, as slow, failing or dishonest as a test wants, or in a bucket. And a clock."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from frazil.config import S3WalConfig
 from frazil.wal import Entry
+from frazil.wal.s3 import S3Store
+from tests.components.s3 import S3Server
+
+
+class HandClock:
+    """Stands still until a test moves it."""
+
+    def __init__(self, seconds: float = 1000.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def s3_store(server: S3Server, bucket: str, **settings: Any) -> S3Store:
+    """The WAL's store in a bucket; `settings` as in wal.s3."""
+    config = S3WalConfig.model_validate(
+        {
+            "bucket": bucket,
+            "endpoint": server.endpoint,
+            "allow_http": True,
+            "access_key_id": server.access_key,
+            "secret_access_key": server.secret_key,
+            **settings,
+        }
+    )
+    return S3Store(config, write_timeout_seconds=8)
 
 
 class MemoryStore:
-    """Keeps objects in a dictionary. `before_create` may block or raise; `created` lists paths in order."""
+    """Keeps objects in a dictionary. What comes before a create or a delete may block or raise.
+
+    `created` has the paths in their order, `listed` those that a listing looked at.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.created: list[str] = []
         self.before_create: Callable[[str, bytes], None] = lambda path, data: None
+        self.before_delete: Callable[[str], None] = lambda path: None
+        self.listed: list[str] = []
         self._lock = threading.Lock()
 
     def create(self, path: str, data: bytes) -> None:
@@ -31,13 +65,25 @@ class MemoryStore:
         except KeyError:
             raise FileNotFoundError(path) from None
 
-    def list(self, prefix: str) -> Iterator[Entry]:
+    def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
         for path in sorted(self.objects):
-            if path.startswith(prefix):
+            if path.startswith(prefix) and path > (after or "") and path in self.objects:
+                self.listed.append(path)
                 yield Entry(path, len(self.objects[path]))
 
+    def children(self, prefix: str) -> Sequence[str]:
+        below = (path.removeprefix(prefix) for path in sorted(self.objects) if path.startswith(prefix))
+        return sorted({path.partition("/")[0] for path in below if "/" in path})
+
     def delete(self, path: str) -> None:
+        self.before_delete(path)
         self.objects.pop(path, None)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def remove_folder(self, path: str) -> None: ...
 
     def describe(self) -> str:
         return "memory"

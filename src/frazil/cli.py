@@ -100,6 +100,17 @@ def receive(context: typer.Context) -> None:
 
 
 @app.command()
+def pipeline(context: typer.Context) -> None:
+    """Land what was received in the Iceberg tables, on Spark."""
+    config = _load(context)
+    from frazil.log import configure_logging
+    from frazil.pipeline.run import run
+
+    configure_logging(config.log)
+    raise typer.Exit(run(config))
+
+
+@app.command()
 def demo(
     context: typer.Context,
     endpoint: Annotated[
@@ -155,11 +166,20 @@ def demo(
 def doctor(
     context: typer.Context,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    rebuild_catalog: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild-catalog", help="First fill an empty catalog with the tables found in the warehouse."
+        ),
+    ] = False,
 ) -> None:
     """Check this machine and the configuration, and say what to fix."""
     from frazil.doctor import run_checks
 
-    checks = run_checks(_load(context))
+    config = _load(context)
+    if rebuild_catalog:
+        _rebuild_catalog(config)
+    checks = run_checks(config)
     if json_output:
         _print_json([{"name": c.name, "status": c.status, "found": c.found, "fix": c.fix} for c in checks])
     else:
@@ -188,14 +208,11 @@ def config(
 def verify(
     context: typer.Context,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    set_aside: Annotated[
-        bool, typer.Option("--set-aside", help="Keep a copy of what cannot be read apart, with the reason.")
-    ] = False,
 ) -> None:
-    """Read the whole write-ahead log, and say what is missing or corrupt."""
-    from frazil.wal.verify import main as verify_main
+    """The ledger: what was made durable, what has landed, what waits; 1 if anything is missing or twice."""
+    from frazil.ledger import main as show_ledger
 
-    raise typer.Exit(verify_main(_load(context), json_output=json_output, set_aside=set_aside))
+    raise typer.Exit(show_ledger(_load(context), json_output=json_output))
 
 
 @app.command()
@@ -237,6 +254,15 @@ def _seconds(option: str, text: str) -> float:
         return float(parse_seconds(text))
     except ValueError as error:
         raise typer.BadParameter(f"{error}, such as 30s or 5m", param_hint=option) from None
+
+
+def _rebuild_catalog(config: Config) -> None:
+    from frazil.lake.recover import rebuild_catalog
+
+    tables = rebuild_catalog(config)
+    for table in tables:
+        typer.echo(f"registered {table}", err=True)
+    typer.echo(f"the catalog was rebuilt with {len(tables)} tables of {config.warehouse}", err=True)
 
 
 def _print_error(error: FrazilError) -> None:

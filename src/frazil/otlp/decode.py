@@ -28,11 +28,12 @@ class Decoded:
     """`table` holds the accepted rows in the decoder's schema, which is the spec's with repeated text as
     codes.
 
-    `seen` and `rejected` count the records of each request, and `reasons` says why records of a request were
-    rejected, for requests that have such.
+    `request_of_row` says which request a row came in. `seen` and `rejected` count the records of each
+    request, and `reasons` says why records of a request were rejected, for requests that have such.
     """
 
     table: pa.Table
+    request_of_row: npt.NDArray[np.int32]
     seen: npt.NDArray[np.int64]
     rejected: npt.NDArray[np.int64]
     reasons: dict[int, list[str]]
@@ -87,8 +88,8 @@ class Decoder:
             for reason, mask in rejects.by_reason.items():
                 for index in np.unique(request_of_row[mask]):
                     reasons.setdefault(int(index), []).append(reason)
-            table = table.filter(pa.array(~bad))
-        return Decoded(table, seen, rejected, reasons)
+            table, request_of_row = table.filter(pa.array(~bad)), request_of_row[~bad]
+        return Decoded(table, request_of_row, seen, rejected, reasons)
 
     def _plainest(self, body: bytes) -> bytes:
         """As it is if the stock parser, which stops at a lesser depth, refuses it: it may be a neighbour."""

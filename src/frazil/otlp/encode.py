@@ -16,7 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, Metric
 from frazil.otlp.decode import conform
 from frazil.otlp.json import any_value_from_json
 from frazil.otlp.wire import REQUESTS
-from frazil.tables.columns import TableSpec
+from frazil.tables import SIGNALS, TableSpec
 
 Row = dict[str, Any]
 
@@ -49,21 +49,22 @@ _METRIC_COLUMNS = (
 
 def encode(table: pa.Table, spec: TableSpec) -> Message:
     """An export request with these rows. Rows that share a resource or scope share its envelope."""
-    request = REQUESTS[spec.name]()
+    signal = next(name for name in SIGNALS if name == spec.name)
+    request = REQUESTS[signal]()
     resources: dict[str, Any] = {}
     scopes: dict[str, Any] = {}
     metrics: dict[str, Metric] = {}
     for row in conform(table, spec).to_pylist():
         resource_key = repr([row[name] for name in _RESOURCE_COLUMNS])
         if resource_key not in resources:
-            resources[resource_key] = _add_resource(request, spec.name, row)
+            resources[resource_key] = _add_resource(request, signal, row)
         scope_key = resource_key + repr([row[name] for name in _SCOPE_COLUMNS])
         if scope_key not in scopes:
-            scopes[scope_key] = _add_scope(resources[resource_key], spec.name, row)
+            scopes[scope_key] = _add_scope(resources[resource_key], signal, row)
         scope = scopes[scope_key]
-        if spec.name == "logs":
+        if signal == "logs":
             _log(scope.log_records.add(), row)
-        elif spec.name == "spans":
+        elif signal == "spans":
             _span(scope.spans.add(), row)
         else:
             metric_key = scope_key + repr([row[name] for name in _METRIC_COLUMNS])

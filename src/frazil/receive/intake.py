@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from frazil.config import Config
 from frazil.errors import Forbidden
@@ -21,6 +22,9 @@ from frazil.tables import Signal
 from frazil.wal.group import Receipt
 from frazil.wal.journal import Journal
 
+if TYPE_CHECKING:
+    from frazil.wal.kafka.journal import KafkaJournal
+
 THREAD_BYTES = 64 * 1024
 """Bodies over this are decompressed and translated beside the event loop, not in it."""
 
@@ -28,7 +32,7 @@ THREAD_BYTES = 64 * 1024
 @dataclass(frozen=True)
 class Intake:
     config: Config
-    journal: Journal
+    journal: Journal | KafkaJournal
     metrics: ReceiverMetrics
     admission: Admission
     keys: KeyRing
@@ -36,7 +40,7 @@ class Intake:
     _one_large_json: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    def of(cls, config: Config, journal: Journal, metrics: ReceiverMetrics) -> Intake:
+    def of(cls, config: Config, journal: Journal | KafkaJournal, metrics: ReceiverMetrics) -> Intake:
         return cls(
             config,
             journal,

@@ -8,7 +8,7 @@ import ctypes
 import gc
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
@@ -21,7 +21,11 @@ from frazil.receive.http import HttpApp, Receive, Scope, Send
 from frazil.receive.intake import Intake
 from frazil.receive.metrics import ReceiverMetrics
 from frazil.wal import open_store
+from frazil.wal.group import Observer
 from frazil.wal.journal import Journal
+
+if TYPE_CHECKING:
+    from frazil.wal.kafka.journal import KafkaJournal
 
 _LAST_WORDS_SECONDS = 1.0
 """For answers to reach their clients after the last request is durable."""
@@ -45,13 +49,21 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def _journal(config: Config, observer: Observer) -> Journal | KafkaJournal:
+    if config.wal.type == "kafka":
+        from frazil.wal.kafka.journal import KafkaJournal  # a receiver without Kafka need not load its client
+
+        return KafkaJournal(config, observer)
+    return Journal(config, open_store(config), observer)
+
+
 class Worker:
     """The ASGI application that granian runs; its lifespan is the receiver's."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         metrics = ReceiverMetrics()
-        self._journal = Journal(config, open_store(config), metrics)
+        self._journal = _journal(config, metrics)
         self._intake = Intake.of(config, self._journal, metrics)
         self._http = HttpApp(self._intake)
         self._grpc = GrpcServer(self._intake) if config.receive.grpc.enabled else None

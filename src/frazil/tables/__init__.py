@@ -12,11 +12,13 @@ from frazil.tables.columns import (
     markdown,
 )
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted, column_name
-from frazil.tables.specs import SIGNALS, table_spec
+from frazil.tables.specs import SEGMENT, SET_ASIDE, SIGNALS, landed_spec, table_spec
 
 __all__ = [
     "ATTRIBUTES",
     "DEFAULT_PROMOTED",
+    "SEGMENT",
+    "SET_ASIDE",
     "SIGNALS",
     "Column",
     "Promoted",
@@ -24,6 +26,7 @@ __all__ = [
     "TableSpec",
     "Tier",
     "column_name",
+    "landed_spec",
     "markdown",
     "table_spec",
 ]

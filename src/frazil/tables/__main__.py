@@ -1,5 +1,5 @@
 """`python -m frazil.tables` prints the reference page of all tables."""
 
-from frazil.tables import SIGNALS, markdown, table_spec
+from frazil.tables import SET_ASIDE, SIGNALS, landed_spec, markdown
 
-print(markdown(table_spec(signal) for signal in SIGNALS), end="")
+print(markdown([*(landed_spec(signal) for signal in SIGNALS), SET_ASIDE]), end="")

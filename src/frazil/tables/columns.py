@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -40,7 +40,7 @@ class Column:
 class TableSpec:
     """One table: its columns, and how its files are cut and ordered."""
 
-    name: Signal
+    name: str
     doc: str
     columns: tuple[Column, ...]
     sort_by: tuple[str, ...]
@@ -56,6 +56,10 @@ class TableSpec:
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         return pa.schema([column.field for column in self.columns])
+
+    def with_columns(self, *columns: Column) -> TableSpec:
+        """The same table with more columns, in their tiers."""
+        return replace(self, columns=in_tier_order([*self.columns, *columns]))
 
     def column(self, name: str) -> Column:
         for column in self.columns:
@@ -76,8 +80,7 @@ def markdown(specs: Iterable[TableSpec]) -> str:
     for spec in specs:
         lines += [f"## {spec.name}", "", spec.doc, ""]
         lines += [
-            f"Partitioned by {', '.join(f'`{part}`' for part in spec.partition_by)}; "
-            f"ordered by {', '.join(f'`{name}`' for name in spec.sort_by)}.",
+            " ".join([*_named("Partitioned by", spec.partition_by), *_named("Ordered by", spec.sort_by)]),
             "",
             "| column | type | source in OTLP | what it holds |",
             "|---|---|---|---|",
@@ -89,6 +92,10 @@ def markdown(specs: Iterable[TableSpec]) -> str:
             )
         lines.append("")
     return "\n".join(lines)
+
+
+def _named(what: str, names: Iterable[str]) -> list[str]:
+    return [f"{what} {', '.join(f'`{name}`' for name in names)}."] if names else []
 
 
 def type_name(type_: pa.DataType) -> str:
@@ -106,6 +113,7 @@ def type_name(type_: pa.DataType) -> str:
         pa.int64(): "BIGINT",
         pa.float64(): "DOUBLE",
         pa.bool_(): "BOOLEAN",
+        pa.binary(): "BINARY",
         TIMESTAMP: "TIMESTAMP",
     }
     return names[type_]

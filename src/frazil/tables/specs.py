@@ -234,3 +234,35 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
     return TableSpec(signal, doc, columns, sort_by, bloom_filters)
+
+
+SEGMENT = Column(
+    "_segment",
+    _STRING,
+    "the write-ahead log",
+    "Where the row was durable before it landed: stream/sequence of a segment, or topic/partition/offset",
+    "cold",
+    required=True,
+)
+
+
+def landed_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
+    """The table as it is in the lake: what the write-ahead log holds, and where in it."""
+    return table_spec(signal, extra).with_columns(SEGMENT)
+
+
+SET_ASIDE = TableSpec(
+    "set_aside",
+    "One row for each segment or message that could not be landed: what, why, and its bytes or where they are.",
+    (
+        Column("time", TIMESTAMP, "the pipeline's clock", "When it was set aside", "hot", required=True),
+        Column("table_name", _STRING, "the topic or folder", "The table that it was meant for", "hot", required=True),
+        Column("source", _STRING, "the write-ahead log", "stream/sequence, or topic/partition/offset, as in `_segment`", "hot", required=True),
+        Column("reason", _STRING, "the decoder", "Why it cannot be read", "hot", required=True),
+        Column("bytes", _LONG, "the write-ahead log", "Its size", required=True),
+        Column("location", _STRING, "the write-ahead log", "Where a copy of a segment is kept; NULL for a message"),
+        Column("payload", pa.binary(), "the message", "A message's bytes; NULL for a segment", "cold"),
+    ),
+    sort_by=("time",),
+    partition_by=(),
+)  # fmt: skip

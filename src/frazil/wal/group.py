@@ -8,6 +8,7 @@ or with the error that is its own.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import deque
@@ -23,9 +24,11 @@ from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.otlp.split import split
 from frazil.otlp.wire import STACK_BYTES, check
 from frazil.tables import Signal
+from frazil.wal.clock import Clock, boot_seconds
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.segment import SegmentWriter
 from frazil.wal.store import Store
+from frazil.wal.stream import Stream
 
 SLICE_BYTES = 2 * 2**20
 """Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held.
@@ -75,6 +78,8 @@ class LaneSettings:
     segment_bytes_max: int
     compression_level: int
     records_per_request_max: int
+    stream_use_seconds: float = math.inf
+    """See `Stream`. Without end only where no stream is written."""
 
 
 @dataclass
@@ -108,12 +113,13 @@ class Lane:
         observer: Observer,
         *,
         stream_ids: Callable[[], str] = new_stream,
+        clock: Clock = boot_seconds,
     ) -> None:
         self._store = store
         self._decoder = decoder
         self._settings = settings
         self._observer = observer
-        self._stream_ids = stream_ids
+        self._stream = Stream(decoder.signal, settings.stream_use_seconds, clock, stream_ids)
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._storing_bytes = 0
@@ -123,11 +129,6 @@ class Lane:
         self._closing = False
         self._thread = _thread(f"wal-{decoder.signal}")
         self.failure: FrazilError | None = None
-        self._open_stream()
-
-    def _open_stream(self) -> None:
-        self._next = SegmentName(self._decoder.signal, self._stream_ids(), 0)
-        self._stream_rows = 0
 
     @property
     def load_bytes(self) -> int:
@@ -165,7 +166,7 @@ class Lane:
         except BaseException as error:  # a defect, or a panic in Rust: clients retry, the lane lives on
             failure = StoreUnavailable(f"the segment could not be written: {error!r}")
             self._observer.segment_failed(failure)
-            self._open_stream()
+            self._stream.renew()
             outcomes = [failure] * len(group)
         for waiting, outcome in zip(group, outcomes, strict=True):
             if waiting.done.done():
@@ -238,7 +239,7 @@ class Lane:
         except StoreUnavailable as error:
             self.failure = error
             self._observer.segment_failed(error)
-            self._open_stream()  # whether the segment is there or not is unknown: its name is not used again
+            self._stream.renew()  # whether the segment is there or not is unknown: its name is not used again
             return [error for _ in group]
         refused = [self._malformed(waiting) for waiting in group]
         good = [waiting for waiting, error in zip(group, refused, strict=True) if error is None]
@@ -269,22 +270,23 @@ class Lane:
             return tallies  # nothing to keep: empty requests, or all records rejected
         times = [waiting.received_unix_nano for waiting in group]
         received = (min(times), max(times))
-        data = writer.finish(self._next, stream_rows=self._stream_rows, received=received)
+        name = self._stream.begin()
+        data = writer.finish(name, stream_rows=self._stream.rows, received=received)
         encoded = time.perf_counter()
         try:
-            self._store.create(self._next.path, data)
+            self._store.create(name.path, data)
         except FileExistsError:  # fenced: this writer was taken for dead, and its stream was closed
-            self._open_stream()
+            self._stream.renew()
             if attempt == _ATTEMPTS_MAX:
                 raise StoreUnavailable("the store says that every new name exists already") from None
             return self._write(group, attempt + 1)
-        written = SegmentWritten(
-            self._next, len(group), writer.rows, len(data), encoded - begin, time.perf_counter() - encoded
-        )
-        self._stream_rows += writer.rows
-        self._next = SegmentName(self._next.signal, self._next.stream, self._next.sequence + 1)
+        self._stream.end(writer.rows)
         self.failure = None
-        self._observer.segment_written(written)
+        self._observer.segment_written(
+            SegmentWritten(
+                name, len(group), writer.rows, len(data), encoded - begin, time.perf_counter() - encoded
+            )
+        )
         return tallies
 
     def _decoded(self, group: list[_Waiting], tallies: list[_Tally]) -> Iterator[Decoded]:

@@ -15,6 +15,7 @@ from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import GROUPS_MAX_ON_STACK
 from frazil.tables import SIGNALS, Promoted, Signal
+from frazil.wal.clock import Clock, boot_seconds
 from frazil.wal.group import Lane, LaneSettings, Observer, Receipt
 from frazil.wal.local import LocalStore
 from frazil.wal.names import new_stream
@@ -54,17 +55,19 @@ class Journal:
         observer: Observer,
         *,
         stream_ids: Callable[[], str] = new_stream,
+        clock: Clock = boot_seconds,
     ) -> None:
         settings = LaneSettings(
             config.wal.group_wait,
             config.wal.segment_bytes_max,
             config.wal.compression_level,
             config.receive.limits.records_per_request_max,
+            stream_use_seconds=config.land.stream_idle_seconds / 2,
         )
         self._store = store
         self._lanes: dict[Signal, list[Lane]] = {
             signal: [
-                Lane(store, decoder, settings, observer, stream_ids=stream_ids)
+                Lane(store, decoder, settings, observer, stream_ids=stream_ids, clock=clock)
                 for _ in range(config.wal.lanes)
             ]
             for signal, decoder in decoders(config).items()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from frazil.durable import DurableFolders, fsync_folder, write_synced
 from frazil.errors import StoreUnavailable
 from frazil.wal.store import Entry
 
 _INCOMING = ".incoming"
 _ABANDONED_SECONDS = 3600.0
+_LINK_ATTEMPTS_MAX = 3
 
 
 class LocalStore:
@@ -22,7 +25,7 @@ class LocalStore:
     def __init__(self, root: Path, free_bytes_min: int = 0) -> None:
         self.root = root
         self._free_bytes_min = free_bytes_min
-        self._durable_folders: set[Path] = set()
+        self._folders = DurableFolders()
 
     def describe(self) -> str:
         return str(self.root)
@@ -32,15 +35,15 @@ class LocalStore:
         temporary = self.root / _INCOMING / f"{secrets.token_hex(16)}.tmp"
         try:
             self._check_room(len(data))
-            self._make_durable_folder(temporary.parent)
-            self._make_durable_folder(target.parent)
-            self._write(temporary, data)
+            self._folders.make(temporary.parent)
+            self._folders.make(target.parent)
+            write_synced(temporary, data)
             taken = False
             try:
-                os.link(temporary, target)
+                self._link(temporary, target)
             except FileExistsError:
                 taken = target.read_bytes() != data
-            _fsync_folder(target.parent)
+            fsync_folder(target.parent)
         except OSError as error:  # also where a file stands in a folder's place: that is no rival's segment
             raise StoreUnavailable(f"{self.root} cannot take data: {error.strerror or error}") from error
         finally:
@@ -48,6 +51,14 @@ class LocalStore:
                 temporary.unlink()
         if taken:
             raise FileExistsError(path)
+
+    def _link(self, temporary: Path, target: Path) -> None:
+        """Clean-up may remove the folder of a stream at any moment: it is made again then."""
+        for _ in range(_LINK_ATTEMPTS_MAX - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return os.link(temporary, target)
+            self._folders.make(target.parent)
+        return os.link(temporary, target)
 
     def _check_room(self, size: int) -> None:
         if not self._free_bytes_min:
@@ -64,34 +75,6 @@ class LocalStore:
                 retry_after_seconds=5,
             )
 
-    def _write(self, path: Path, data: bytes) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _make_durable_folder(self, folder: Path) -> None:
-        """Makes `folder` and its ancestors; each new name is made durable in its parent."""
-        if folder in self._durable_folders and folder.is_dir():
-            return
-        if folder != self.root:
-            self._make_durable_folder(folder.parent)
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-            _fsync_folder(folder.parent)  # also when it existed: whoever made it may not have got this far
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            for place in folder.resolve().parents:
-                with contextlib.suppress(PermissionError):  # then none of us has made anything in there
-                    _fsync_folder(place)
-                if place.is_mount():
-                    break
-        self._durable_folders.add(folder)
-
     def read(self, path: str) -> bytes:
         try:
             return (self.root / path).read_bytes()
@@ -100,28 +83,73 @@ class LocalStore:
         except OSError as error:
             raise StoreUnavailable(f"{self.root / path} cannot be read: {error.strerror or error}") from error
 
-    def list(self, prefix: str) -> Iterator[Entry]:
-        top = self.root / prefix
-        for folder, folders, files in os.walk(top, onerror=self._unreadable):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(files):
-                place = Path(folder, name)
-                with contextlib.suppress(FileNotFoundError):
-                    yield Entry(place.relative_to(self.root).as_posix(), place.stat().st_size)
+    def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
+        after = after or ""
+        for child in self._scan(prefix):
+            path = f"{prefix}{child.name}"
+            if child.is_dir(follow_symlinks=False):
+                below = f"{path}/"
+                if below > after or after.startswith(below):
+                    yield from self.list(below, after)
+            elif path > after:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    yield Entry(path, child.stat().st_size)
 
-    def _unreadable(self, error: OSError) -> None:
-        """What was deleted meanwhile is not there; a folder that cannot be read must not look empty."""
-        if not isinstance(error, FileNotFoundError):
-            raise StoreUnavailable(f"{error.filename} cannot be listed: {error.strerror or error}") from error
+    def children(self, prefix: str) -> Sequence[str]:
+        return sorted(child.name for child in self._scan(prefix) if child.is_dir(follow_symlinks=False))
+
+    def _scan(self, prefix: str) -> Sequence[os.DirEntry[str]]:
+        """A folder's content in the order of paths, in which a folder's name ends with a slash.
+
+        What was deleted meanwhile is not there; a folder that cannot be read must not look empty.
+        """
+        try:
+            with os.scandir(self.root / prefix) as found:
+                children = [child for child in found if not child.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self.root / prefix} cannot be listed: {error.strerror or error}"
+            ) from error
+        return sorted(children, key=lambda child: child.name + "/" * child.is_dir(follow_symlinks=False))
 
     def delete(self, path: str) -> None:
-        target = self.root / path
+        self.delete_all([path])
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """One fsync for each folder, and not for each file."""
+        targets = [self.root / path for path in paths]
         try:
-            target.unlink(missing_ok=True)
-            if target.parent.is_dir():
-                _fsync_folder(target.parent)
+            for target in targets:
+                target.unlink(missing_ok=True)
+            for folder in {target.parent for target in targets}:
+                with contextlib.suppress(FileNotFoundError):
+                    fsync_folder(folder)
         except OSError as error:
-            raise StoreUnavailable(f"{target} cannot be deleted: {error.strerror or error}") from error
+            raise StoreUnavailable(
+                f"{error.filename or self.root} cannot be deleted: {error.strerror or error}"
+            ) from error
+
+    def remove_folder(self, path: str) -> None:
+        """A writer that is about to create something in it makes it again."""
+        folder = self.root / path
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._remove_empty(folder)
+                fsync_folder(folder.parent)  # also when it was gone: see DurableFolders
+        except OSError as error:
+            raise StoreUnavailable(f"{folder} cannot be removed: {error.strerror or error}") from error
+
+    def _remove_empty(self, folder: Path) -> None:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            fsync_folder(folder)
 
     def remove_abandoned(self, now_seconds: float | None = None) -> int:
         """Deletes temporary files that a killed writer left behind; the young ones may be in use."""
@@ -133,11 +161,3 @@ class LocalStore:
                     place.unlink()
                     removed += 1
         return removed
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from frazil.tables import SIGNALS, Signal
 
-_PATH = re.compile(r"(logs|spans|metrics)/([0-9]{8}T[0-9]{9}-[0-9a-f]{16})/([0-9]{20})\.parquet")
+_STREAM = r"[0-9]{8}T[0-9]{9}-[0-9a-f]{16}"
+_PATH = re.compile(rf"(logs|spans|metrics)/({_STREAM})/([0-9]{{20}})\.parquet")
 
 
 def new_stream(now_seconds: float | None = None) -> str:
@@ -21,6 +22,11 @@ def new_stream(now_seconds: float | None = None) -> str:
     now = time.time() if now_seconds is None else now_seconds
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
     return f"{stamp}{int(now * 1000) % 1000:03d}-{secrets.token_hex(8)}"
+
+
+def is_stream(name: str) -> bool:
+    """Whether it is a stream's id; people and tools leave other things lying about."""
+    return re.fullmatch(_STREAM, name) is not None
 
 
 @dataclass(frozen=True, order=True)
@@ -32,6 +38,10 @@ class SegmentName:
     @property
     def path(self) -> str:
         return f"{self.signal}/{self.stream}/{self.sequence:020d}.parquet"
+
+    @property
+    def next(self) -> SegmentName:
+        return SegmentName(self.signal, self.stream, self.sequence + 1)
 
     @classmethod
     def parse(cls, path: str) -> SegmentName | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.tables import Signal, TableSpec
-from frazil.wal.names import SegmentName
+from frazil.wal.names import SegmentName, is_stream
+from frazil.wal.position import Position, StreamPosition
 from frazil.wal.segment import Facts, read_facts, read_rows
 from frazil.wal.store import Store
 
+NOTHING_LANDED = Position()
 _SET_ASIDE = "set-aside"
 
 
@@ -45,20 +47,53 @@ class WalReader:
             if name is not None:
                 yield Segment(name, entry.size)
 
-    def pending(self, signal: Signal, position: Mapping[str, int] | None = None) -> Iterator[Segment]:
+    def streams(self, signal: Signal) -> list[str]:
+        """Those that have a segment, or had one a moment ago; oldest first."""
+        return [name for name in self._store.children(f"{signal}/") if is_stream(name)]
+
+    def stream(self, signal: Signal, stream: str, first: int = 0) -> Iterator[Segment]:
+        """The segments of one stream from a sequence on, in order. What lies before it is not listed."""
+        after = SegmentName(signal, stream, first - 1).path if first > 0 else None
+        for entry in self._store.list(f"{signal}/{stream}/", after):
+            name = SegmentName.parse(entry.path)
+            if name is not None:
+                yield Segment(name, entry.size)
+
+    def pending(self, signal: Signal, position: Position = NOTHING_LANDED) -> Iterator[Segment]:
         """The contiguous segments of each stream from its position on.
 
         A sequence that is not there yet ends its stream: what lies behind it waits. A stream that the
-        position does not name begins at 0.
+        position does not name begins at 0; one that is closed has nothing more to give.
         """
-        position = position or {}
-        due: dict[str, int] = {}
-        for segment in self.segments(signal):
-            stream = segment.name.stream
-            wanted = due.get(stream, position.get(stream, 0))
-            if segment.name.sequence == wanted:
-                due[stream] = wanted + 1
+        for stream in self.streams(signal):
+            at = position.streams.get(stream, StreamPosition())
+            if at.closed:
+                continue
+            for wanted, segment in enumerate(self.stream(signal, stream, at.sequence), at.sequence):
+                if segment.name.sequence != wanted:
+                    break
                 yield segment
+
+    def strays(self, signal: Signal, position: Position) -> Iterator[Segment]:
+        """Segments that will never land, for the ledger.
+
+        They are behind a stream's end, or in a stream that the position does not name and that lacks its
+        beginning. Nobody was told that they are durable (a writer that woke up too late writes such a one),
+        or something is wrong. The position must be one that was read after the last landing's commit.
+        """
+        for stream in self.streams(signal):
+            at = position.streams.get(stream)
+            if at is not None and at.closed:
+                yield from self.stream(signal, stream, at.sequence)
+            elif at is None and not self._begins(signal, stream):
+                yield from self.stream(signal, stream)
+
+    def _begins(self, signal: Signal, stream: str) -> bool:
+        """Asked twice: in a first look that is overtaken by a writer, 1 may be there and 0 not yet."""
+        return any(
+            next((segment.name.sequence == 0 for segment in self.stream(signal, stream)), True)
+            for _ in range(2)
+        )
 
     def facts(self, name: SegmentName) -> Facts:
         """Checks every byte. FileNotFoundError means that it was cleaned up, not that it is corrupt."""

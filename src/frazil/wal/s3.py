@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from frazil.wal.store import Entry
 
 _BACKOFF_SECONDS = 0.1
 _BACKOFF_SECONDS_MAX = 2.0
+_DELETES_AT_ONCE_MAX = 16
 
 
 class S3Store:
@@ -92,13 +94,20 @@ class S3Store:
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None
 
-    def list(self, prefix: str) -> Iterator[Entry]:
+    def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
         try:
-            for batch in obstore.list(self._bucket, prefix or None):
+            for batch in obstore.list(self._bucket, prefix or None, offset=after):
                 for item in batch:
                     yield Entry(str(item["path"]), int(item["size"]))
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None
+
+    def children(self, prefix: str) -> Sequence[str]:
+        try:
+            found = obstore.list_with_delimiter(self._bucket, prefix or None)["common_prefixes"]
+        except (BaseError, OSError) as error:
+            raise self._unavailable(error) from None
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def delete(self, path: str) -> None:
         try:
@@ -107,6 +116,18 @@ class S3Store:
             return
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """One by one, several at a time: not every store has a request that deletes many."""
+        pool = ThreadPoolExecutor(_DELETES_AT_ONCE_MAX, thread_name_prefix="wal-delete")
+        try:
+            for _ in pool.map(self.delete, paths):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)  # where one fails, the others would, each after its time
+
+    def remove_folder(self, path: str) -> None:
+        """A bucket has no folders."""
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"{self._where} does not answer as it should: {_first_line(error)}")

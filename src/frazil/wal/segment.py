@@ -15,29 +15,15 @@ import pyarrow.parquet as pq
 import xxhash
 
 from frazil.errors import SegmentCorrupt, SegmentUnknown
-from frazil.tables.columns import Column, TableSpec
+from frazil.tables import Column, TableSpec, table_spec
+from frazil.tables.encoding import leaves, with_dictionary
 from frazil.wal.names import SegmentName
 
 FORMAT = "1"
+_TOMBSTONE_KEY = "frazil.tombstone"
 _CHECKSUM_KEY = b"frazil.checksum"
 _CHECKSUM_MARK = b"xxh3:"
 _CHECKSUM_ZERO = b"0" * 16
-# Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are
-# repeated.
-_FEW_VALUES = frozenset(
-    {
-        "severity_number",
-        "severity_text",
-        "event_name",
-        "name",
-        "kind",
-        "status_code",
-        "attribute_types",
-        "http_request_method",
-        "http_route",
-        "http_response_status_code",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -50,6 +36,8 @@ class Facts:
     received_min_unix_nano: int
     received_max_unix_nano: int
     nonce: str
+    tombstone: bool = False
+    """The stream ends here. A tombstone has no rows and no receive times."""
 
 
 class SegmentWriter:
@@ -73,7 +61,7 @@ class SegmentWriter:
                 compression_level={
                     path: self._level for path, codec in compression.items() if codec == "zstd"
                 },
-                use_dictionary=_with_dictionary(table.schema),
+                use_dictionary=with_dictionary(table.schema),
                 write_statistics=["time"],
                 store_schema=False,  # rows are read in the table's plain types, not as codes
             )
@@ -84,34 +72,44 @@ class SegmentWriter:
         """The file. `stream_rows` counts the rows of the stream's earlier segments."""
         if self._writer is None:
             raise ValueError("a segment without rows is not written")
-        self._writer.add_key_value_metadata(
-            {
-                "frazil.format": FORMAT,
-                "frazil.signal": name.signal,
-                "frazil.stream": name.stream,
-                "frazil.sequence": str(name.sequence),
-                "frazil.rows": str(self.rows),
-                "frazil.stream_rows": str(stream_rows + self.rows),
-                "frazil.received_min_unix_nano": str(received[0]),
-                "frazil.received_max_unix_nano": str(received[1]),
-                "frazil.nonce": secrets.token_hex(16),
-                _CHECKSUM_KEY.decode(): (_CHECKSUM_MARK + _CHECKSUM_ZERO).decode(),
-            }
-        )
-        self._writer.close()
-        data = bytearray(self._sink.getvalue())
-        at = _checksum_at(data)
-        data[at : at + 16] = xxhash.xxh3_64_hexdigest(data).encode()
-        return bytes(data)
+        facts = Facts(name, self.rows, stream_rows + self.rows, *received, secrets.token_hex(16))
+        return _sealed(self._writer, self._sink, facts)
 
 
-def _with_dictionary(schema: pa.Schema) -> list[str]:
-    """The Parquet leaf columns worth a dictionary: map keys, what is coded, and what has few values."""
-    return [
-        path
-        for path, type_ in _leaves(schema)
-        if path.endswith(".key") or pa.types.is_dictionary(type_) or path.rpartition(".")[2] in _FEW_VALUES
-    ]
+def tombstone(name: SegmentName, stream_rows: int, spec: TableSpec | None = None) -> bytes:
+    """A file without rows that says that the stream ends here, after `stream_rows` rows.
+
+    It has the table's columns, so that queries over all files of a folder can take it like any other;
+    `spec` is the table where it has columns that only the configuration knows.
+    """
+    sink = pa.BufferOutputStream()
+    writer = pq.ParquetWriter(sink, (spec or table_spec(name.signal)).arrow_schema, store_schema=False)
+    return _sealed(writer, sink, Facts(name, 0, stream_rows, 0, 0, secrets.token_hex(16), tombstone=True))
+
+
+def _sealed(writer: pq.ParquetWriter, sink: pa.BufferOutputStream, facts: Facts) -> bytes:
+    """Ends the file with its facts and its checksum."""
+    name = facts.name
+    writer.add_key_value_metadata(
+        {
+            "frazil.format": FORMAT,
+            "frazil.signal": name.signal,
+            "frazil.stream": name.stream,
+            "frazil.sequence": str(name.sequence),
+            "frazil.rows": str(facts.rows),
+            "frazil.stream_rows": str(facts.stream_rows),
+            "frazil.received_min_unix_nano": str(facts.received_min_unix_nano),
+            "frazil.received_max_unix_nano": str(facts.received_max_unix_nano),
+            "frazil.nonce": facts.nonce,
+            **({_TOMBSTONE_KEY: "1"} if facts.tombstone else {}),
+            _CHECKSUM_KEY.decode(): (_CHECKSUM_MARK + _CHECKSUM_ZERO).decode(),
+        }
+    )
+    writer.close()
+    data = bytearray(sink.getvalue())
+    at = _checksum_at(data)
+    data[at : at + 16] = xxhash.xxh3_64_hexdigest(data).encode()
+    return bytes(data)
 
 
 def _compression(table: pa.Table) -> dict[str, str]:
@@ -123,25 +121,7 @@ def _compression(table: pa.Table) -> dict[str, str]:
         for name, column in zip(table.column_names, table.columns, strict=True)
         if pa.types.is_dictionary(column.type) or column.null_count == len(column)
     }
-    return {path: "none" if path.partition(".")[0] in tiny else "zstd" for path, _ in _leaves(table.schema)}
-
-
-def _leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """Paths of the Parquet leaf columns, as the writer's options name them."""
-
-    def below(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
-        if pa.types.is_map(type_):
-            return [
-                *below(f"{path}.key_value.key", type_.key_type),
-                *below(f"{path}.key_value.value", type_.item_type),
-            ]
-        if pa.types.is_list(type_):
-            return below(f"{path}.list.element", type_.value_type)
-        if pa.types.is_struct(type_):
-            return [leaf for field in type_ for leaf in below(f"{path}.{field.name}", field.type)]
-        return [(path, type_)]
-
-    return [leaf for field in schema for leaf in below(field.name, field.type)]
+    return {path: "none" if path.partition(".")[0] in tiny else "zstd" for path, _ in leaves(table.schema)}
 
 
 def _checksum_at(data: bytes | bytearray) -> int:
@@ -186,6 +166,7 @@ def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
         int(facts["frazil.received_min_unix_nano"]),
         int(facts["frazil.received_max_unix_nano"]),
         facts["frazil.nonce"],
+        tombstone=facts.get(_TOMBSTONE_KEY) == "1",
     )
 
 

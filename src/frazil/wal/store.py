@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,12 +30,29 @@ class Store(Protocol):
 
     def read(self, path: str) -> bytes: ...
 
-    def list(self, prefix: str) -> Iterator[Entry]:
-        """What lies below `prefix`, in the order of paths."""
+    def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
+        """What lies below a folder, in the order of paths; only what comes after the path `after`.
+
+        `prefix` is empty or ends with a slash. What is passed over costs nothing: a long stream can be listed
+        from its end.
+        """
+        ...
+
+    def children(self, prefix: str) -> Sequence[str]:
+        """The names of the folders directly below a folder, in order. `prefix` as in `list`."""
         ...
 
     def delete(self, path: str) -> None:
         """Durable when it returns; no error if it is gone already."""
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """The same for many, faster and in no order. Where it raises, some may be gone."""
+
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder if it is empty, where the store has such a thing.
+
+        Afterwards all deletions in it are durable, also those of somebody who died over them.
+        """
 
     def describe(self) -> str:
         """Where it is, for people."""

@@ -14,6 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoder
+from frazil.wal.clock import Clock, boot_seconds
 from frazil.wal.group import Lane, LaneSettings, Receipt, SegmentWritten
 from frazil.wal.reader import WalReader
 from tests.otlp_wire import delimited, log_with_body, nested_value, number, within
@@ -73,13 +74,14 @@ class Seen:
 class Bench:
     """A lane with all that it was given."""
 
-    def __init__(self, store: MemoryStore, **settings: Any) -> None:
+    def __init__(self, store: MemoryStore, clock: Clock = boot_seconds, **settings: Any) -> None:
         numbers = itertools.count()
         defaults = {
             "group_wait_seconds": 0.0,
             "segment_bytes_max": 8 << 20,
             "compression_level": 1,
             "records_per_request_max": 1000,
+            "stream_use_seconds": 1800.0,
         }
         self.store, self.seen = store, Seen()
         self.lane = Lane(
@@ -88,6 +90,7 @@ class Bench:
             LaneSettings(**(defaults | settings)),
             self.seen,
             stream_ids=lambda: f"20261115T08182312{next(numbers)}-9f86d081884c7d65",
+            clock=clock,
         )
 
     def send(self, body: bytes, tenant: str = "t", received: int = 7) -> asyncio.Task[Receipt]:
@@ -107,8 +110,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(store: MemoryStore | None = None, **settings: Any) -> AsyncIterator[Bench]:
-    made = Bench(store or MemoryStore(), **settings)
+async def bench(
+    store: MemoryStore | None = None, clock: Clock = boot_seconds, **settings: Any
+) -> AsyncIterator[Bench]:
+    made = Bench(store or MemoryStore(), clock, **settings)
     running = asyncio.create_task(made.lane.run())
     try:
         yield made

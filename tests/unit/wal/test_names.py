@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from frazil.tables import SIGNALS
 from frazil.wal import SegmentName, new_stream
+from frazil.wal.names import is_stream
 
 STREAM = "20261115T081823123-9f86d081884c7d65"
 names = st.builds(
@@ -61,3 +62,14 @@ def test_a_stream_reads_as_its_time() -> None:
 )
 def test_anything_else_is_not_a_segment(path: str) -> None:
     assert SegmentName.parse(path) is None
+
+
+def test_the_next_name_is_the_next_sequence_of_the_same_stream() -> None:
+    assert SegmentName("spans", STREAM, 9).next == SegmentName("spans", STREAM, 10)
+
+
+def test_a_stream_is_told_from_other_folders() -> None:
+    assert is_stream(STREAM)
+    assert is_stream(new_stream())
+    for other in ("", "backup", STREAM + "x", STREAM.upper(), f"{STREAM}\n", f"./{STREAM}"):
+        assert not is_stream(other)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.errors import SegmentCorrupt
 from frazil.wal import SegmentName
-from frazil.wal.reader import WalReader
+from frazil.wal.position import Position, StreamPosition
+from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
 from tests.unit.wal.test_segment import DECODER, segment, table
 from tests.wal_stores import MemoryStore
 
@@ -26,9 +29,16 @@ def holding(*names: SegmentName) -> WalReader:
     return WalReader(store)
 
 
-def found(reader: WalReader, position: dict[str, int] | None = None) -> list[tuple[int, int]]:
-    segments = [item.name for item in reader.pending("logs", position)]
-    return [(STREAMS.index(item.stream), item.sequence) for item in segments]
+def at(position: dict[str, int], *, closed: bool = False) -> Position:
+    return Position({stream: StreamPosition(place, closed=closed) for stream, place in position.items()})
+
+
+def places_of(segments: Iterable[Segment]) -> list[tuple[int, int]]:
+    return [(STREAMS.index(item.name.stream), item.name.sequence) for item in segments]
+
+
+def found(reader: WalReader, position: Position = NOTHING_LANDED) -> list[tuple[int, int]]:
+    return places_of(reader.pending("logs", position))
 
 
 places = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=20)
@@ -47,7 +57,47 @@ def test_only_the_contiguous_part_from_the_position_on_is_pending(
         while (stream, sequence) in there:
             expected.append((stream, sequence))
             sequence += 1
-    assert found(WalReader(store), position) == expected
+    assert found(WalReader(store), at(position)) == expected
+
+
+def test_a_stream_is_listed_from_its_position_on_and_a_closed_one_not_at_all() -> None:
+    store = MemoryStore()
+    store.objects = {name(stream, sequence).path: b"x" for stream in range(3) for sequence in range(100)}
+    position = Position(
+        {STREAMS[0]: StreamPosition(98), STREAMS[1]: StreamPosition(50, closed=True)}
+    ).with_streams({STREAMS[2]: StreamPosition(100)})
+    assert found(WalReader(store), position) == [(0, 98), (0, 99)]
+    assert store.listed == [name(0, 98).path, name(0, 99).path]
+
+
+def test_a_gap_ends_the_listing_too() -> None:
+    store = MemoryStore()
+    store.objects = {name(0, sequence).path: b"x" for sequence in (0, 5, 6, 7, 8)}
+    assert found(WalReader(store)) == [(0, 0)]
+    assert store.listed == [name(0, 0).path, name(0, 5).path]
+
+
+def test_what_will_never_land_is_named() -> None:
+    reader = holding(
+        name(0, 4), name(0, 5), *(name(1, sequence) for sequence in (0, 1, 3)), name(2, 6), name(2, 7)
+    )
+    without_beginning = [(0, 4), (0, 5)]
+    assert places_of(reader.strays("logs", at({STREAMS[2]: 7}))) == without_beginning
+    closed = at({STREAMS[2]: 7}, closed=True)
+    assert places_of(reader.strays("logs", closed)) == [*without_beginning, (2, 7)]
+    assert list(reader.strays("spans", closed)) == []
+    assert places_of(reader.strays("logs", at({STREAMS[0]: 3, STREAMS[2]: 6}))) == []  # a gap is waited for
+
+
+def test_a_stream_that_begins_while_one_looks_is_no_stray() -> None:
+    """A listing that is under way sees 1, and not 0, which was created behind its back."""
+    reader = holding(name(0, 0), name(0, 1))
+    store = reader._store
+    whole = store.list
+    looks = iter([name(0, 0).path])
+    store.list = lambda prefix, after=None: whole(prefix, next(looks, after))  # type: ignore[method-assign]
+    assert list(reader.strays("logs", NOTHING_LANDED)) == []
+    assert next(looks, None) is None
 
 
 def test_a_gap_ends_a_stream_and_no_other() -> None:
@@ -59,7 +109,8 @@ def test_a_gap_ends_a_stream_and_no_other() -> None:
 def test_foreign_files_and_other_signals_are_passed_over() -> None:
     reader = holding(name(0, 0))
     store = reader._store
-    store.objects["logs/readme.txt"] = b"hello"  # type: ignore[attr-defined]
+    for foreign in ("logs/readme.txt", "logs/backup/00000000000000000000.parquet", f"{name(0, 0).path}.bak"):
+        store.objects[foreign] = b"hello"  # type: ignore[attr-defined]
     store.objects[SegmentName("spans", STREAMS[0], 0).path] = b"x"  # type: ignore[attr-defined]
     assert found(reader) == [(0, 0)]
 

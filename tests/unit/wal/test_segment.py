@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +15,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.otlp.decode import Decoder, conform
-from frazil.tables import Promoted, table_spec
+from frazil.tables import SIGNALS, Promoted, Signal, table_spec
 from frazil.wal import SegmentName
-from frazil.wal.segment import SegmentWriter, read_facts, read_rows
+from frazil.wal.segment import SegmentWriter, read_facts, read_rows, tombstone
 
 STREAM = "20261115T081823123-9f86d081884c7d65"
 NAME = SegmentName("logs", STREAM, 3)
@@ -176,3 +178,37 @@ def test_slices_with_different_dictionaries_share_a_segment() -> None:
     many = [table(2, text) for text in ("a", "b", "c")]
     _, rows = read_rows(NAME, segment(*many), DECODER.spec)
     assert rows.column("body").to_pylist() == ["a 0", "a 1", "b 0", "b 1", "c 0", "c 1"]
+
+
+def test_a_tombstone_says_that_its_stream_ends() -> None:
+    data = tombstone(NAME, 55)
+    facts = read_facts(NAME, data)
+    assert facts.tombstone
+    assert (facts.name, facts.rows, facts.stream_rows) == (NAME, 0, 55)
+    assert not read_facts(NAME, DATA).tombstone
+    assert tombstone(NAME, 55) != data  # each has a nonce
+    assert read_rows(NAME, data, DECODER.spec)[1] == DECODER.spec.arrow_schema.empty_table()
+
+
+def test_a_damaged_tombstone_is_noticed() -> None:
+    data = tombstone(NAME, 55)
+    for position in range(len(data)):
+        with pytest.raises(SegmentCorrupt):
+            read_facts(NAME, data[:position] + bytes([data[position] ^ 16]) + data[position + 1 :])
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_a_tombstone_has_the_columns_that_segments_have(signal: Signal) -> None:
+    decoder = Decoder(signal, [Promoted("n", type="int", name="n_promoted")])
+    name = SegmentName(signal, STREAM, 1)
+    schema = pq.read_schema(pa.BufferReader(tombstone(name, 1, decoder.spec)))
+    assert schema.names == [column.name for column in decoder.spec.columns]
+    assert schema.types == decoder.spec.arrow_schema.types
+
+
+@pytest.mark.parametrize("first", ["0.parquet", "2.parquet"])
+def test_a_query_over_a_folder_takes_a_tombstone_like_any_other_file(first: str, tmp_path: Path) -> None:
+    (tmp_path / "1.parquet").write_bytes(DATA)
+    (tmp_path / first).write_bytes(tombstone(NAME.next, 55))
+    query = f"SELECT count(*), count(DISTINCT attributes['n']) FROM '{tmp_path}/*.parquet' WHERE body <> ''"
+    assert duckdb.sql(query).fetchall() == [(15, 10)]

@@ -1,0 +1,273 @@
+"""The catalog that knows the tables: opened for PyIceberg and described for Spark, from one configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pydantic
+import requests
+import sqlalchemy
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import BadRequestError, NamespaceAlreadyExistsError, RESTError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
+
+from frazil.config import Config
+from frazil.durable import DurableFolders
+from frazil.errors import CatalogUnavailable, ConfigError
+from frazil.lake.files import IO_IMPLEMENTATION, file_properties, secret_text
+
+CONNECT_SECONDS_MAX = 5
+ANSWER_SECONDS_MAX = 30
+_CATALOG_TABLES = 2
+# Whoever asks again may get another answer: the network, the server, its rights.
+_PASSING = (
+    DatabaseError,
+    InterfaceError,
+    sqlalchemy.exc.TimeoutError,
+    requests.RequestException,
+    RESTError,  # a lost answer to a commit (CommitStateUnknownException) is one too
+)
+# These say something about what was asked, and their callers know what.
+_TELLING = (IntegrityError, ProgrammingError, DataError, NotSupportedError, BadRequestError)
+
+
+@contextlib.contextmanager
+def catalog_errors() -> Iterator[None]:
+    """Turns what may pass into CatalogUnavailable; a lost race or a missing table stays what it is."""
+    try:
+        yield
+    except _TELLING:
+        raise
+    except _PASSING as error:
+        cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
+        lines = str(cause).strip().splitlines() or [type(cause).__name__]
+        raise CatalogUnavailable(f"the catalog does not answer as it should: {lines[0][:600]}") from error
+
+
+def open_catalog(config: Config) -> Catalog:
+    """The configured catalog, for any number of threads and processes. To be closed."""
+    catalog = config.lake.catalog
+    with catalog_errors():
+        if catalog.type == "rest":
+            return _open_rest(config)
+        uri = _sqlite_uri(config) if catalog.type == "sqlite" else _postgres_uri(config)
+        return _SqlCatalog(
+            catalog.name,
+            **_common_properties(config),
+            uri=uri,
+            warehouse=config.warehouse,
+            pool_pre_ping="true",
+            schema_version="v1",  # as Spark's JdbcCatalog
+        )
+
+
+def ensure_namespace(catalog: Catalog, namespace: str) -> None:
+    """Makes the namespace and those it is in, if they are not there."""
+    parts = namespace.split(".")
+    with catalog_errors():
+        for depth in range(1, len(parts) + 1):
+            name = tuple(parts[:depth])
+            if not catalog.namespace_exists(name):
+                # Another process may be as quick; SQL catalogs say so in the database's own words.
+                with contextlib.suppress(NamespaceAlreadyExistsError, IntegrityError):
+                    catalog.create_namespace(name)
+
+
+class _SqlCatalog(SqlCatalog):
+    def _init_catalog(self) -> None:
+        sqlalchemy.event.listen(self.engine, "connect", self._prepare)
+        super()._init_catalog()
+
+    def _prepare(self, connection: Any, _: object) -> None:
+        with contextlib.closing(connection.cursor()) as cursor:
+            if self.engine.dialect.name == "sqlite":
+                # EXTRA is FULL and syncs the folder too: without it a power loss may undo the last commit.
+                cursor.execute("PRAGMA synchronous=EXTRA")
+            else:
+                cursor.execute(f"SET statement_timeout = '{ANSWER_SECONDS_MAX}s'")
+        connection.commit()
+
+    def create_tables(self) -> None:
+        """Of several processes that find none, each may lose each table to another once."""
+        for _ in range(_CATALOG_TABLES):
+            with contextlib.suppress(OperationalError, ProgrammingError, IntegrityError):
+                return super().create_tables()
+        return super().create_tables()
+
+
+class _BoundedRestCatalog(RestCatalog):
+    def _config_headers(self, session: requests.Session) -> None:
+        """PyIceberg waits for answers without end. This is what it calls first on each new session, before
+        OAuth2 and SigV4 use it.
+        """
+        super()._config_headers(session)
+        session.request = functools.partial(  # type: ignore[method-assign]
+            session.request, timeout=(CONNECT_SECONDS_MAX, ANSWER_SECONDS_MAX)
+        )
+
+
+def _open_rest(config: Config) -> Catalog:
+    properties: dict[str, Any] = {**_common_properties(config), **_rest_properties(config)}
+    if "token" not in properties and "credential" not in properties:
+        properties["auth"] = {"type": "noop"}  # else PyIceberg sends the token `None`
+    s3 = config.lake.s3
+    if "rest.sigv4-enabled" in properties:
+        properties["rest.sigv4.max-retries"] = "2"
+        if s3.access_key_id is not None:
+            properties["client.access-key-id"] = s3.access_key_id
+            properties["client.secret-access-key"] = secret_text(s3.secret_access_key)
+    try:
+        return _BoundedRestCatalog(config.lake.catalog.name, **properties)
+    except pydantic.ValidationError:
+        raise CatalogUnavailable(
+            f"{properties['uri']} gives no answer of an Iceberg REST catalog; check lake.catalog.rest.uri"
+        ) from None
+
+
+def _common_properties(config: Config) -> dict[str, str]:
+    return {"py-io-impl": IO_IMPLEMENTATION, **file_properties(config)}
+
+
+def _rest_properties(config: Config) -> dict[str, str]:
+    """What PyIceberg and Spark call by the same names."""
+    rest = config.lake.catalog.rest
+    assert rest is not None  # the configuration has checked that  # noqa: S101
+    given = {
+        "uri": rest.uri,
+        "warehouse": rest.warehouse,
+        "token": secret_text(rest.token),
+        "credential": secret_text(rest.credential),
+        "scope": rest.scope,
+    }
+    if rest.credential is not None:
+        given["oauth2-server-uri"] = rest.oauth2_server_uri or f"{rest.uri.rstrip('/')}/v1/oauth/tokens"
+    if rest.sigv4 is not None:
+        given["rest.sigv4-enabled"] = "true"
+        given["rest.signing-region"] = rest.sigv4.region
+        given["rest.signing-name"] = rest.sigv4.service
+    given |= {f"header.{name}": value for name, value in rest.headers.items()}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _sqlite_uri(config: Config) -> str:
+    DurableFolders().make(config.catalog_file.parent)
+    return f"sqlite:///{config.catalog_file}?timeout={ANSWER_SECONDS_MAX}"
+
+
+def _postgres_url(config: Config) -> sqlalchemy.URL:
+    postgres = config.lake.catalog.postgres
+    assert postgres is not None  # the configuration has checked that  # noqa: S101
+    try:
+        return sqlalchemy.make_url(postgres.uri.get_secret_value())
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "lake.catalog.postgres.uri cannot be understood; for example "
+            "postgresql://USER:PASSWORD@HOST:5432/DATABASE, with %40 for an @ in the password"
+        ) from None
+
+
+def _postgres_uri(config: Config) -> str:
+    url = _postgres_url(config)
+    bounds = {
+        "connect_timeout": str(CONNECT_SECONDS_MAX),
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "4",
+        "tcp_user_timeout": str(ANSWER_SECONDS_MAX * 1000),
+        "application_name": "frazil",
+    }
+    url = url.set(drivername="postgresql+psycopg2", query={**bounds, **url.query})
+    return url.render_as_string(hide_password=False)
+
+
+def spark_properties(config: Config) -> dict[str, str]:
+    """The same catalog as settings of Spark, so that both engines see the same tables."""
+    name = f"spark.sql.catalog.{config.lake.catalog.name}"
+    catalog = {
+        "sqlite": _spark_sqlite,
+        "postgres": _spark_postgres,
+        "rest": _spark_rest,
+    }[config.lake.catalog.type](config)
+    # Spark's cache has served tables as they were minutes ago.
+    catalog["cache-enabled"] = "false"
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        name: "org.apache.iceberg.spark.SparkCatalog",
+        **{f"{name}.{key}": value for key, value in {**catalog, **_spark_files(config)}.items()},
+    }
+
+
+def _spark_sqlite(config: Config) -> dict[str, str]:
+    return {
+        **_spark_jdbc(config, f"jdbc:sqlite:{config.catalog_file}"),
+        "jdbc.busy_timeout": str(ANSWER_SECONDS_MAX * 1000),
+        "jdbc.synchronous": "FULL",
+    }
+
+
+def _spark_postgres(config: Config) -> dict[str, str]:
+    url = _postgres_url(config)
+    bounds = {"connectTimeout": str(CONNECT_SECONDS_MAX), "socketTimeout": str(2 * ANSWER_SECONDS_MAX)}
+    tls = {key: value for key, value in url.query.items() if key.startswith("ssl")}
+    address = sqlalchemy.URL.create(
+        "postgresql",
+        host=url.host or "localhost",
+        port=url.port,
+        database=url.database or url.username,
+        query={**bounds, **tls},
+    )
+    user = {"jdbc.user": url.username, "jdbc.password": url.password}
+    return {
+        **_spark_jdbc(config, f"jdbc:{address.render_as_string()}"),
+        **{key: value for key, value in user.items() if value is not None},
+    }
+
+
+def _spark_jdbc(config: Config, uri: str) -> dict[str, str]:
+    return {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": uri,
+        "jdbc.schema-version": "V1",
+        "warehouse": config.warehouse,
+    }
+
+
+def _spark_rest(config: Config) -> dict[str, str]:
+    properties = {
+        "type": "rest",
+        **_rest_properties(config),
+        "rest.client.connection-timeout-ms": str(CONNECT_SECONDS_MAX * 1000),
+        "rest.client.socket-timeout-ms": str(ANSWER_SECONDS_MAX * 1000),
+    }
+    s3 = config.lake.s3
+    if "rest.sigv4-enabled" in properties and s3.access_key_id is not None:
+        properties["rest.access-key-id"] = s3.access_key_id
+        properties["rest.secret-access-key"] = secret_text(s3.secret_access_key) or ""
+    return properties
+
+
+def _spark_files(config: Config) -> dict[str, str]:
+    """Nothing for a local warehouse: Iceberg's default reads and writes folders."""
+    on_s3 = config.warehouse.startswith("s3://")
+    if not on_s3 and config.lake.catalog.type != "rest":
+        return {}
+    properties = {
+        key: value for key, value in file_properties(config).items() if not key.startswith("frazil.")
+    }
+    if key_id := properties.pop("s3.sse-kms-key-id", None):
+        properties |= {"s3.sse.type": "kms", "s3.sse.key": key_id}
+    return {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **properties} if on_s3 else properties

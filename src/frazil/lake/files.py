@@ -1,0 +1,200 @@
+"""All files of the lake are read and written through here, also by PyIceberg itself."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+from pydantic import SecretStr
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from frazil.config import Config
+from frazil.errors import ConfigError
+from frazil.lake.bucket import ALLOW_HTTP, Connection, open_bucket
+from frazil.lake.disk import Disk
+from frazil.lake.place import Listing, Place
+
+IO_IMPLEMENTATION = f"{__name__}.LakeFileIO"
+"""For the catalog property `py-io-impl`."""
+
+_S3_SCHEMES = ("s3", "s3a", "s3n")
+# What a file needs to be reached, and nothing of the catalog: its password stays out of Spark's workers.
+_OWN_PREFIXES = ("s3.", "client.", "frazil.")
+_DISK = Disk()
+
+
+class LakeFileIO(FileIO):
+    """PyIceberg makes one for each table it loads, so nothing is opened here. Pickled, it carries no more
+    than what reaches the files.
+    """
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__({key: value for key, value in properties.items() if key.startswith(_OWN_PREFIXES)})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LakeFileIO, (dict(self.properties),)
+
+    def new_input(self, location: str) -> LakeFile:
+        return LakeFile(location, *self._find(location))
+
+    def new_output(self, location: str) -> LakeFile:
+        return LakeFile(location, *self._find(location))
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """No error if it is gone already."""
+        name = location if isinstance(location, str) else location.location
+        place, path = self._find(name)
+        place.delete(path)
+
+    def read(self, location: str) -> bytes:
+        with self.new_input(location).open() as stream:
+            return stream.read()
+
+    def write(self, location: str, data: bytes | memoryview | pa.Buffer, *, overwrite: bool = False) -> None:
+        """Durable when it returns. Raises FileExistsError if the name is taken, unless `overwrite`."""
+        place, path = self._find(location)
+        place.write(path, memoryview(data).cast("B"), overwrite=overwrite)
+
+    def list(self, location: str) -> Listing:
+        """The names directly below a folder."""
+        place, path = self._find(location)
+        return place.list(path)
+
+    def _find(self, location: str) -> tuple[Place, str]:
+        scheme, separator, rest = location.partition("://")
+        if separator and scheme in _S3_SCHEMES:
+            bucket, _, key = rest.partition("/")
+            return open_bucket(bucket, Connection.of(self.properties)), key
+        return _DISK, _local_path(location)
+
+
+class LakeFile(InputFile, OutputFile):
+    def __init__(self, location: str, place: Place, path: str) -> None:
+        super().__init__(location)
+        self._place = place
+        self._path = path
+
+    def __len__(self) -> int:
+        return self._place.size(self._path)
+
+    def exists(self) -> bool:
+        try:
+            self._place.size(self._path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return self._place.open(self._path)
+
+    def to_input_file(self) -> LakeFile:
+        return self
+
+    def create(self, overwrite: bool = False) -> OutgoingFile:
+        """A name that is taken shows when the file is closed: asking before would cost a request."""
+        return OutgoingFile(self._place, self._path, overwrite=overwrite)
+
+
+class OutgoingFile:
+    """Held in memory, written when closed, dropped if its `with` block fails or it is never closed.
+
+    Not an IOBase: those close themselves when they are collected, which would publish half a file.
+    """
+
+    def __init__(self, place: Place, path: str, *, overwrite: bool) -> None:
+        self._place = place
+        self._path = path
+        self._overwrite = overwrite
+        self._content = io.BytesIO()
+
+    def write(self, data: Any) -> int:
+        return self._content.write(data)
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+    def flush(self) -> None:
+        """Nothing is durable before `close`."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    @property
+    def closed(self) -> bool:
+        return self._content.closed
+
+    def close(self) -> None:
+        if self._content.closed:
+            return
+        try:
+            with self._content.getbuffer() as data:
+                self._place.write(self._path, data, overwrite=self._overwrite)
+        finally:
+            self._content.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._content.close()
+
+
+def open_files(config: Config) -> LakeFileIO:
+    """The lake's files without a catalog. A REST catalog may know more: take the `io` of its tables."""
+    return LakeFileIO(file_properties(config))
+
+
+def file_properties(config: Config) -> dict[str, str]:
+    """How files are reached, as properties of a catalog.
+
+    A REST catalog may say itself how its stores are reached: only what is configured overrides that.
+    """
+    s3 = config.lake.s3
+    given: Mapping[str, str | None] = {
+        "s3.endpoint": s3.endpoint,
+        "client.region": s3.region,
+        "s3.path-style-access": str(s3.uses_path_style).lower(),
+        "s3.access-key-id": s3.access_key_id,
+        "s3.secret-access-key": secret_text(s3.secret_access_key),
+        "s3.sse-kms-key-id": s3.sse_kms_key_id,
+        ALLOW_HTTP: str(s3.allow_http).lower(),
+    }
+    properties = {key: value for key, value in given.items() if value is not None}
+    if config.lake.catalog.type == "rest":
+        if s3.endpoint is None and "region" not in s3.model_fields_set:
+            del properties["client.region"]
+        if s3.endpoint is None and s3.path_style is None:
+            del properties["s3.path-style-access"]
+    return properties
+
+
+def secret_text(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _local_path(location: str) -> str:
+    """Of a plain path, `file:/path` or `file:///path`. Names are taken as they are, as Iceberg does."""
+    path = location
+    if location.startswith("file:"):
+        path = location.removeprefix("file:")
+        if path.startswith("//"):
+            path = "/" + path[2:].partition("/")[2]
+    elif "://" in location:
+        raise ConfigError(f"{location} is neither a folder nor on S3; the lake can be nowhere else")
+    return os.path.abspath(path)

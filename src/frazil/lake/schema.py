@@ -1,0 +1,173 @@
+"""Iceberg's schema, partitions, order and properties of a table, derived from its spec."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from frazil.tables.columns import TIMESTAMP, Column, TableSpec
+
+_PARTITION_FIELD_ID_FIRST = 1000
+_METADATA_VERSIONS_KEPT = 10
+_FIELD_ID = b"PARQUET:field_id"
+_TYPES: dict[pa.DataType, IcebergType] = {
+    pa.string(): StringType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float64(): DoubleType(),
+    pa.bool_(): BooleanType(),
+    pa.binary(): BinaryType(),
+    TIMESTAMP: TimestamptzType(),
+}
+
+
+def iceberg_schema(spec: TableSpec) -> Schema:
+    """Columns in the spec's order, with its documentation; the ids are new."""
+    ids = itertools.count(1)
+    return Schema(*(field_of(column, ids) for column in spec.columns))
+
+
+def field_of(column: Column, ids: Iterator[int]) -> NestedField:
+    identity = next(ids)
+    return NestedField(
+        field_id=identity,
+        name=column.name,
+        field_type=type_of(column.type, ids),
+        required=column.required,
+        doc=f"{column.doc}. From: {column.source}",
+    )
+
+
+def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType:
+    if pa.types.is_map(type_):
+        key_id, value_id = next(ids), next(ids)
+        return MapType(
+            key_id=key_id,
+            key_type=type_of(type_.key_type, ids),
+            value_id=value_id,
+            value_type=type_of(type_.item_type, ids),
+            value_required=False,
+        )
+    if pa.types.is_list(type_):
+        element_id = next(ids)
+        return ListType(
+            element_id=element_id, element_type=type_of(type_.value_type, ids), element_required=False
+        )
+    if pa.types.is_struct(type_):
+        inner = [(next(ids), field) for field in type_]
+        return StructType(
+            *(
+                NestedField(identity, field.name, type_of(field.type, ids), required=False)
+                for identity, field in inner
+            )
+        )
+    return _TYPES[type_]
+
+
+def partition_spec(spec: TableSpec, schema: Schema) -> PartitionSpec:
+    """`tenant_id` and `day(time)` as Iceberg's transforms."""
+    fields = []
+    for number, part in enumerate(spec.partition_by):
+        transform: Transform[Any, Any] = IdentityTransform()
+        name = column = part
+        if part.startswith("day("):
+            column = part[len("day(") : -1]
+            name, transform = f"{column}_day", DayTransform()
+        fields.append(
+            PartitionField(
+                source_id=schema.find_field(column).field_id,
+                field_id=_PARTITION_FIELD_ID_FIRST + number,
+                transform=transform,
+                name=name,
+            )
+        )
+    return PartitionSpec(*fields, spec_id=0)
+
+
+def sort_order(spec: TableSpec, schema: Schema) -> SortOrder:
+    return SortOrder(
+        *(
+            SortField(
+                source_id=schema.find_field(name).field_id,
+                transform=IdentityTransform(),
+                direction=SortDirection.ASC,
+                null_order=NullOrder.NULLS_FIRST,
+            )
+            for name in spec.sort_by
+        ),
+        order_id=1,
+    )
+
+
+def properties(spec: TableSpec) -> dict[str, str]:
+    """What every writer of the table, of any engine, should keep to."""
+    found = {
+        "comment": spec.doc,
+        "format-version": "2",
+        "write.format.default": "parquet",
+        "write.parquet.compression-codec": "zstd",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": str(_METADATA_VERSIONS_KEPT),
+        # Copy-on-write: readers take data files as they are.
+        "write.delete.mode": "copy-on-write",
+        "write.update.mode": "copy-on-write",
+        "write.merge.mode": "copy-on-write",
+        # Bounds of columns that no question filters by only make manifests larger.
+        "write.metadata.metrics.default": "none",
+    }
+    for column in spec.columns:
+        if column.tier == "hot" and not pa.types.is_nested(column.type) and column.name != "body":
+            found[f"write.metadata.metrics.column.{column.name}"] = "truncate(32)"
+    for name in spec.bloom_filters:
+        found[f"write.parquet.bloom-filter-enabled.column.{name}"] = "true"
+    return found
+
+
+def parquet_schema(coded: pa.Schema, schema: Schema) -> pa.Schema:
+    """The Arrow schema to write data files in: `coded` types, with Iceberg's names, ids and NOT NULLs."""
+    return pa.schema([_parquet_field(field, schema.find_field(field.name)) for field in coded])
+
+
+def _parquet_field(field: pa.Field, iceberg: NestedField) -> pa.Field:
+    return _with_id(field.name, _parquet_type(field.type, iceberg.field_type), iceberg)
+
+
+def _with_id(name: str, type_: pa.DataType, iceberg: NestedField) -> pa.Field:
+    metadata = {_FIELD_ID: str(iceberg.field_id).encode()}
+    return pa.field(name, type_, nullable=not iceberg.required, metadata=metadata)
+
+
+def _parquet_type(type_: pa.DataType, iceberg: IcebergType) -> pa.DataType:
+    if isinstance(iceberg, MapType):
+        key, value = iceberg.key_field, iceberg.value_field
+        return pa.map_(
+            _with_id("key", _parquet_type(type_.key_type, key.field_type), key),
+            _with_id("value", _parquet_type(type_.item_type, value.field_type), value),
+        )
+    if isinstance(iceberg, ListType):
+        element = iceberg.element_field
+        return pa.list_(_with_id("element", _parquet_type(type_.value_type, element.field_type), element))
+    if isinstance(iceberg, StructType):
+        return pa.struct([_parquet_field(type_.field(inner.name), inner) for inner in iceberg.fields])
+    return type_

@@ -1,0 +1,114 @@
+"""Tables made from their specs, and brought in line with them in place."""
+
+from __future__ import annotations
+
+import re
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update import AssertCreate
+from pyiceberg.types import NestedField
+
+from frazil.errors import CatalogUnavailable, ConfigError
+from frazil.lake.commit import POSITION, Checkpoint, checkpoint_of, stage_append
+from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
+from frazil.tables.columns import Column, TableSpec
+
+_RACES_MAX = 5
+
+log = structlog.get_logger("frazil.lake")
+
+
+def open_table(catalog: Catalog, namespace: str, spec: TableSpec, first_position: str) -> Checkpoint:
+    """The table of a spec, made or evolved where needed, and where its landing stands."""
+    identifier = (*namespace.split("."), spec.name)
+    for _ in range(_RACES_MAX):
+        try:
+            table = catalog.load_table(identifier)
+        except NoSuchTableError:
+            table = _create(catalog, identifier, spec, first_position)
+        try:
+            return checkpoint_of(evolve(table, spec))
+        except CommitFailedException:
+            continue  # another process is evolving it too
+    raise CatalogUnavailable(f"{'.'.join(identifier)} is being changed all the time")
+
+
+def _create(catalog: Catalog, identifier: tuple[str, ...], spec: TableSpec, first_position: str) -> Table:
+    """One commit makes the table and an empty first snapshot with the tag, so no landing is a special one."""
+    schema = iceberg_schema(spec)
+    creation = catalog.create_table_transaction(
+        identifier,
+        schema=schema,
+        partition_spec=partition_spec(spec, schema),
+        sort_order=sort_order(spec, schema),
+        properties=properties(spec),
+    )
+    staged = stage_append(creation._table, [], {POSITION: first_position})
+    try:
+        catalog.commit_table(creation._table, (AssertCreate(),), (*creation._updates, *staged.updates))
+        log.info("table made", table=".".join(identifier))
+    except (TableAlreadyExistsError, CommitFailedException):
+        log.info("table was made by another process", table=".".join(identifier))
+    return catalog.load_table(identifier)
+
+
+def evolve(table: Table, spec: TableSpec) -> Table:
+    """Adds the columns that the spec has gained, each after the one it follows in the spec."""
+    have = table.schema()
+    names = {field.name for field in have.fields}
+    missing = [column for column in spec.columns if column.name not in names]
+    _check_types(table, have, spec)
+    wanted = properties(spec)
+    changed = {key: value for key, value in wanted.items() if table.properties.get(key) != value}
+    changed.pop("format-version", None)
+    if not missing and not changed:
+        return table
+    with table.transaction() as transaction:
+        if missing:
+            fresh = iceberg_schema(spec)
+            with transaction.update_schema() as update:
+                for column in missing:
+                    added = fresh.find_field(column.name)
+                    update.add_column(column.name, added.field_type, doc=added.doc)
+                    if (before := _before(spec, column)) is not None:
+                        update.move_after(column.name, before)
+                    else:
+                        update.move_first(column.name)
+        if changed:
+            transaction.set_properties(changed)
+    log.info(
+        "table evolved",
+        table=".".join(table.name()),
+        columns=[column.name for column in missing],
+        properties=sorted(changed),
+    )
+    return table.refresh()
+
+
+def _before(spec: TableSpec, column: Column) -> str | None:
+    names = [each.name for each in spec.columns]
+    at = names.index(column.name)
+    return names[at - 1] if at else None
+
+
+def _check_types(table: Table, have: Schema, spec: TableSpec) -> None:
+    """A column cannot change its type under the files that hold it."""
+    fresh = iceberg_schema(spec)
+    for column in spec.columns:
+        if column.name not in {field.name for field in have.fields}:
+            continue
+        old, new = have.find_field(column.name), fresh.find_field(column.name)
+        if _shape(old) != _shape(new):
+            raise ConfigError(
+                f"{'.'.join(table.name())} has a column {column.name} of type {old.field_type}, and the "
+                f"configuration (tables.promoted) says {new.field_type}; promote to another `column` instead"
+            )
+
+
+def _shape(field: NestedField) -> str:
+    """The type without ids."""
+    return re.sub(r"\b[0-9]+: ", "", str(field.field_type))

@@ -1,0 +1,9 @@
+"""The ledger: what was made durable, what has landed, what waits, what was set aside, and whether it adds up.
+
+Reads everything and changes nothing.
+"""
+
+from frazil.ledger.balance import Ledger, Line, balance
+from frazil.ledger.show import main
+
+__all__ = ["Ledger", "Line", "balance", "main"]

@@ -1,0 +1,189 @@
+"""Both sides of the ledger, laid beside each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyiceberg.catalog import Catalog
+
+from frazil.config import Config
+from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavailable
+from frazil.lake.catalog import open_catalog
+from frazil.ledger.landed import Landed, read_landed
+from frazil.tables import SIGNALS, Signal
+from frazil.wal.names import SegmentName
+from frazil.wal.position import StreamPosition
+from frazil.wal.reader import WalReader
+from frazil.wal.segment import Facts
+from frazil.wal.store import open_store
+
+_NAMED_MAX = 20
+"""Problems of one kind that are named; the rest is counted."""
+
+
+@dataclass
+class Line:
+    """One stream, or one partition of a topic. Rows, except where it says otherwise."""
+
+    table: str
+    stream: str
+    durable: int = 0
+    landed: int = 0
+    waiting: int = 0
+    set_aside: int = 0
+    """Segments or messages."""
+    segments: int = 0
+    bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Ledger:
+    lines: list[Line] = field(default_factory=list)
+    of_tables: list[str] = field(default_factory=list)
+    """Problems of whole tables; those of streams are with their lines."""
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self.of_tables, *(problem for line in self.lines for problem in line.problems)]
+
+
+def balance(config: Config) -> Ledger:
+    """Reads the whole write-ahead log and one column of every data file.
+
+    The tables are read first: whatever lands meanwhile is then still in the log, or was counted before.
+    """
+    ledger = Ledger()
+    with _catalog(config) as catalog:
+        for signal in SIGNALS:
+            try:
+                landed = Landed() if catalog is None else read_landed(catalog, config.lake.namespace, signal)
+            except DataLost as error:
+                ledger.of_tables.append(str(error))
+                continue
+            if config.wal.type != "kafka":
+                ledger.lines += _streams(WalReader(open_store(config)), signal, landed)
+            ledger.lines += _partitions(signal, landed)
+            ledger.of_tables += [f"{signal}: data file {path} is in the table twice" for path in landed.twice]
+            ledger.of_tables += _unexplained(signal, landed)
+    return ledger
+
+
+@contextlib.contextmanager
+def _catalog(config: Config) -> Iterator[Catalog | None]:
+    """None where there is none yet: opening it would make it."""
+    if config.lake.catalog.type == "sqlite" and not config.catalog_file.exists():
+        yield None
+        return
+    with contextlib.closing(open_catalog(config)) as catalog:
+        yield catalog
+
+
+def _streams(reader: WalReader, signal: Signal, landed: Landed) -> list[Line]:
+    present: dict[str, list[SegmentName]] = {}
+    sizes: Counter[str] = Counter()
+    for segment in reader.segments(signal):
+        present.setdefault(segment.name.stream, []).append(segment.name)
+        sizes[segment.name.stream] += segment.size
+    lines = []
+    for stream in sorted({*present, *landed.position.streams}):
+        names = present.get(stream, [])
+        line = Line(signal, stream, segments=len(names), bytes=sizes[stream])
+        _check_stream(reader, line, names, landed)
+        lines.append(line)
+    return lines
+
+
+def _check_stream(reader: WalReader, line: Line, names: list[SegmentName], landed: Landed) -> None:
+    at = landed.position.streams.get(line.stream, StreamPosition())
+    rows = landed.rows.get(line.stream, Counter[int]())
+    set_aside = landed.set_aside.get(line.stream, {})
+    line.landed, line.durable, line.set_aside = at.rows, at.durable_rows, len(set_aside)
+    wanted, rows_before = at.sequence, at.durable_rows
+    for name in names:
+        facts = _facts(reader, line, name, known=name.sequence in set_aside)
+        found = rows[name.sequence]
+        if name.sequence < at.sequence:
+            if facts is not None and found != facts.rows and name.sequence not in set_aside:
+                _missing_or_twice(line, name, found, facts.rows)
+            continue
+        if found:
+            line.problems.append(f"{name.path}: {found} rows are in the table, and it counts as not landed")
+        if at.closed:
+            line.problems.append(f"{name.path} lies behind its stream's end: it was never acked, or is lost")
+            continue
+        if name.sequence != wanted:
+            line.problems.append(f"{name.path}: sequence {wanted} is missing before it")
+            rows_before = -1
+        wanted = name.sequence + 1
+        if facts is None:
+            rows_before = -1
+            continue
+        if rows_before >= 0 and facts.stream_rows != rows_before + facts.rows:
+            line.problems.append(f"{name.path}: the stream's row count jumps from {rows_before}")
+        line.waiting += facts.rows
+        line.durable = rows_before = facts.stream_rows
+    _check_sum(line, rows, at.rows)
+
+
+def _check_sum(line: Line, rows: Counter[int], expected: int) -> None:
+    found = rows.total()
+    if found != expected:
+        what = "missing" if found < expected else "there twice"
+        line.problems.append(
+            f"{line.table}, {line.stream}: {abs(expected - found):,} rows are {what}: the position counts "
+            f"{expected:,} landed, the table holds {found:,}"
+        )
+
+
+def _facts(reader: WalReader, line: Line, name: SegmentName, *, known: bool) -> Facts | None:
+    """None if it cannot be read; a problem, unless it is known to be set aside or was cleaned up just now."""
+    try:
+        return reader.facts(name)
+    except FileNotFoundError:
+        return None
+    except (SegmentCorrupt, SegmentUnknown, StoreUnavailable) as error:
+        if not known:
+            line.problems.append(str(error))
+        return None
+
+
+def _missing_or_twice(line: Line, name: SegmentName, found: int, expected: int) -> None:
+    if len(line.problems) < _NAMED_MAX:
+        what = "are missing" if found < expected else "are there twice"
+        line.problems.append(
+            f"{name.path}: {abs(found - expected):,} of {expected:,} rows {what} in {line.table}"
+        )
+
+
+def _partitions(signal: Signal, landed: Landed) -> list[Line]:
+    lines = []
+    for topic, at in landed.position.topics.items():
+        for number, part in at.partitions.items():
+            line = Line(signal, f"{topic}/{number}", part.rows, part.rows, set_aside=part.set_aside)
+            rows = landed.rows.get(line.stream, Counter[int]())
+            _check_sum(line, rows, part.rows)
+            line.problems += [
+                f"{line.stream}/{offset} is in the table, and counts as not landed"
+                for offset in [offset for offset in rows if offset >= part.offset][:_NAMED_MAX]
+            ]
+            if part.lost:
+                line.problems.append(f"{line.stream}: {part.lost:,} messages were gone before they landed")
+            lines.append(line)
+    return lines
+
+
+def _unexplained(signal: Signal, landed: Landed) -> list[str]:
+    """Rows of streams that left the position must be just as many as it says."""
+    position = landed.position
+    known = {f"{topic}/{number}" for topic, at in position.topics.items() for number in at.partitions}
+    found = sum(
+        rows.total() for stream, rows in landed.rows.items() if stream not in known | set(position.streams)
+    )
+    if found == position.left.rows:
+        return []
+    what = "missing" if found < position.left.rows else "there twice"
+    return [f"{signal}: {abs(found - position.left.rows):,} rows of streams that have ended are {what}"]

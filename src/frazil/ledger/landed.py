@@ -1,0 +1,71 @@
+"""What a table holds, by the segment or message that each row came from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from frazil.lake.catalog import catalog_errors
+from frazil.lake.commit import checkpoint_of
+from frazil.tables import SEGMENT, SET_ASIDE
+from frazil.wal.position import Position
+
+
+@dataclass
+class Landed:
+    """Rows and reasons by stream and sequence, or by topic/partition and offset."""
+
+    position: Position = field(default_factory=Position)
+    rows: dict[str, Counter[int]] = field(default_factory=dict)
+    set_aside: dict[str, dict[int, str]] = field(default_factory=dict)
+    twice: list[str] = field(default_factory=list)
+    """Data files that the table names more than once."""
+
+
+def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
+    """Reads one column of every data file: codes, about a byte a row. Empty if there is no table."""
+    with catalog_errors():
+        try:
+            table = catalog.load_table((*namespace.split("."), name))
+        except NoSuchTableError:
+            return Landed()
+    landed = Landed(Position.from_text(checkpoint_of(table).position))
+    seen: set[str] = set()
+    for task in table.scan(selected_fields=(SEGMENT.name,)).plan_files():
+        path = task.file.file_path
+        if path in seen:
+            landed.twice.append(path)
+        seen.add(path)
+        for source, rows in _rows_by_source(table, path).items():
+            stream, number = _split(source)
+            landed.rows.setdefault(stream, Counter())[number] += rows
+    for source, reason in _set_aside(catalog, namespace, name).items():
+        stream, number = _split(source)
+        landed.set_aside.setdefault(stream, {})[number] = reason
+    return landed
+
+
+def _split(source: str) -> tuple[str, int]:
+    stream, _, number = source.rpartition("/")
+    return stream, int(number)
+
+
+def _rows_by_source(table: Table, path: str) -> dict[str, int]:
+    with table.io.new_input(path).open() as stream:
+        column = pq.ParquetFile(stream, read_dictionary=[SEGMENT.name]).read([SEGMENT.name]).column(0)
+    return {item["values"].as_py(): item["counts"].as_py() for item in column.value_counts()}
+
+
+def _set_aside(catalog: Catalog, namespace: str, name: str) -> dict[str, str]:
+    with catalog_errors():
+        try:
+            table = catalog.load_table((*namespace.split("."), SET_ASIDE.name))
+        except NoSuchTableError:
+            return {}
+    rows = table.scan(row_filter=f"table_name == '{name}'", selected_fields=("source", "reason")).to_arrow()
+    return dict(zip(rows["source"].to_pylist(), rows["reason"].to_pylist(), strict=True))

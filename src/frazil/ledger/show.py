@@ -1,0 +1,65 @@
+"""The ledger for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from frazil.config import Config
+from frazil.ledger.balance import Ledger, Line, balance
+
+_LINES_MAX = 40
+_NUMBERS = ("durable", "landed", "waiting", "set_aside", "segments", "bytes")
+
+
+def main(config: Config, json_output: bool) -> int:
+    """Prints the ledger; 1 if anything is missing or there twice."""
+    ledger = balance(config)
+    if json_output:
+        print(
+            json.dumps(
+                {
+                    "ok": not ledger.problems,
+                    "lines": [asdict(line) for line in ledger.lines],
+                    "problems": ledger.problems,
+                }
+            )
+        )
+    else:
+        _print(ledger)
+    return 1 if ledger.problems else 0
+
+
+def _print(ledger: Ledger) -> None:
+    console = Console()
+    table = Table(title="Ledger")
+    for heading in ("table", "stream", *_NUMBERS, "problems"):
+        heading = heading.replace("_", " ")
+        table.add_column(heading, justify="left" if heading in ("table", "stream") else "right")
+    many = len(ledger.lines) > _LINES_MAX
+    for line in _by_table(ledger.lines) if many else ledger.lines:
+        numbers = [f"{getattr(line, name):,}" for name in _NUMBERS]
+        table.add_row(line.table, line.stream, *numbers, str(len(line.problems)))
+    console.print(table)
+    for problem in ledger.problems:
+        console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
+    if not ledger.problems:
+        console.print(
+            "[green]✓[/green] all that was made durable has landed or waits, nothing is there twice"
+        )
+
+
+def _by_table(lines: list[Line]) -> list[Line]:
+    totals: dict[str, Line] = {}
+    for line in lines:
+        total = totals.setdefault(line.table, Line(line.table, ""))
+        for name in _NUMBERS:
+            setattr(total, name, getattr(total, name) + getattr(line, name))
+        total.problems += line.problems
+    for name, total in totals.items():
+        total.stream = f"{sum(line.table == name for line in lines)} streams"
+    return list(totals.values())

@@ -1,0 +1,73 @@
+"""The pipeline's own port: health with reasons, and metrics."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from frazil.config import split_listen
+
+Problems = Callable[[], dict[str, str]]
+
+
+class HealthServer:
+    """`problems` says what keeps the pipeline from working, by table; empty while all is well."""
+
+    def __init__(self, listen: str, registry: CollectorRegistry, problems: Problems) -> None:
+        class Handler(_Handler):
+            pass
+
+        Handler.registry = registry
+        Handler.problems = staticmethod(problems)
+        host, port = split_listen(listen)
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    registry: CollectorRegistry
+    problems: Problems
+    timeout = 10
+    server_version = "frazil"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.registry))
+        elif path == "/livez":
+            self._answer(200, "text/plain; charset=utf-8", b"ok\n")
+        elif path in ("/healthz", "/readyz"):
+            problems = self.problems()
+            body = json.dumps({"ok": not problems, "problems": problems}).encode() + b"\n"
+            self._answer(503 if problems else 200, "application/json", body)
+        else:
+            self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /metrics\n")
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Not a line in the log for each scrape."""

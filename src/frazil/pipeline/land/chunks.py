@@ -1,0 +1,46 @@
+"""From a stream of tables to data files, in bounded memory."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from frazil.pipeline.land.arrange import Horizon, arrange
+from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.land.results import TaskResult
+
+CHUNK_BYTES_MAX = 96 * 2**20
+"""Rows in memory that become files together. Arranging holds them about three times."""
+
+
+class Chunks:
+    """Collects tables and writes files whenever enough have come together, and at the end."""
+
+    def __init__(self, layout: Layout, horizon: Horizon, name: str, result: TaskResult) -> None:
+        self._layout = layout
+        self._horizon = horizon
+        self._name = name
+        self._result = result
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+        self._written = 0
+
+    def add(self, table: pa.Table) -> None:
+        """`table` has exactly the layout's coded schema."""
+        if table.num_rows == 0:
+            return
+        self._tables.append(table)
+        self._bytes += table.nbytes
+        if self._bytes >= CHUNK_BYTES_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._tables:
+            return
+        tables, self._tables, self._bytes = self._tables, [], 0
+        rows = sum(table.num_rows for table in tables)
+        arranged = arrange(tables, self._layout.spec, self._horizon)
+        for part in arranged.parts:
+            self._result.files.append(write_part(self._layout, part, f"{self._name}-{self._written:05d}"))
+            self._written += 1
+        self._result.rows += rows
+        self._result.clamped += arranged.clamped

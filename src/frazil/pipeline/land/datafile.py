@@ -1,0 +1,156 @@
+"""Data files: arranged rows as Parquet, durable, with the statistics that Iceberg plans by."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from dataclasses import dataclass, field
+from functools import cached_property
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    StatisticsCollector,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+
+from frazil.lake.files import LakeFileIO
+from frazil.lake.schema import parquet_schema
+from frazil.otlp.columns import CODED
+from frazil.otlp.decode import Decoder
+from frazil.pipeline.land.arrange import Part
+from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Promoted, Signal, TableSpec, landed_spec
+from frazil.tables.encoding import with_dictionary
+
+_BLOOM_FALSE_POSITIVES = 0.01
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a worker must know of a table to write its files."""
+
+    spec: TableSpec
+    extra: tuple[Promoted, ...]
+    coded: pa.Schema
+    """The Arrow types of rows to write, with `_segment`."""
+    location: str
+    schema: Schema
+    properties: dict[str, str]
+    io_properties: dict[str, str]
+    spec_id: int
+    sort_order_id: int
+    compression_level: int
+    batch: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def of(cls, table: Table, signal: Signal, extra: tuple[Promoted, ...], compression_level: int) -> Layout:
+        coded = Decoder(signal, extra).schema.append(pa.field(SEGMENT.name, CODED))
+        return cls._of(table, landed_spec(signal, extra), coded, extra, compression_level)
+
+    @classmethod
+    def plain(cls, table: Table, spec: TableSpec, compression_level: int) -> Layout:
+        """For rows in the spec's own types."""
+        return cls._of(table, spec, spec.arrow_schema, (), compression_level)
+
+    @classmethod
+    def _of(
+        cls,
+        table: Table,
+        spec: TableSpec,
+        coded: pa.Schema,
+        extra: tuple[Promoted, ...],
+        compression_level: int,
+    ) -> Layout:
+        return cls(
+            spec,
+            extra,
+            coded,
+            table.location(),
+            table.schema(),
+            dict(table.properties),
+            dict(table.io.properties),
+            table.metadata.default_spec_id,
+            table.metadata.default_sort_order_id,
+            compression_level,
+        )
+
+    @cached_property
+    def promoted(self) -> dict[str, Promoted]:
+        return {item.column: item for item in (*DEFAULT_PROMOTED, *self.extra)}
+
+    @cached_property
+    def parquet(self) -> pa.Schema:
+        return parquet_schema(self.coded, self.schema)
+
+    @cached_property
+    def io(self) -> LakeFileIO:
+        return LakeFileIO(self.io_properties)
+
+    @cached_property
+    def statistics_plan(self) -> tuple[dict[int, StatisticsCollector], dict[str, int]]:
+        return compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
+
+    @cached_property
+    def bounded(self) -> list[str]:
+        """Columns that have statistics: those the table's properties name."""
+        prefix = "write.metadata.metrics.column."
+        return [name for name in self.coded.names if prefix + name in self.properties]
+
+    def path(self, part: Part, name: str) -> str:
+        if part.tenant is None or part.day is None:
+            return f"{self.location}/data/{name}.parquet"
+        day = _EPOCH + datetime.timedelta(days=part.day)
+        return f"{self.location}/data/tenant_id={quote(part.tenant, safe='')}/time_day={day}/{name}.parquet"
+
+
+def write_part(layout: Layout, part: Part, name: str) -> DataFile:
+    """Durable when it returns."""
+    rows = part.rows
+    sink = pa.BufferOutputStream()
+    writer = pq.ParquetWriter(
+        sink,
+        layout.parquet,
+        compression="zstd",
+        compression_level=layout.compression_level,
+        use_dictionary=with_dictionary(layout.coded),
+        write_statistics=layout.bounded,
+        write_page_index=True,
+        bloom_filter_options={
+            column: {"ndv": rows.num_rows, "fpp": _BLOOM_FALSE_POSITIVES}
+            for column in layout.spec.bloom_filters
+        },
+        store_schema=False,
+    )
+    writer.write_table(
+        pa.Table.from_arrays(rows.columns, schema=layout.parquet), row_group_size=rows.num_rows
+    )
+    writer.close()
+    data = sink.getvalue()
+    path = layout.path(part, name)
+    layout.io.write(path, data)
+    plan, ids = layout.statistics_plan
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=writer.writer.metadata, stats_columns=plan, parquet_column_mapping=ids
+    )
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record() if part.tenant is None else Record(part.tenant, part.day),
+        file_size_in_bytes=data.size,
+        sort_order_id=layout.sort_order_id,
+        spec_id=layout.spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+    file.spec_id = layout.spec_id
+    return file

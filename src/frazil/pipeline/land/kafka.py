@@ -1,0 +1,193 @@
+"""A Kafka topic as a source, read with Spark's own connector."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.config.wal import KafkaConfig
+from frazil.errors import DataLost
+from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.messages import COLUMNS, Reading, message_task
+from frazil.pipeline.land.results import MessageCounts, TaskResult
+from frazil.pipeline.land.source import Outcome
+from frazil.tables import Signal
+from frazil.wal.kafka.client import spark_settings
+from frazil.wal.kafka.topics import Topics, TopicState
+from frazil.wal.position import PartitionPosition, Position, TopicPosition
+
+_MESSAGE_BYTES_GUESS = 16 * 1024
+_GUESS_WEIGHT = 0.3
+
+
+@dataclass
+class _Guess:
+    """Offsets do not say how many bytes they are. What landed before does, about."""
+
+    message_bytes: float = _MESSAGE_BYTES_GUESS
+
+    def learn(self, counts: Sequence[MessageCounts]) -> None:
+        messages = sum(each.messages for each in counts)
+        if messages:
+            seen = sum(each.bytes for each in counts) / messages
+            self.message_bytes += (max(seen, 1.0) - self.message_bytes) * _GUESS_WEIGHT
+
+
+@dataclass(frozen=True)
+class KafkaWork:
+    """`position` is the table's, with this topic's partitions as they begin; `ends` are where to stop."""
+
+    config: Config
+    signal: Signal
+    label: str
+    position: Position
+    ends: Mapping[int, int]
+    guess: _Guess
+
+    @property
+    def _starts(self) -> Mapping[int, PartitionPosition]:
+        return self.position.topics[self.label].partitions if self.label in self.position.topics else {}
+
+    @property
+    def messages(self) -> int:
+        return sum(end - self._starts[number].offset for number, end in self.ends.items())
+
+    @property
+    def size(self) -> int:
+        return int(self.messages * self.guess.message_bytes)
+
+    def batch(self, bytes_max: int) -> KafkaWork:
+        """Of every partition the same share, so that none falls behind."""
+        if self.size <= bytes_max:
+            return self
+        share = bytes_max / self.size
+        ends = {
+            number: min(end, start + max(1, int((end - start) * share)))
+            for number, end in self.ends.items()
+            if end > (start := self._starts[number].offset)
+        }
+        return replace(self, ends=ends)
+
+    def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
+        kafka = _kafka(self.config)
+        reading = Reading(
+            kafka,
+            self.signal,
+            self.label,
+            self.config.tenants.default,
+            self.config.receive.limits.nesting_depth_max,
+        )
+        topic = kafka.topic(self.signal)
+        due = {number: end for number, end in self.ends.items() if end > self._starts[number].offset}
+        options = {
+            **spark_settings(kafka),
+            "assign": json.dumps({topic: sorted(due)}),
+            "startingOffsets": json.dumps({topic: {str(n): self._starts[n].offset for n in due}}),
+            "endingOffsets": json.dumps({topic: {str(number): end for number, end in due.items()}}),
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+            "maxRecordsPerPartition": str(kafka.messages_per_task_max),
+        }
+        messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
+        rows = messages.mapInArrow(message_task(layout, horizon, reading), "result binary").toArrow()
+        results: list[TaskResult] = [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
+        self.guess.learn([counts for result in results for counts in result.partitions.values()])
+        return Outcome(results, self._advanced(due, results))
+
+    def _advanced(self, due: Mapping[int, int], results: Sequence[TaskResult]) -> Position:
+        partitions = dict(self._starts)
+        for number, end in due.items():
+            counts = [result.partitions[number] for result in results if number in result.partitions]
+            at = partitions[number]
+            partitions[number] = PartitionPosition(
+                end,
+                at.rows + sum(each.rows for each in counts),
+                at.messages + sum(each.messages for each in counts),
+                at.set_aside + sum(each.set_aside for each in counts),
+                at.lost,
+            )
+        topic = replace(self.position.topics[self.label], partitions=partitions)
+        return replace(self.position, topics={**self.position.topics, self.label: topic})
+
+
+class KafkaSource:
+    def __init__(self, config: Config, signal: Signal, topics: Topics | None = None) -> None:
+        self._config = config
+        self._signal: Signal = signal
+        self._kafka = _kafka(config)
+        self._topics = topics or Topics(self._kafka)
+        self._guess = _Guess()
+
+    def pending(self, position: Position) -> KafkaWork:
+        state = self._topics.state(self._signal)
+        topic = self._kafka.topic(self._signal)
+        if state is None:
+            known = [label for label in position.topics if label.partition("@")[0] == topic]
+            if known and self._kafka.on_lost_offsets == "stop":
+                raise self._lost(f"the topic {topic} is gone; if that was meant, {_GO_ON}")
+            return KafkaWork(self._config, self._signal, topic, position, {}, self._guess)
+        label, at = self._found(position, state)
+        starts = {number: self._start(number, at, state) for number in state.partitions}
+        begun = replace(at, partitions={**at.partitions, **starts})
+        return KafkaWork(
+            self._config,
+            self._signal,
+            label,
+            replace(position, topics={**position.topics, label: begun}),
+            {number: high for number, (_, high) in state.partitions.items()},
+            self._guess,
+        )
+
+    def _found(self, position: Position, state: TopicState) -> tuple[str, TopicPosition]:
+        """The topic in the position. One that was made anew is another topic of the same name."""
+        known = {label: at for label, at in position.topics.items() if label.partition("@")[0] == state.name}
+        for label, at in known.items():
+            if at.id == state.id:
+                return label, at
+        if not known:
+            return state.name, TopicPosition(state.id)
+        if self._kafka.on_lost_offsets == "stop":
+            offsets = {
+                number: part.offset for at in known.values() for number, part in sorted(at.partitions.items())
+            }
+            raise self._lost(
+                f"the topic {state.name} was deleted and made anew (its id is {state.id} now). What it held "
+                f"after these offsets has not landed: {offsets}. If that was meant, {_GO_ON}"
+            )
+        return f"{state.name}@{state.id[:8]}", TopicPosition(state.id)
+
+    def _start(self, number: int, at: TopicPosition, state: TopicState) -> PartitionPosition:
+        low, high = state.partitions[number]
+        part = at.partitions.get(number)
+        if part is None:  # a new partition, or a topic that was there before frazil
+            return PartitionPosition(low)
+        if high < part.offset:
+            raise self._lost(
+                f"{state.name}/{number} ends at offset {high}, and everything before {part.offset} has "
+                "landed: the brokers have lost messages that they had acked. Mend the topic, or make it anew"
+            )
+        if low <= part.offset:
+            return part
+        if self._kafka.on_lost_offsets == "stop":
+            raise self._lost(
+                f"{low - part.offset:,} messages of {state.name}/{number} are gone before they landed: "
+                f"offsets {part.offset} to {low - 1}; the topic begins at {low} now. To go on behind them, {_GO_ON}"
+            )
+        return replace(part, offset=low, lost=part.lost + low - part.offset)
+
+    def _lost(self, message: str) -> DataLost:
+        return DataLost(f"{self._config.lake.namespace}.{self._signal}", message)
+
+
+_GO_ON = "start once with wal.kafka.on_lost_offsets: skip"
+
+
+def _kafka(config: Config) -> KafkaConfig:
+    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    return config.wal.kafka

@@ -1,0 +1,190 @@
+"""The loop of one table: position, what waits, tasks, commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.errors import DataLost, Fenced
+from frazil.lake.catalog import catalog_errors
+from frazil.lake.commit import Checkpoint, Committer
+from frazil.lake.tables import open_table
+from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.set_aside import set_aside
+from frazil.pipeline.land.source import Outcome, Source
+from frazil.pipeline.metrics import Metrics
+from frazil.tables import Promoted, Signal, landed_spec
+from frazil.wal.position import Position
+from frazil.wal.reader import WalReader
+
+_VANISHED_MAX = 3
+"""How often in a row segments may be gone while the position has not moved: a listing may be a moment old."""
+
+log = structlog.get_logger("frazil.land")
+Step = Literal["idle", "waiting", "landed", "again"]
+
+
+@dataclass
+class _State:
+    position: Position | None = None
+    waiting_since: float | None = None
+    vanished: int = 0
+    gone_streams: frozenset[str] = frozenset()
+
+
+class Lander:
+    """`step` looks once, and lands one batch if one is due. Everything it knows is read again after an error.
+
+    `start_spark` is called when there is work: an idle pipeline runs no job.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        signal: Signal,
+        catalog: Catalog,
+        source: Source,
+        start_spark: Callable[[], SparkSession],
+        metrics: Metrics,
+        *,
+        reader: WalReader | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.signal: Signal = signal
+        self._config = config
+        self._catalog = catalog
+        self._source = source
+        self._start_spark = start_spark
+        self._metrics = metrics
+        self._reader = reader
+        self._clock = clock
+        self._extra = promoted(config)
+        self._spec = landed_spec(signal, self._extra)
+        self._committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+        self._horizon = Horizon(
+            int(config.land.horizon_past_seconds * 1e6),
+            int(config.land.horizon_ahead_seconds * 1e6),
+            config.land.partitions_per_task_max,
+        )
+        self._state = _State()
+        self._first = True
+
+    def forget(self) -> None:
+        """After an error, and when another process may have landed meanwhile."""
+        self._state = _State(vanished=self._state.vanished)
+
+    def drop_streams(self, gone: frozenset[str]) -> None:
+        """Closed streams of which nothing is left: the next commit leaves them out of the position."""
+        self._state.gone_streams |= gone
+
+    def checkpoint(self) -> Checkpoint:
+        """Makes or evolves the table where needed."""
+        with catalog_errors():
+            return open_table(self._catalog, self._config.lake.namespace, self._spec, Position().to_text())
+
+    def step(self, *, now_due: bool = False) -> Step:
+        """`now_due` lands whatever waits, however little and young."""
+        state = self._state
+        if state.position is None:
+            state.position = Position.from_text(self.checkpoint().position)
+        work = self._source.pending(state.position)
+        self._observe(work.size)
+        if not work.size:
+            state.waiting_since, self._first = None, False
+            return "idle"
+        if state.waiting_since is None:
+            # What waits at the start may have waited for long already.
+            state.waiting_since = float("-inf") if self._first else self._clock()
+            self._first = False
+        age = self._clock() - state.waiting_since
+        land = self._config.land
+        if not now_due and work.size < land.bytes_min and age < land.age_max(self._config.wal.type):
+            return "waiting"
+        return self._land()
+
+    def _land(self) -> Step:
+        begin = self._clock()
+        checkpoint = self.checkpoint()
+        position = Position.from_text(checkpoint.position)
+        work = self._source.pending(position).batch(self._config.land.batch_bytes_max)
+        if not work.size:  # another process has landed it
+            self.forget()
+            return "again"
+        layout = Layout.of(checkpoint.table, self.signal, self._extra, self._config.land.compression_level)
+        outcome = work.land(self._start_spark(), layout, self._horizon)
+        if outcome.vanished:
+            return self._look_again(position, outcome)
+        if outcome.unreadable:
+            set_aside(self._config, self._catalog, self.signal, outcome.unreadable, self._reader)
+            self._metrics.set_aside(self.signal, len(outcome.unreadable))
+        self._commit(checkpoint, outcome, work.size, begin)
+        return "landed"
+
+    def _commit(self, checkpoint: Checkpoint, outcome: Outcome, size: int, begin: float) -> None:
+        gone = {
+            name
+            for name in self._state.gone_streams
+            if name in outcome.position.streams and outcome.position.streams[name].closed
+        }
+        position = outcome.position.without_streams(gone)
+        files = [file for result in outcome.results for file in result.files]
+        written = self._clock()
+        try:
+            committed = self._committer.append(
+                checkpoint, files, position.to_text(), facts={"frazil.rows": str(outcome.rows)}
+            )
+        except Fenced:
+            self._metrics.fenced(self.signal)
+            raise
+        now = self._clock()
+        self._state = _State(position, gone_streams=self._state.gone_streams - gone)
+        self._metrics.landed(
+            self.signal, outcome, files, wal_bytes=size, seconds=now - begin, commit_seconds=now - written
+        )
+        log.info(
+            "landed",
+            table=self.signal,
+            rows=outcome.rows,
+            files=len(files),
+            bytes=sum(file.file_size_in_bytes for file in files),
+            snapshot=committed.snapshot_id,
+            seconds=round(now - begin, 2),
+            commit_seconds=round(now - written, 3),
+            attempts=committed.attempts,
+            **({"clamped": clamped} if (clamped := sum(each.clamped for each in outcome.results)) else {}),
+        )
+
+    def _look_again(self, position: Position, outcome: Outcome) -> Step:
+        """Somebody else landed it and cleaned up, or it is lost: the position tells."""
+        now = Position.from_text(self.checkpoint().position)
+        self._state.vanished = 0 if now != position else self._state.vanished + 1
+        self.forget()
+        if self._state.vanished >= _VANISHED_MAX:
+            raise DataLost(
+                f"{self._config.lake.namespace}.{self.signal}",
+                f"{len(outcome.vanished)} segments are gone before they landed, the first is "
+                f"{outcome.vanished[0]}; bring them back into the write-ahead log",
+            )
+        log.warning(
+            "segments vanished; the position is read again", table=self.signal, first=outcome.vanished[0]
+        )
+        return "again"
+
+    def _observe(self, size: int) -> None:
+        since = self._state.waiting_since
+        age = 0.0 if since is None or since == float("-inf") else self._clock() - since
+        self._metrics.pending(self.signal, size, age if size else 0.0)
+
+
+def promoted(config: Config) -> tuple[Promoted, ...]:
+    return tuple(
+        Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted
+    )

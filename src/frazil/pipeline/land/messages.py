@@ -1,0 +1,141 @@
+"""What a Spark task does with messages of Kafka: OTLP requests in, durable data files out."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from frazil.config.wal import KafkaConfig
+from frazil.errors import RequestInvalid
+from frazil.otlp.decode import Decoded, Decoder, explain
+from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.land.chunks import Chunks
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
+from frazil.pipeline.land.task import RESULT, Batches, Task, cpu_seconds, file_name, measured
+from frazil.tables import SEGMENT, Promoted, Signal
+from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
+
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read the messages of one topic. `label` is its name in `_segment` and in the position."""
+
+    kafka: KafkaConfig
+    signal: Signal
+    label: str
+    tenant: str
+    depth_max: int
+
+
+@dataclass(frozen=True)
+class _Message:
+    partition: int
+    source: str
+    body: bytes
+    value: bytes
+    tenant: str
+    received: int
+
+
+def message_task(layout: Layout, horizon: Horizon, reading: Reading) -> Task:
+    """For `mapInArrow` over Spark's Kafka source."""
+
+    def run(batches: Batches) -> Batches:
+        result = land_messages(batches, layout, horizon, reading)
+        yield pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=RESULT)
+
+    return run
+
+
+def land_messages(
+    batches: Iterable[pa.RecordBatch], layout: Layout, horizon: Horizon, reading: Reading
+) -> TaskResult:
+    begin, result = cpu_seconds(), TaskResult()
+    chunks = Chunks(layout, horizon, file_name(layout), result)
+    decoder = _decoder(reading.signal, layout.extra, reading.depth_max)
+    for batch in batches:
+        messages = _readable(batch, reading, result)
+        for group, decoded in _decoded(messages, decoder, result):
+            _note_rejected(group, decoded, reading.signal, result)
+            for message, rows in zip(group, decoded.seen - decoded.rejected, strict=True):
+                result.partitions[message.partition].rows += int(rows)
+            chunks.add(_with_sources(group, decoded, layout))
+    chunks.flush()
+    return measured(result, begin)
+
+
+@lru_cache(maxsize=8)
+def _decoder(signal: Signal, extra: tuple[Promoted, ...], depth_max: int) -> Decoder:
+    return Decoder(signal, extra, depth_max=depth_max)
+
+
+def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> list[_Message]:
+    """The messages of a batch; what holds no request is noted."""
+    found = []
+    for row in batch.to_pylist():
+        value = row["value"]
+        source = f"{reading.label}/{row['partition']}/{row['offset']}"
+        counts = result.partitions.setdefault(row["partition"], MessageCounts())
+        counts.messages += 1
+        counts.bytes += len(value or b"")
+        headers = [(item["key"], item["value"]) for item in row["headers"] or ()]
+        try:
+            body = body_of(value, reading.kafka.encoding, reading.signal, depth_max=reading.depth_max)
+        except RequestInvalid as error:
+            counts.set_aside += 1
+            result.unreadable.append(Unreadable(source, str(error), len(value or b""), value or b""))
+            continue
+        tenant = tenant_of(headers, row["key"], reading.kafka, reading.tenant)
+        received = received_unix_nano(headers, int(row["timestamp"].timestamp() * 1000))
+        found.append(_Message(row["partition"], source, body, value, tenant, received))
+    return found
+
+
+def _decoded(
+    messages: list[_Message], decoder: Decoder, result: TaskResult
+) -> Iterable[tuple[list[_Message], Decoded]]:
+    """Together while that goes; halves where it does not, down to the culprits."""
+    if not messages:
+        return
+    try:
+        decoded = decoder.decode(
+            [message.body for message in messages],
+            [message.tenant for message in messages],
+            [message.received for message in messages],
+        )
+    except RequestInvalid as error:
+        if len(messages) == 1:
+            _set_aside(messages[0], str(error), result)
+            return
+        half = len(messages) // 2
+        yield from _decoded(messages[:half], decoder, result)
+        yield from _decoded(messages[half:], decoder, result)
+        return
+    yield messages, decoded
+
+
+def _note_rejected(group: list[_Message], decoded: Decoded, signal: Signal, result: TaskResult) -> None:
+    """Nobody can be told now that some records are invalid, so the message is kept whole, with the reason."""
+    for index, reasons in decoded.reasons.items():
+        _set_aside(group[index], explain(signal, int(decoded.rejected[index]), reasons), result)
+
+
+def _set_aside(message: _Message, reason: str, result: TaskResult) -> None:
+    result.partitions[message.partition].set_aside += 1
+    result.unreadable.append(Unreadable(message.source, reason, len(message.value), message.value))
+
+
+def _with_sources(group: list[_Message], decoded: Decoded, layout: Layout) -> pa.Table:
+    sources = pa.DictionaryArray.from_arrays(
+        pa.array(decoded.request_of_row.astype(np.int32)), pa.array([message.source for message in group])
+    )
+    table = decoded.table.append_column(layout.coded.field(SEGMENT.name), sources)
+    return table.select(layout.coded.names)

@@ -1,0 +1,44 @@
+"""What a task says of what it did. Travels from the workers to the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import DataFile
+
+from frazil.wal.names import SegmentName
+from frazil.wal.segment import Facts
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Something that cannot land. `source` is what `_segment` would have been."""
+
+    source: str
+    reason: str
+    size: int
+    payload: bytes | None = None
+    location: str | None = None
+
+
+@dataclass
+class MessageCounts:
+    messages: int = 0
+    rows: int = 0
+    set_aside: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class TaskResult:
+    files: list[DataFile] = field(default_factory=list)
+    facts: list[Facts] = field(default_factory=list)
+    """Of the segments that were landed or are tombstones."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    vanished: list[SegmentName] = field(default_factory=list)
+    partitions: dict[int, MessageCounts] = field(default_factory=dict)
+    """Of Kafka."""
+    rows: int = 0
+    clamped: int = 0
+    cpu_seconds: float = 0.0
+    rss_bytes: int = 0

@@ -1,0 +1,109 @@
+"""WAL segments as a source."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.results import TaskResult
+from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.land.task import Task, segment_tasks
+from frazil.tables import Signal
+from frazil.wal.names import SegmentName
+from frazil.wal.position import Position, StreamPosition
+from frazil.wal.reader import Segment, WalReader
+from frazil.wal.segment import Facts
+
+
+@dataclass(frozen=True)
+class SegmentWork:
+    config: Config
+    position: Position
+    segments: Sequence[Segment]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def batch(self, bytes_max: int) -> SegmentWork:
+        """By stream in turn, so that none waits for another's backlog; each stream from its beginning."""
+        lines: dict[str, list[Segment]] = {}
+        for segment in self.segments:
+            lines.setdefault(segment.name.stream, []).append(segment)
+        taken: list[Segment] = []
+        size, depth = 0, 0
+        while lines:
+            for stream in list(lines):
+                if depth >= len(lines[stream]):
+                    del lines[stream]
+                    continue
+                segment = lines[stream][depth]
+                if taken and size + segment.size > bytes_max:
+                    return replace(self, segments=sorted(taken, key=lambda each: each.name))
+                taken.append(segment)
+                size += segment.size
+            depth += 1
+        return self
+
+    def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
+        tasks = cut(self.segments, self.config.land.task_bytes_max)
+        results = run_tasks(spark, segment_tasks(self.config, layout, horizon, tasks), len(tasks))
+        return Outcome(
+            results,
+            advanced(self.position, self.segments, results),
+            [name.path for result in results for name in result.vanished],
+        )
+
+
+class SegmentSource:
+    def __init__(self, config: Config, signal: Signal, reader: WalReader) -> None:
+        self._config = config
+        self._signal: Signal = signal
+        self._reader = reader
+
+    def pending(self, position: Position) -> SegmentWork:
+        return SegmentWork(self._config, position, list(self._reader.pending(self._signal, position)))
+
+
+def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
+    """Tasks of at most so many bytes; a larger segment is a task of its own."""
+    tasks: list[list[SegmentName]] = []
+    size = 0
+    for segment in segments:
+        if not tasks or size + segment.size > bytes_max:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(segment.name)
+        size += segment.size
+    return tasks
+
+
+def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
+    """One Spark task for each number below `count`."""
+    rows = spark.range(0, count, 1, count).mapInArrow(task, "result binary").toArrow()
+    return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
+
+
+def advanced(position: Position, segments: Sequence[Segment], results: Sequence[TaskResult]) -> Position:
+    """The position behind the segments. What could not be read is passed over: it is set aside."""
+    facts: dict[SegmentName, Facts] = {each.name: each for result in results for each in result.facts}
+    streams: dict[str, StreamPosition] = {}
+    for segment in sorted(segments, key=lambda each: each.name):
+        stream = segment.name.stream
+        at = streams.get(stream) or position.streams.get(stream, StreamPosition())
+        if at.sequence != segment.name.sequence:
+            raise AssertionError(f"{segment.name.path} does not follow sequence {at.sequence - 1}")
+        found = facts.get(segment.name)
+        streams[stream] = StreamPosition(
+            at.sequence + 1,
+            at.rows + (found.rows if found is not None else 0),
+            found.stream_rows if found is not None else at.durable_rows,
+            at.closed or (found is not None and found.tombstone),
+        )
+    return position.with_streams(streams)

@@ -1,0 +1,84 @@
+"""What cannot land is kept with its reason, and landing goes on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import In
+
+from frazil.config import Config
+from frazil.errors import Fenced, SegmentCorrupt
+from frazil.lake.catalog import catalog_errors
+from frazil.lake.commit import Committer
+from frazil.lake.tables import open_table
+from frazil.pipeline.land.arrange import Part
+from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.land.results import Unreadable
+from frazil.tables import SET_ASIDE, Signal
+from frazil.wal.names import SegmentName
+from frazil.wal.position import Position
+from frazil.wal.reader import WalReader
+
+log = structlog.get_logger("frazil.land")
+
+
+def set_aside(
+    config: Config,
+    catalog: Catalog,
+    signal: Signal,
+    unreadable: Sequence[Unreadable],
+    reader: WalReader | None,
+) -> None:
+    """A row in `set_aside` for each, exactly once: landing that comes by again finds it there.
+
+    Segments are copied to where clean-up does not look; a message's bytes are in its row.
+    """
+    for item in unreadable:
+        log.error("set aside", table=signal, source=item.source, reason=item.reason)
+    kept = [_copied(signal, item, reader) for item in unreadable]
+    committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+    while True:
+        with catalog_errors():
+            checkpoint = open_table(catalog, config.lake.namespace, SET_ASIDE, Position().to_text())
+        among = In("source", {item.source for item in kept})  # type: ignore[call-arg,misc]
+        known = checkpoint.table.scan(row_filter=among, selected_fields=("source",)).to_arrow()
+        new = [item for item in kept if item.source not in set(known["source"].to_pylist())]
+        if not new:
+            return
+        layout = Layout.plain(checkpoint.table, SET_ASIDE, config.land.compression_level)
+        file = write_part(layout, Part(None, None, _rows(signal, new)), layout.batch)
+        try:
+            committer.append(checkpoint, [file], checkpoint.position)
+        except Fenced:
+            continue  # another table's landing was faster
+        return
+
+
+def _copied(signal: Signal, item: Unreadable, reader: WalReader | None) -> Unreadable:
+    if reader is None or item.payload is not None:
+        return item
+    stream, _, sequence = item.source.rpartition("/")
+    name = SegmentName(signal, stream, int(sequence))
+    copy = reader.set_aside(name, SegmentCorrupt(name.path, item.reason))
+    return replace(item, location=copy.path)
+
+
+def _rows(signal: Signal, items: Sequence[Unreadable]) -> pa.Table:
+    now = datetime.datetime.now(datetime.UTC)
+    return pa.table(
+        {
+            "time": [now for _ in items],
+            "table_name": [signal for _ in items],
+            "source": [item.source for item in items],
+            "reason": [item.reason for item in items],
+            "bytes": [item.size for item in items],
+            "location": [item.location for item in items],
+            "payload": [item.payload for item in items],
+        },
+        schema=SET_ASIDE.arrow_schema,
+    )

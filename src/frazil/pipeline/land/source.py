@@ -1,0 +1,55 @@
+"""Where a table's rows come from: WAL segments or a Kafka topic, behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.wal.position import Position
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the tasks of one batch gave, and where the table stands once their files are committed."""
+
+    results: Sequence[TaskResult]
+    position: Position
+    vanished: Sequence[str] = ()
+    """What was listed and then not there: somebody else has landed it."""
+
+    @property
+    def rows(self) -> int:
+        return sum(result.rows for result in self.results)
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        return [item for result in self.results for item in result.unreadable]
+
+
+class Work(Protocol):
+    """What waits behind a position, or a part of it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, as near as the source knows them; 0 if nothing waits."""
+        ...
+
+    def batch(self, bytes_max: int) -> Work:
+        """The first of it, as much as one commit should land."""
+        ...
+
+    def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
+        """Runs the tasks on Spark; commits nothing."""
+        ...
+
+
+class Source(Protocol):
+    """Of one table."""
+
+    def pending(self, position: Position) -> Work: ...

@@ -1,0 +1,99 @@
+"""What a Spark task does: segments in, durable data files out. Runs in Spark's Python workers."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+
+from frazil.config import Config
+from frazil.errors import SegmentCorrupt, SegmentUnknown
+from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.land.chunks import Chunks
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.promote import fill_promoted
+from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.tables import SEGMENT
+from frazil.wal.names import SegmentName
+from frazil.wal.rowgroups import read_row_groups
+from frazil.wal.store import open_store
+
+Batches = Iterable[pa.RecordBatch]
+Task = Callable[[Batches], Batches]
+RESULT = pa.schema([("result", pa.binary())])
+
+
+def segment_tasks(
+    config: Config, layout: Layout, horizon: Horizon, tasks: Sequence[Sequence[SegmentName]]
+) -> Task:
+    """For `mapInArrow` over the numbers of the tasks."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                result = land_segments(config, layout, horizon, tasks[number])
+                yield pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=RESULT)
+
+    return run
+
+
+def land_segments(
+    config: Config, layout: Layout, horizon: Horizon, names: Sequence[SegmentName]
+) -> TaskResult:
+    """Reads, arranges and writes. What cannot be read is named with its reason; what is gone is named too."""
+    begin, result = cpu_seconds(), TaskResult()
+    store = open_store(config)
+    chunks = Chunks(layout, horizon, file_name(layout), result)
+    for name in names:
+        try:
+            data = store.read(name.path)
+        except FileNotFoundError:
+            result.vanished.append(name)
+            continue
+        try:
+            tables = _tables(name, data, layout, result)
+        except (SegmentCorrupt, SegmentUnknown) as error:
+            result.unreadable.append(Unreadable(segment_of(name), str(error), len(data)))
+            continue
+        for table in tables:
+            chunks.add(table)
+    chunks.flush()
+    return measured(result, begin)
+
+
+def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) -> list[pa.Table]:
+    """All of a segment or nothing: it is read to its end before a row of it is taken."""
+    facts, groups = read_row_groups(name, data, layout.coded)
+    tables = [with_segment(fill_promoted(table, layout), segment_of(name), layout) for table in groups]
+    result.facts.append(facts)
+    return tables
+
+
+def with_segment(table: pa.Table, segment: str, layout: Layout) -> pa.Table:
+    """The table in the layout's schema, each row saying where it was durable before."""
+    value = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), [segment])
+    table = table.append_column(layout.coded.field(SEGMENT.name), value)
+    return table.select(layout.coded.names)
+
+
+def segment_of(name: SegmentName) -> str:
+    return f"{name.stream}/{name.sequence}"
+
+
+def file_name(layout: Layout) -> str:
+    """Unique for each attempt of each task: a retried task never meets its predecessor's files."""
+    return f"{layout.batch}-{uuid.uuid4().hex[:12]}"
+
+
+def cpu_seconds() -> float:
+    return time.process_time()
+
+
+def measured(result: TaskResult, begin: float) -> TaskResult:
+    result.cpu_seconds = cpu_seconds() - begin
+    result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return result

@@ -1,0 +1,82 @@
+"""What landing leaves behind in the WAL: segments that have landed, and streams that have ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import structlog
+from pyiceberg.table.metadata import TableMetadata
+
+from frazil.config import Config
+from frazil.lake.commit import LANDED, POSITION, ancestors
+from frazil.pipeline.metrics import Metrics
+from frazil.tables import Signal
+from frazil.wal.cleanup import clean_up
+from frazil.wal.closing import Closer
+from frazil.wal.position import Position
+from frazil.wal.store import Store
+
+log = structlog.get_logger("frazil.land")
+
+
+def settled_position(metadata: TableMetadata, grace_seconds: float, now_seconds: float) -> Position | None:
+    """Where the table stood `grace_seconds` ago. Its snapshots tell, so nothing else has to remember it."""
+    tag = metadata.refs.get(LANDED)
+    landed = metadata.snapshot_by_id(tag.snapshot_id) if tag is not None else None
+    if landed is None:
+        return None
+    for snapshot in ancestors(metadata, landed):
+        text = snapshot.summary.additional_properties.get(POSITION) if snapshot.summary is not None else None
+        if text is not None and snapshot.timestamp_ms <= (now_seconds - grace_seconds) * 1000:
+            return Position.from_text(text)
+    return None
+
+
+class Upkeep:
+    """Deletes segments some time after they landed, and closes streams that have fallen silent."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._metrics = metrics
+        self._wall_clock = wall_clock
+        self._closer = Closer(store, clock, config.land.stream_idle_seconds)
+        self._synced_for: dict[Signal, Position] = {}
+
+    def round(self, signal: Signal, metadata: TableMetadata) -> frozenset[str]:
+        """The closed streams of which nothing is left in the store."""
+        settled = settled_position(metadata, self._config.land.wal_grace_seconds, self._wall_clock())
+        gone: frozenset[str] = frozenset()
+        if settled is not None:
+            self._make_sure(signal, settled)
+            cleaned = clean_up(self._store, signal, settled)
+            if cleaned.deleted:
+                log.info("cleaned up", table=signal, segments=cleaned.deleted, bytes=cleaned.bytes)
+            self._metrics.cleaned(signal, cleaned.deleted, cleaned.bytes)
+            gone = frozenset(cleaned.gone_streams)
+        tag = metadata.refs[LANDED]
+        landed = metadata.snapshot_by_id(tag.snapshot_id)
+        if landed is not None and landed.summary is not None:
+            position = Position.from_text(landed.summary.additional_properties[POSITION])
+            for name in self._closer.close_idle(signal, position):
+                log.info("stream closed", table=signal, stream=name.stream)
+        return gone
+
+    def _make_sure(self, signal: Signal, settled: Position) -> None:
+        """Other engines write metadata on the same disk without fsync. Nothing that could still be lost with
+        it may be the only copy of what is deleted next.
+        """
+        if self._config.warehouse.startswith("s3://") or self._synced_for.get(signal) == settled:
+            return
+        os.sync()
+        self._synced_for[signal] = settled

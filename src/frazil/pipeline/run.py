@@ -1,0 +1,277 @@
+"""`frazil pipeline`: waits for the lease, then lands table by table until it is told to stop."""
+
+from __future__ import annotations
+
+import signal as signals
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.errors import FrazilError, Permanent
+from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.recover import recover_tables
+from frazil.pipeline.health import HealthServer
+from frazil.pipeline.land.lander import Lander
+from frazil.pipeline.land.source import Source
+from frazil.pipeline.land.upkeep import Upkeep
+from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.session import spark_session, stop
+from frazil.tables import SIGNALS, Signal
+from frazil.wal.lease import Lease, open_lease
+from frazil.wal.reader import WalReader
+from frazil.wal.store import open_store
+
+_BACKOFF_SECONDS = 1.0
+_BACKOFF_SECONDS_MAX = 60.0
+_UPKEEP_SECONDS = 30.0
+_STANDBY_SECONDS = 1.0
+
+log = structlog.get_logger("frazil.pipeline")
+
+
+def run(config: Config) -> int:
+    """Until SIGINT or SIGTERM; the commit that is under way is finished."""
+    stopping = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        log.info("stopping after the current commit")
+        stopping.set()
+
+    for number in (signals.SIGINT, signals.SIGTERM):
+        signals.signal(number, on_signal)
+    Pipeline(config, stopping).run()
+    return 0
+
+
+@dataclass
+class _Table:
+    lander: Lander
+    backoff: float = _BACKOFF_SECONDS
+    not_before: float = 0.0
+    problem: str = ""
+    upkeep_at: float = 0.0
+
+
+class Pipeline:
+    def __init__(self, config: Config, stopping: threading.Event) -> None:
+        self._config = config
+        self._stopping = stopping
+        self._metrics = Metrics()
+        self._spark: SparkSession | None = None
+        self._tables: list[_Table] = []
+        self._problem = "starting"
+        self._health = HealthServer(config.pipeline.listen, self._metrics.registry, self._problems)
+
+    @property
+    def port(self) -> int:
+        return self._health.port
+
+    def run(self) -> None:
+        self._health.start()
+        lease = open_lease(self._config)
+        try:
+            while not self._stopping.is_set():
+                if self._acquired(lease):
+                    self._work(lease)
+        finally:
+            lease.release()
+            self._metrics.leader.set(0)
+            if self._spark is not None:
+                stop(self._spark)
+            self._health.stop()
+
+    def _acquired(self, lease: Lease) -> bool:
+        """Waits its turn. Being second is no problem to report: it is what a second pipeline is for."""
+        waited = False
+        while not self._stopping.is_set():
+            try:
+                if lease.acquire():
+                    return True
+                self._problem = ""
+            except FrazilError as error:
+                self._problem = str(error)
+                log.warning("the lease cannot be had", reason=str(error))
+            if not waited and not self._problem:
+                log.info("another pipeline works; waiting to take over")
+                waited = True
+            self._stopping.wait(_STANDBY_SECONDS)
+        return False
+
+    def _work(self, lease: Lease) -> None:
+        keeper = _Keeper(lease, self._config.pipeline.lease_seconds / 3)
+        keeper.start()
+        self._metrics.leader.set(1)
+        try:
+            if not self._opened(keeper):
+                return
+            poll = self._config.land.poll_interval(self._config.wal.type)
+            while not self._stopping.is_set() and keeper.held:
+                # Where one table has landed, another batch may wait: look again at once.
+                steps = [self._step(table) for table in self._tables]
+                if not any(steps):
+                    self._stopping.wait(poll)
+        finally:
+            keeper.stop()
+            self._metrics.leader.set(0)
+        if not keeper.held:
+            log.warning("the lease is lost; another pipeline works")
+
+    def _opened(self, keeper: _Keeper) -> bool:
+        """Opens the catalog, as often as it takes."""
+        backoff = _BACKOFF_SECONDS
+        while not self._stopping.is_set() and keeper.held:
+            try:
+                self._tables = self._open()
+                self._problem = ""
+                return True
+            except FrazilError as error:
+                if isinstance(error, Permanent):
+                    raise
+                self._problem = str(error)
+                log.warning("cannot start yet", reason=str(error), again_in_seconds=backoff)
+            self._stopping.wait(backoff)
+            backoff = min(backoff * 2, _BACKOFF_SECONDS_MAX)
+        return False
+
+    def _open(self) -> list[_Table]:
+        config = self._config
+        catalog = open_catalog(config)
+        ensure_namespace(catalog, config.lake.namespace)
+        recover_tables(catalog)
+        reader: WalReader | None = None
+        self._upkeep: Upkeep | None = None
+        if config.wal.type != "kafka":
+            store = open_store(config)
+            reader = WalReader(store)
+            self._upkeep = Upkeep(config, store, self._metrics)
+        return [
+            _Table(
+                Lander(
+                    config,
+                    signal,
+                    catalog,
+                    _source(config, signal, reader),
+                    self._started_spark,
+                    self._metrics,
+                    reader=reader,
+                )
+            )
+            for signal in SIGNALS
+        ]
+
+    def _started_spark(self) -> SparkSession:
+        """Started for the first job. A session whose JVM has died is replaced."""
+        if self._spark is None or self._spark.sparkContext._jsc is None or not _alive(self._spark):
+            begin = time.monotonic()
+            self._spark = spark_session(self._config)
+            log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
+        self._metrics.job()
+        return self._spark
+
+    def _step(self, table: _Table) -> bool:
+        """Whether to look again at once."""
+        now = time.monotonic()
+        if now < table.not_before or self._stopping.is_set():
+            return False
+        signal = table.lander.signal
+        try:
+            step = table.lander.step()
+            self._keep_up(table, now)
+        except Exception as error:
+            self._failed(table, error)
+            return False
+        if step in ("landed", "again") or not table.problem:
+            table.backoff = _BACKOFF_SECONDS
+        if table.problem:
+            log.info("goes on", table=signal)
+            table.problem = ""
+        return step in ("landed", "again")
+
+    def _keep_up(self, table: _Table, now: float) -> None:
+        if self._upkeep is None or now < table.upkeep_at:
+            return
+        table.upkeep_at = now + min(_UPKEEP_SECONDS, max(self._config.land.wal_grace_seconds, 1.0))
+        lander = table.lander
+        lander.drop_streams(self._upkeep.round(lander.signal, lander.checkpoint().table.metadata))
+
+    def _failed(self, table: _Table, error: Exception) -> None:
+        """Errors of one table leave the others alone. Whatever it was, the position is read again."""
+        table.lander.forget()
+        stopped = isinstance(error, Permanent)
+        table.problem = str(error) or repr(error)
+        seconds = _BACKOFF_SECONDS_MAX if stopped else table.backoff
+        table.not_before = time.monotonic() + seconds
+        table.backoff = min(table.backoff * 2, _BACKOFF_SECONDS_MAX)
+        self._metrics.failed(table.lander.signal, stopped=stopped)
+        if isinstance(error, FrazilError):
+            say = log.error if stopped else log.warning
+            say(
+                "table is stopped until someone decides" if stopped else "landing failed; trying again",
+                table=table.lander.signal,
+                reason=str(error),
+                again_in_seconds=seconds,
+            )
+        else:
+            log.error(
+                "landing failed; trying again",
+                table=table.lander.signal,
+                again_in_seconds=seconds,
+                exc_info=error,
+            )
+
+    def _problems(self) -> dict[str, str]:
+        found: dict[str, str] = {"pipeline": self._problem} if self._problem else {}
+        return found | {table.lander.signal: table.problem for table in self._tables if table.problem}
+
+
+def _source(config: Config, signal: Signal, reader: WalReader | None) -> Source:
+    if reader is None:
+        from frazil.pipeline.land.kafka import KafkaSource
+
+        return KafkaSource(config, signal)
+    from frazil.pipeline.land.segments import SegmentSource
+
+    return SegmentSource(config, signal, reader)
+
+
+def _alive(spark: SparkSession) -> bool:
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # the JVM is gone
+        return False
+
+
+def _since(begin: float) -> float:
+    return round(time.monotonic() - begin, 1)
+
+
+class _Keeper:
+    """Gives the lease's signs of life while the other thread works."""
+
+    def __init__(self, lease: Lease, interval_seconds: float) -> None:
+        self._lease = lease
+        self._interval = interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self.held = True
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval):
+            try:
+                if not self._lease.keep():
+                    self.held = False
+                    return
+            except FrazilError as error:
+                log.warning("no sign of life could be given", reason=str(error))

@@ -1,0 +1,174 @@
+"""The Spark session. The only place that builds one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.pipeline.jars import jars
+from frazil.pipeline.java import cache_folder
+from frazil.pipeline.jvm import end_jvm, start_jvm
+from frazil.pipeline.trust import trust_options
+
+LOCAL_ADDRESS = "127.0.0.1"
+# A worker holds a batch as Arrow, again as what it makes of it, and in pipes between.
+ARROW_BATCH_BYTES_MAX = 16 * 1024 * 1024
+ARROW_BATCH_RECORDS_MAX = 65_536
+LOCAL_SHUFFLE_PARTITIONS = 4
+
+_AT_START = ("spark.driver.", "spark.master", "spark.submit.")
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(config: Config, *, app_name: str = "frazil") -> SparkSession:
+    """A session for this configuration, on a JVM of this process.
+
+    A process has one JVM. While it runs, another call gives a session beside the first, with the catalog of
+    its own configuration; master and memory stay as they were.
+    """
+    if SparkContext._active_spark_context is not None:
+        beside = SparkSession.builder.getOrCreate().newSession()
+        for key, value in _catalog_settings(config).items():
+            if key.startswith("spark.sql.catalog."):
+                beside.conf.set(key, value)
+        return beside
+    settings = session_settings(config, app_name=app_name)
+    os.environ.update(_environment(config))
+    with _own_interrupt_handler():
+        # Only what a JVM must know at its start: everybody on the machine can read a command line, and among
+        # the other settings are passwords. They go through the gateway.
+        gateway = start_jvm({key: value for key, value in settings.items() if key.startswith(_AT_START)})
+        try:
+            conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            SparkContext(conf=conf, gateway=gateway)
+            return SparkSession.builder.getOrCreate()
+        except BaseException:
+            _forget(gateway)
+            raise
+
+
+def stop(session: SparkSession) -> None:
+    """Ends all sessions and their JVM. Safe when it was called before."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    try:
+        session.stop()
+    finally:
+        _forget(gateway)
+
+
+def session_settings(config: Config, *, app_name: str) -> dict[str, str]:
+    """All that is not as Spark would have it. What the configuration says comes last."""
+    return {
+        "spark.app.name": app_name,
+        "spark.master": config.spark.master,
+        "spark.submit.deployMode": "client",
+        "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
+        "spark.driver.defaultJavaOptions": " ".join(_jvm_options()),
+        **_QUIET_AND_SMALL,
+        **_PYTHON_WORKERS,
+        **_SQL,
+        **(_local(config) if config.spark.is_local else _cluster(config)),
+        **_jar_settings(config),
+        **_catalog_settings(config),
+        **config.spark.settings,
+    }
+
+
+_QUIET_AND_SMALL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # The history of jobs is kept for the web page that is off. A pipeline runs for months.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+_PYTHON_WORKERS = {
+    "spark.python.worker.reuse": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_RECORDS_MAX),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES_MAX),
+}
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    # No Hive: its metastore would be a database in the current folder.
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+
+def _jvm_options() -> list[str]:
+    return [
+        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        "-XX:+UseSerialGC",
+        *trust_options(),
+    ]
+
+
+def _local(config: Config) -> dict[str, str]:
+    return {
+        "spark.driver.host": LOCAL_ADDRESS,
+        "spark.driver.bindAddress": LOCAL_ADDRESS,
+        "spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS),
+        "spark.sql.warehouse.dir": (cache_folder() / "spark-warehouse").as_uri(),
+    }
+
+
+def _cluster(config: Config) -> dict[str, str]:
+    return {"spark.executor.memory": f"{config.spark.executor_memory_bytes >> 10}k"}
+
+
+def _jar_settings(config: Config) -> dict[str, str]:
+    files = jars(config)
+    settings = {"spark.driver.extraClassPath": os.pathsep.join(map(str, files))}
+    if not config.spark.is_local:
+        # Executors fetch them from the driver. Locally that would only copy them at each start.
+        settings["spark.jars"] = ",".join(file.as_uri() for file in files)
+    return settings
+
+
+def _catalog_settings(config: Config) -> dict[str, str]:
+    from frazil.lake.catalog import spark_properties
+
+    return spark_properties(config)
+
+
+def _environment(config: Config) -> dict[str, str]:
+    """What Spark takes from the environment only."""
+    python = config.spark.settings.get("spark.pyspark.python", sys.executable)
+    environment = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if config.spark.is_local:
+        environment["SPARK_LOCAL_IP"] = LOCAL_ADDRESS
+    return environment
+
+
+@contextlib.contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Spark takes SIGINT over, to cancel all jobs. It is for the driver to say what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _forget(gateway: object) -> None:
+    """Ends the JVM, and lets the next session start one of its own: memory is given to a JVM at its start."""
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    end_jvm(gateway)

