@@ -1,4 +1,4 @@
-# Everything a fresh machine needs is Python 3.11 or newer, make and a package index. No root.
+# Everything a fresh machine needs is Python 3.11 or newer, make, a package index and Maven. No root, no Java.
 
 UV_SERIES  := 0.13
 UV_VERSION := 0.13.7
@@ -12,6 +12,7 @@ ifeq ($(UV),.tools/bin/uv)
 UV_STAMP := .tools/uv-$(UV_VERSION)
 endif
 STAMP := .venv/.synced
+JARS  := .venv/.jars
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -21,15 +22,15 @@ MAKEFLAGS += --no-builtin-rules
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv from the lock file (the others do this by themselves)
+setup: $(JARS) ## Make .venv from the lock file and fetch Spark's jars (the others do this by themselves)
 
-run: $(STAMP) ## Start frazil with gentle demo traffic (DEMO=0: without)
+run: $(JARS) ## Start frazil with gentle demo traffic (DEMO=0: without)
 	$(BIN)/frazil up $(if $(filter 0,$(DEMO)),--no-demo,--demo)
 
-test: $(STAMP) ## Unit and quick integration tests
+test: $(JARS) ## Unit and quick integration tests
 	$(BIN)/pytest -m 'not slow and not go'
 
-test-all: $(STAMP) test-components ## Every test: also the long sweeps and what needs Go
+test-all: $(JARS) test-components ## Every test: also the long sweeps and what needs Go
 	$(BIN)/pytest
 
 test-components: $(STAMP) ## Build the Go programs that tests use (once; about six minutes)
@@ -68,6 +69,11 @@ $(STAMP): requirements.lock pyproject.toml $(UV_STAMP)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python '>=3.11' .venv
 	$(UV) pip sync --quiet --python .venv --require-hashes --compile-bytecode requirements.lock
 	$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Kept in the user's cache, so that starting Spark needs no network.
+$(JARS): $(STAMP) src/frazil/pipeline/jars.py
+	@$(BIN)/python -m frazil.pipeline.jars
 	@touch $@
 
 $(UV_STAMP):

@@ -15,7 +15,8 @@ def with_ports(config: Config) -> Config:
         name: section.model_copy(update={"listen": _with_port(section.listen)})
         for name, section in (("http", receive.http), ("grpc", receive.grpc))
     }
-    return config.model_copy(update={"receive": receive.model_copy(update=listeners)})
+    pipeline = config.pipeline.model_copy(update={"listen": _with_port(config.pipeline.listen)})
+    return config.model_copy(update={"receive": receive.model_copy(update=listeners), "pipeline": pipeline})
 
 
 def _with_port(listen: str) -> str:
@@ -27,7 +28,7 @@ def _with_port(listen: str) -> str:
         return f"{listen.rpartition(':')[0]}:{probe.getsockname()[1]}"
 
 
-def check_free(name: str, listen: str) -> None:
+def check_free(key: str, listen: str) -> None:
     """Workers share their port with SO_REUSEPORT, and would silently share it with a stranger of the same
     user.
     """
@@ -40,5 +41,5 @@ def check_free(name: str, listen: str) -> None:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may "
-                f"know who), or set receive.{name}.listen to another one"
+                f"know who), or set {key} to another one"
             ) from None

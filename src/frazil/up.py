@@ -28,6 +28,8 @@ _BACKOFF_SECONDS_MAX = 30.0
 _HEALTHY_SECONDS = 60.0
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
+_COMMIT_SECONDS = 60.0
+"""A pipeline finishes the commit that is under way."""
 _NOT_WORTH_TRYING_AGAIN = 2
 """The exit code of a role that cannot run as configured."""
 
@@ -65,10 +67,12 @@ def run(config: Config, config_path: Path | None) -> int:
     ports = {
         "FRAZIL_RECEIVE__HTTP__LISTEN": config.receive.http.listen,
         "FRAZIL_RECEIVE__GRPC__LISTEN": config.receive.grpc.listen,
+        "FRAZIL_PIPELINE__LISTEN": config.pipeline.listen,
     }
     grace = config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5
     receiver = _Role("receiver", [*common, "receive"], stop_seconds=grace, environment=ports)
-    roles = [receiver]
+    pipeline = _Role("pipeline", [*common, "pipeline"], stop_seconds=_COMMIT_SECONDS, environment=ports)
+    roles = [receiver, pipeline]
     if config.demo.enabled and (config.auth.keys or config.receive.tls is not None):
         log.warning(
             "no demo traffic: it has no API key or certificate; send it with `frazil demo --api-key …`"
@@ -86,7 +90,7 @@ def run(config: Config, config_path: Path | None) -> int:
     receiver.start()
     try:
         if _ready(config, receiver, stop):
-            _greet(config, demo=len(roles) > 1)
+            _greet(config, demo=roles[-1].name == "demo")
             for role in roles[1:]:
                 role.start()
         else:  # the receiver died at first: the others come when it has had time to come back
@@ -158,6 +162,12 @@ def _command() -> str:
     return "frazil" if shutil.which("frazil") else os.path.relpath(sys.argv[0])
 
 
+def _catalog(config: Config) -> str:
+    kind = config.lake.catalog.type
+    where = os.path.relpath(config.catalog_file) if kind == "sqlite" else ""
+    return {"sqlite": f"the SQLite catalog {where}", "postgres": "Postgres", "rest": "the REST catalog"}[kind]
+
+
 def _greet(config: Config, *, demo: bool) -> None:
     frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
@@ -171,12 +181,14 @@ def _greet(config: Config, *, demo: bool) -> None:
         "       send one log with curl:",
         f"         curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
         """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
-        f"       see what is durable:      {frazil} verify",
+        f"       what is durable, landed:  {frazil} verify",
         f"       watch the counters:       curl -s {http}/metrics | grep ^frazil",
         f"       break something:          {frazil} demo --incident errors --duration 2m",
+        f"[bold]Tables[/bold] {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
+        f"       at most {config.land.age_max(config.wal.type):g} s after their data",
     ]
     if config.wal.type == "local":
-        lines.append(f"       read it with any engine:  SELECT * FROM '{wal}/logs/*/*.parquet'")  # noqa: S608
+        lines.append(f"       before that, in segments:  SELECT * FROM '{wal}/logs/*/*.parquet'")  # noqa: S608
     if demo:
         lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]
     lines += ["", "Ctrl-C stops everything; what was acked stays."]

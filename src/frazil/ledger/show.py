@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 from rich.console import Console
+from rich.filesize import decimal as filesize
 from rich.markup import escape
 from rich.table import Table
 
@@ -13,6 +14,7 @@ from frazil.config import Config
 from frazil.ledger.balance import Ledger, Line, balance
 
 _LINES_MAX = 40
+_STREAM_ID_LENGTH = 35
 _NUMBERS = ("durable", "landed", "waiting", "set_aside", "segments", "bytes")
 
 
@@ -36,21 +38,32 @@ def main(config: Config, json_output: bool) -> int:
 
 def _print(ledger: Ledger) -> None:
     console = Console()
-    table = Table(title="Ledger")
-    for heading in ("table", "stream", *_NUMBERS, "problems"):
-        heading = heading.replace("_", " ")
-        table.add_column(heading, justify="left" if heading in ("table", "stream") else "right")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("table", "stream", *_NUMBERS):
+        left = heading in ("table", "stream")
+        table.add_column(heading.replace("_", " "), justify="left" if left else "right", no_wrap=True)
     many = len(ledger.lines) > _LINES_MAX
     for line in _by_table(ledger.lines) if many else ledger.lines:
-        numbers = [f"{getattr(line, name):,}" for name in _NUMBERS]
-        table.add_row(line.table, line.stream, *numbers, str(len(line.problems)))
+        style = "red" if line.problems else None
+        table.add_row(line.table, _short(line.stream), *_numbers(line), style=style)
     console.print(table)
     for problem in ledger.problems:
         console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
     if not ledger.problems:
         console.print(
-            "[green]✓[/green] all that was made durable has landed or waits, nothing is there twice"
+            "[green]✓[/green] all that was made durable has landed or waits; nothing is there twice"
         )
+    if any(line.set_aside for line in ledger.lines):
+        console.print("[yellow]![/yellow] some could not be read and is set aside: see the table set_aside")
+
+
+def _short(stream: str) -> str:
+    """A stream's id is 35 characters; its time and the first of its random digits tell it apart."""
+    return stream[:22] + "…" if len(stream) == _STREAM_ID_LENGTH else stream
+
+
+def _numbers(line: Line) -> list[str]:
+    return [filesize(line.bytes) if name == "bytes" else f"{getattr(line, name):,}" for name in _NUMBERS]
 
 
 def _by_table(lines: list[Line]) -> list[Line]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ def _resolver(scratch: Path, settings: Mapping[str, str]) -> Iterator[Callable[[
     from frazil.pipeline.jvm import end_jvm, start_jvm
 
     report = scratch / "report.txt"
-    options = " ".join([*trust_options(), *proxy_options()])
+    options = shlex.join([*trust_options(), *proxy_options()])
     jvm_settings = {"spark.jars.ivy": str(scratch / "ivy"), "spark.driver.defaultJavaOptions": options}
     with report.open("wb") as errors:
         gateway = start_jvm({**settings, **jvm_settings}, errors_to=errors)
@@ -90,7 +91,8 @@ def proxy_options() -> list[str]:
     proxy = urlsplit(proxies.get("https", ""))
     if proxy.hostname is None:
         return []
-    direct = "|".join(host.strip() for host in proxies.get("no", "").split(",") if host.strip())
+    hosts = [host.strip() for host in proxies.get("no", "").split(",") if host.strip()]
+    direct = "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
     return [
         f"-Dhttps.proxyHost={proxy.hostname}",
         f"-Dhttps.proxyPort={proxy.port or 80}",

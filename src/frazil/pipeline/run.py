@@ -21,6 +21,7 @@ from frazil.pipeline.land.source import Source
 from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
+from frazil.ports import check_free
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.lease import Lease, open_lease
 from frazil.wal.reader import WalReader
@@ -44,6 +45,7 @@ def run(config: Config) -> int:
 
     for number in (signals.SIGINT, signals.SIGTERM):
         signals.signal(number, on_signal)
+    check_free("pipeline.listen", config.pipeline.listen)
     Pipeline(config, stopping).run()
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -74,7 +75,7 @@ def session_settings(config: Config, *, app_name: str) -> dict[str, str]:
         "spark.master": config.spark.master,
         "spark.submit.deployMode": "client",
         "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
-        "spark.driver.defaultJavaOptions": " ".join(_jvm_options()),
+        "spark.driver.defaultJavaOptions": shlex.join(_jvm_options()),
         **_QUIET_AND_SMALL,
         **_PYTHON_WORKERS,
         **_SQL,

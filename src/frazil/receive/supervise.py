@@ -37,7 +37,7 @@ def run(config: Config) -> int:
     _check_promoted(config)
     for name, listen in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
         if name == "http" or config.receive.grpc.enabled:
-            check_free(name, listen)
+            check_free(f"receive.{name}.listen", listen)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     _allow_many_files()
     folder = share_between_processes()

@@ -177,7 +177,8 @@ class KafkaSource:
         if self._kafka.on_lost_offsets == "stop":
             raise self._lost(
                 f"{low - part.offset:,} messages of {state.name}/{number} are gone before they landed: "
-                f"offsets {part.offset} to {low - 1}; the topic begins at {low} now. To go on behind them, {_GO_ON}"
+                f"offsets {part.offset} to {low - 1}; the topic begins at {low} now. To go on behind them, "
+                f"{_GO_ON}"
             )
         return replace(part, offset=low, lost=part.lost + low - part.offset)
 

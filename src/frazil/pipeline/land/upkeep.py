@@ -11,8 +11,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
 from frazil.lake.commit import LANDED, POSITION, ancestors
+from frazil.pipeline.land.lander import promoted
 from frazil.pipeline.metrics import Metrics
-from frazil.tables import Signal
+from frazil.tables import Signal, table_spec
 from frazil.wal.cleanup import clean_up
 from frazil.wal.closing import Closer
 from frazil.wal.position import Position
@@ -50,7 +51,12 @@ class Upkeep:
         self._store = store
         self._metrics = metrics
         self._wall_clock = wall_clock
-        self._closer = Closer(store, clock, config.land.stream_idle_seconds)
+        self._closer = Closer(
+            store,
+            clock,
+            config.land.stream_idle_seconds,
+            spec_of=lambda signal: table_spec(signal, promoted(config)),
+        )
         self._synced_for: dict[Signal, Position] = {}
 
     def round(self, signal: Signal, metadata: TableMetadata) -> frozenset[str]:

@@ -62,7 +62,7 @@ class PreparingLane(Lane):
         super().__init__(cast(Store, None), decoder, settings, observer)
         self._kafka = kafka
         growth = _JSON_GROWTH if kafka.encoding == "otlp_json" else 1
-        self._part_bytes_max = kafka.message_bytes_max // growth - _FRAMING_BYTES
+        self._part_bytes_max = kafka.message_bytes_max
 
     async def prepare(self, body: bytes, tenant: str, received_unix_nano: int) -> Prepared:
         """RequestInvalid if it cannot be decoded, RequestTooLarge if a record does not fit in a message."""

@@ -22,6 +22,8 @@ from frazil.wal.kafka.prepare import Prepared, PreparingLane
 from tests.integration.messages import logs, metrics, spans
 
 MALFORMED = b"\x0a\x7f"
+UNKNOWN = b"\xfa\x7f\x07unknown"
+"""A field of some later OTLP."""
 
 
 class Unobserved:
@@ -70,7 +72,7 @@ def texts(values: Sequence[bytes], encoding: Any = "otlp_proto") -> list[str]:
 
 
 def test_a_request_that_is_valid_and_small_stays_as_it_came() -> None:
-    body = logs("shop", 3).SerializeToString() + b"\xfa\x07\x03new"  # and a field of a later OTLP
+    body = logs("shop", 3).SerializeToString() + UNKNOWN
     [outcome] = prepared("logs", [body])
     assert outcome == Prepared(3, 0, "", (body,))
 
@@ -85,6 +87,15 @@ def test_values_are_within_the_bound_and_hold_every_record_once(
     assert max(map(len, outcome.values)) <= bytes_max
     assert texts(outcome.values, encoding) == [f"record {index}" for index in range(count)]
     assert outcome.accepted == count
+
+
+@pytest.mark.parametrize("encoding", ["otlp_proto", "otlp_json"])
+def test_cutting_encodes_nothing_anew(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PreparingLane, "_encoded", None)
+    [outcome] = prepared(
+        "logs", [logs("shop", 5000).SerializeToString()], message_bytes_max=10_000, encoding=encoding
+    )
+    assert len(outcome.values) > 10
 
 
 def test_a_metric_of_many_points_is_cut_between_its_points() -> None:
@@ -145,6 +156,7 @@ def test_invalid_records_are_left_out_and_the_rest_stays_byte_for_byte() -> None
     request = spans("shop", 3000)
     listed = request.resource_spans[0].scope_spans[0].spans
     listed[1500].trace_id = b"short"
+    listed[7].MergeFromString(UNKNOWN)
     outcome: Prepared
     [outcome] = prepared("spans", [request.SerializeToString()])
     assert (outcome.accepted, outcome.rejected) == (2999, 1)
@@ -158,6 +170,7 @@ def test_invalid_records_are_left_out_and_the_rest_stays_byte_for_byte() -> None
         for span in scope.spans
     ]
     assert kept == list(listed)
+    assert b"".join(outcome.values).count(UNKNOWN) == 1
 
 
 def test_a_request_of_invalid_records_alone_makes_no_message() -> None:
