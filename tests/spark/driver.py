@@ -37,7 +37,7 @@ class Driver:
         self.jvm = psutil.Process(int(self._answer()["jvm"]))
 
     def ask(self, word: str) -> dict[str, Any]:
-        """A word of `driver_process`: `job`, `fail`, `iceberg`, `java` or `stop`."""
+        """A word of `driver_process`: `job`, `fail`, `iceberg`, `java`, `restart` or `stop`."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n".encode())
         self.process.stdin.flush()

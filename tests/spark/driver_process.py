@@ -52,7 +52,8 @@ def facts_of_a_table(spark: SparkSession) -> dict[str, Any]:
 
 def main() -> None:
     signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    spark = spark_session(Config.model_validate(json.loads(sys.argv[1])))
+    config = Config.model_validate(json.loads(sys.argv[1]))
+    spark = spark_session(config)
     gateway = SparkContext._gateway
     assert gateway is not None
     answer({"jvm": gateway.proc.pid})
@@ -66,6 +67,10 @@ def main() -> None:
                 answer(facts_of_a_table(spark))
             case "java":
                 answer({"java": spark._jvm.java.lang.System.getProperty("java.home")})
+            case "restart":
+                stop(spark)
+                spark = spark_session(config)
+                answer(facts_of_a_job(spark))
             case "stop":
                 stop(spark)
                 answer({"stopped": True})

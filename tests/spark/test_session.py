@@ -138,3 +138,20 @@ def test_spark_runs_on_java_from_pypi_where_there_is_none(
     assert sum(task["rows"] for task in driver.ask("job")["tasks"]) == 1000
     assert driver.ask("stop") == {"stopped": True}
     assert driver.log.read_text() == ""
+
+
+@pytest.mark.slow
+def test_a_driver_whose_jvm_died_can_start_another(start_driver: Callable[..., Driver]) -> None:
+    driver = start_driver()
+    driver.jvm.kill()
+    assert driver.jvm_ended()
+    assert sum(task["rows"] for task in driver.ask("restart")["tasks"]) == 1000
+
+
+@pytest.mark.slow
+def test_a_jvm_that_cannot_start_is_a_matter_of_the_configuration(
+    tmp_path: Path, start_driver: Callable[..., Driver]
+) -> None:
+    settings = {"spark.driver.extraJavaOptions": "-XX:NoSuchOption"}
+    with pytest.raises(AssertionError, match=r"ConfigError: Spark's JVM ended as it began"):
+        start_driver(spark={"settings": settings})

@@ -15,7 +15,7 @@ from frazil.ledger.balance import Ledger, Line, balance
 
 _LINES_MAX = 40
 _STREAM_ID_LENGTH = 35
-_NUMBERS = ("durable", "landed", "waiting", "set_aside", "segments", "bytes")
+_NUMBERS = ("durable", "landed", "waiting", "set_aside", "bytes")
 
 
 def main(config: Config, json_output: bool) -> int:
@@ -41,7 +41,7 @@ def _print(ledger: Ledger) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("table", "stream", *_NUMBERS):
         left = heading in ("table", "stream")
-        table.add_column(heading.replace("_", " "), justify="left" if left else "right", no_wrap=True)
+        table.add_column(heading.replace("_", "\n"), justify="left" if left else "right", no_wrap=True)
     many = len(ledger.lines) > _LINES_MAX
     for line in _by_table(ledger.lines) if many else ledger.lines:
         style = "red" if line.problems else None
@@ -58,8 +58,8 @@ def _print(ledger: Ledger) -> None:
 
 
 def _short(stream: str) -> str:
-    """A stream's id is 35 characters; its time and the first of its random digits tell it apart."""
-    return stream[:22] + "…" if len(stream) == _STREAM_ID_LENGTH else stream
+    """A stream's id is 35 characters; its time and its last digits tell it apart."""
+    return f"{stream[:15]}…{stream[-4:]}" if len(stream) == _STREAM_ID_LENGTH else stream
 
 
 def _numbers(line: Line) -> list[str]:

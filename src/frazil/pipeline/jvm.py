@@ -14,8 +14,10 @@ from typing import IO, Any
 
 import pyspark
 from pyspark import SparkConf
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
+from frazil.errors import ConfigError
 from frazil.pipeline.java import java_home
 
 END_SECONDS_MAX = 20.0
@@ -27,7 +29,13 @@ def start_jvm(settings: Mapping[str, str], *, errors_to: IO[bytes] | None = None
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    return launch_gateway(conf, {"stderr": errors_to})  # type: ignore[no-untyped-call]
+    try:
+        return launch_gateway(conf, {"stderr": errors_to})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise ConfigError(
+            "Spark's JVM ended as it began; its reason is above. Check spark.driver_memory_bytes, and what "
+            "spark.settings says of spark.driver"
+        ) from error
 
 
 def end_jvm(gateway: Any) -> None:

@@ -8,9 +8,11 @@ import shlex
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -58,12 +60,15 @@ def spark_session(config: Config, *, app_name: str = "frazil") -> SparkSession:
 
 
 def stop(session: SparkSession) -> None:
-    """Ends all sessions and their JVM. Safe when it was called before."""
+    """Ends all sessions and their JVM. Safe when it was called before, and when the JVM has died."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
     try:
-        session.stop()
+        # That a JVM which has died cannot be stopped in order is no news to whoever stops it.
+        with contextlib.suppress(Py4JError, OSError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            session.stop()
     finally:
         _forget(gateway)
 

@@ -40,6 +40,7 @@ class S3Store:
             config.bucket,
             prefix=config.prefix or None,
             config=cast(Any, _client_config(config)),
+            credential_provider=_credentials(config),
             client_options={
                 "timeout": timedelta(seconds=config.request_timeout_seconds),
                 "connect_timeout": timedelta(seconds=min(5.0, config.request_timeout_seconds)),
@@ -145,10 +146,20 @@ def _client_config(config: S3WalConfig) -> dict[str, Any]:
     }
     if config.endpoint is not None:
         options["endpoint"] = config.endpoint.rstrip("/")
-    if config.access_key_id is not None and config.secret_access_key is not None:
-        options["access_key_id"] = config.access_key_id
-        options["secret_access_key"] = config.secret_access_key.get_secret_value()
     if config.sse_kms_key_id is not None:
         options["server_side_encryption"] = "aws:kms"
         options["sse_kms_key_id"] = config.sse_kms_key_id
     return options
+
+
+def _credentials(config: S3WalConfig) -> Any:
+    """Given ones come from a provider: as options, obstore would mix them with AWS_SESSION_TOKEN."""
+    if config.access_key_id is None or config.secret_access_key is None:
+        return None
+    given = {
+        "access_key_id": config.access_key_id,
+        "secret_access_key": config.secret_access_key.get_secret_value(),
+        "token": None,
+        "expires_at": None,
+    }
+    return lambda: given

@@ -62,7 +62,7 @@ class PreparingLane(Lane):
         super().__init__(cast(Store, None), decoder, settings, observer)
         self._kafka = kafka
         growth = _JSON_GROWTH if kafka.encoding == "otlp_json" else 1
-        self._part_bytes_max = kafka.message_bytes_max
+        self._part_bytes_max = kafka.message_bytes_max // growth - _FRAMING_BYTES
 
     async def prepare(self, body: bytes, tenant: str, received_unix_nano: int) -> Prepared:
         """RequestInvalid if it cannot be decoded, RequestTooLarge if a record does not fit in a message."""
@@ -101,7 +101,7 @@ class PreparingLane(Lane):
         tallies = [_Tally() for _ in pieces]
         self._count(pieces, tallies)
         return b"".join(
-            b"".join(map(self._encoded, self._rows(piece))) if tally.rejected else piece.body
+            b"".join(map(self._encoded, self._rows(piece))) if True else piece.body
             for piece, tally in zip(pieces, tallies, strict=True)
         )
 
