@@ -33,7 +33,9 @@ test: $(JARS) ## Unit and quick integration tests
 test-all: $(JARS) test-components ## Every test: also the long sweeps and what needs Go
 	$(BIN)/pytest
 
-test-components: $(STAMP) ## Build the Go programs that tests use (once; about six minutes)
+test-components: $(STAMP) ## Fetch and build the programs that tests use (once; about seven minutes)
+	$(BIN)/python -m tests.components.kafka
+	$(BIN)/python -m tests.components.iceberg_rest
 	$(BIN)/python -m tests.components.golang
 
 lint: $(STAMP) ## Style, types and the direction of imports

@@ -1,62 +1,36 @@
-"""`python -m bench [--quick]`: the speed table of the README.
+"""`python -m bench [--quick]`: the speed tables of the README.
 
-Speed is stated as records per CPU-second of all receiver processes together, since machines differ and are
-noisy; latency and memory are of the machine that ran it.
+Speed is stated as records per CPU-second of all processes together (of the receiver; for landing, of Spark's
+JVM, its Python workers and the driver), since machines differ and are noisy; latency, wall time and memory
+are of the machine that ran it.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console
-from rich.table import Table
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import moto_server
 from tests.receiver import Receiver, running_receiver
 
 from bench.load import Load
 from bench.measure import Measured, measure
+from bench.table import MIB, Bench, Row
+from frazil.config import LogConfig
+from frazil.log import configure_logging
 
 PUT_DOLLARS = 0.005 / 1000
 """The public price of one PUT in S3 Standard, us-east-1."""
 WARM_UP_SEED = 10**6
-MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Row:
-    name: str
-    speed: str
-    latency: str
-    more: str
-    promise: str = ""
-    kept: bool | None = None
-
-
-class Bench:
-    """Collects rows; each scenario has a receiver of its own, warmed up before the clock starts."""
-
-    def __init__(self, console: Console, quick: bool) -> None:
-        self.console = console
-        self.quick = quick
-        self.rows: list[Row] = []
-
-    def add(self, row: Row) -> None:
-        self.rows.append(row)
-        mark = {True: "kept", False: "MISSED", None: ""}[row.kept]
-        self.console.print(f"  {row.name}: {row.speed} {row.latency} {row.more} {mark}", highlight=False)
-
-    def count(self, full: int) -> int:
-        return max(8, full // 4) if self.quick else full
+RECEIVING = ("throughput", "latency", "small", "large", "growth")
+LANDING = ("land", "backlog", "commits", "cluster", "idle")
 
 
 @contextmanager
@@ -236,35 +210,31 @@ def _grown(bench: Bench, store: str, settings: dict[str, Any], workers: int) -> 
     return got.records_per_cpu_second
 
 
-def show(bench: Bench, markdown: bool) -> None:
-    headings = ("what", "records per CPU-second", "ack p50 / p99", "more", "promise", "kept")
-    lines = [
-        (
-            row.name,
-            row.speed,
-            row.latency,
-            row.more,
-            row.promise,
-            {True: "yes", False: "no", None: ""}[row.kept],
-        )
-        for row in bench.rows
-    ]
-    if markdown:
-        print("| " + " | ".join(headings) + " |")
-        print("|---|--:|--:|---|---|---|")
-        for line in lines:
-            print("| " + " | ".join(line) + " |")
-        return
-    table = Table(*headings, title=machine())
-    for line in lines:
-        table.add_row(*line)
-    bench.console.print(table)
+def receiving(bench: Bench, only: str | None) -> None:
+    if only in (None, "throughput", "latency"):
+        latency(bench, throughput(bench, only_logs=only == "latency"))
+    if only in (None, "small"):
+        small_requests(bench)
+    if only == "large" or (only is None and not bench.quick):
+        large_requests(bench)
+    if only == "growth" or (only is None and not bench.quick):
+        growth(bench)
 
 
-def machine() -> str:
-    memory = psutil.virtual_memory().total / 2**30
-    cores, python = psutil.cpu_count(), platform.python_version()
-    return f"{cores} cores, {memory:.0f} GiB, Python {python}, {platform.system()}"
+def landing(bench: Bench, only: str | None, records: int | None) -> None:
+    """`land` is all of it; each part can be had alone too."""
+    from bench import cluster, commits, idle, land
+
+    configure_logging(LogConfig(level="warning"))
+    everything = only in (None, "land")
+    if everything or only == "backlog":
+        land.landing(bench, records)
+    if everything or only == "commits":
+        commits.commits(bench)
+    if only == "cluster" or (everything and not bench.quick):
+        cluster.cluster(bench)
+    if everything or only == "idle":
+        idle.idle(bench)
 
 
 def main() -> int:
@@ -272,20 +242,23 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="the most important lines, with a quarter of the work"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the table for the README")
-    parser.add_argument("--only", choices=("throughput", "latency", "small", "large", "growth"))
+    parser.add_argument("--markdown", action="store_true", help="print the tables for the README")
+    parser.add_argument("--only", choices=(*RECEIVING, *LANDING))
+    parser.add_argument("--land-records", type=int, metavar="N", help="how many logs the backlog has")
     arguments = parser.parse_args()
-    bench = Bench(Console(stderr=arguments.markdown, width=180), arguments.quick)
-    if arguments.only in (None, "throughput", "latency"):
-        latency(bench, throughput(bench, only_logs=arguments.only == "latency"))
-    if arguments.only in (None, "small"):
-        small_requests(bench)
-    if arguments.only == "large" or (arguments.only is None and not arguments.quick):
-        large_requests(bench)
-    if arguments.only == "growth" or (arguments.only is None and not arguments.quick):
-        growth(bench)
-    show(bench, arguments.markdown)
-    return 1 if any(row.kept is False for row in bench.rows) else 0
+    console, only = Console(stderr=arguments.markdown, width=180), arguments.only
+    received = Bench(console, arguments.quick, "ack p50 / p99")
+    landed = Bench(console, arguments.quick, "wall")
+    if only in (None, *RECEIVING):
+        receiving(received, only)
+    if only in (None, *LANDING):
+        landing(landed, only, arguments.land_records)
+    tables = [bench for bench in (received, landed) if bench.rows]
+    for number, bench in enumerate(tables):
+        if number and arguments.markdown:
+            print()
+        bench.show(arguments.markdown)
+    return 1 if any(row.kept is False for bench in tables for row in bench.rows) else 0
 
 
 if __name__ == "__main__":

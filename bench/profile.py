@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.__main__ import machine, warm_receiver
+from bench.__main__ import warm_receiver
 from bench.load import Load
 from bench.measure import measure
 from bench.payloads import requests
+from bench.table import machine
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import nested
 from frazil.tables import SIGNALS, Signal

@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from frazil.config import Config, TlsConfig, format_bytes, split_listen
+from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.tables import SIGNALS
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -406,6 +407,9 @@ def _expiry(name: str, path: Path) -> Check:
 
 def check_wal_store(config: Config) -> Iterator[Check]:
     """Whether of many writers that create one name at once exactly one is told that it won."""
+    if config.wal.kafka is not None and config.wal.type == "kafka":
+        yield _check_kafka(config.wal.kafka)
+        return
     from frazil.wal import open_store
     from frazil.wal.probe import probe_store
 
@@ -432,3 +436,17 @@ def check_wal_store(config: Config) -> Iterator[Check]:
             f"concurrent writers ({result.seconds:.1f} s)"
         )
         yield Check("wal store", "ok", found)
+
+
+def _check_kafka(config: KafkaConfig) -> Check:
+    from frazil.wal.kafka.topics import Topics
+
+    topics = Topics(config)
+    try:
+        found = {config.topic(signal): topics.state(signal) for signal in SIGNALS}
+    except FrazilError as error:
+        return Check("kafka", "fail", str(error), "check wal.kafka: brokers, sasl, tls; and the network")
+    missing = [name for name, state in found.items() if state is None]
+    if missing:
+        return Check("kafka", "ok", f"the brokers answer; {', '.join(missing)} will be made at the start")
+    return Check("kafka", "ok", f"the brokers answer; {', '.join(found)} are there")

@@ -5,6 +5,7 @@
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
     │   ├── StoreUnavailable   the store cannot make data durable now (disk full, network, time-out)
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
+    │   ├── JobFailed          a Spark job failed; nothing of it was committed
     │   └── Fenced             another process moved a table's position first: read it again
     └── Permanent              trying again changes nothing
         ├── ConfigError        the configuration, with file, line and a suggestion
@@ -57,6 +58,10 @@ class StoreUnavailable(Transient):
 
 class CatalogUnavailable(Transient):
     """The catalog does not answer, or its answer was lost."""
+
+
+class JobFailed(Transient):
+    """A Spark job failed. Nothing of it was committed."""
 
 
 class Fenced(Transient):

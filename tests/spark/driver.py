@@ -34,7 +34,6 @@ class Driver:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
-        self.jvm = psutil.Process(int(self._answer()["jvm"]))
 
     def ask(self, word: str) -> dict[str, Any]:
         """A word of `driver_process`: `job`, `fail`, `iceberg`, `java`, `restart` or `stop`."""
@@ -58,11 +57,19 @@ class Driver:
         return facts
 
     def __enter__(self) -> Self:
+        try:
+            self.jvm = psutil.Process(int(self._answer()["jvm"]))
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self.process.kill()
         self.process.communicate()
 

@@ -89,6 +89,16 @@ def test_what_the_user_sets_comes_last(tmp_path: Path) -> None:
     assert session_settings(config, app_name="frazil").items() >= chosen.items()
 
 
+def test_a_garbage_collector_of_the_users_choice_is_the_only_one(tmp_path: Path) -> None:
+    ours = session_settings(Config(data_dir=tmp_path), app_name="frazil")
+    settings = {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}
+    theirs = session_settings(
+        Config.model_validate({"data_dir": tmp_path, "spark": {"settings": settings}}), app_name="frazil"
+    )
+    assert "GC" in ours["spark.driver.defaultJavaOptions"]
+    assert "GC" not in theirs["spark.driver.defaultJavaOptions"]
+
+
 def test_another_configuration_gets_a_session_with_its_own_catalog(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -150,8 +160,8 @@ def test_a_driver_whose_jvm_died_can_start_another(start_driver: Callable[..., D
 
 @pytest.mark.slow
 def test_a_jvm_that_cannot_start_is_a_matter_of_the_configuration(
-    tmp_path: Path, start_driver: Callable[..., Driver]
+    start_driver: Callable[..., Driver],
 ) -> None:
-    settings = {"spark.driver.extraJavaOptions": "-XX:NoSuchOption"}
+    settings = {"spark.driver.extraJavaOptions": "-Xss1"}
     with pytest.raises(AssertionError, match=r"ConfigError: Spark's JVM ended as it began"):
         start_driver(spark={"settings": settings})

@@ -174,6 +174,7 @@ class Committer:
             table = self._reload(checkpoint, deadline)
             if (won := _settled(table.metadata, attempts, checkpoint)) is not None:
                 return Committed(won, len(attempts), table.metadata)
+            checkpoint_of(table)  # rolled back meanwhile? A commit on top of that would hide rows for good
             if self._clock() >= deadline:
                 raise CatalogUnavailable(
                     f"{_name(table)} could not be committed in {self._deadline_seconds:g} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from frazil.config import split_listen
+from frazil.errors import ConfigError
 
 Problems = Callable[[], dict[str, str]]
 
@@ -24,9 +26,13 @@ class HealthServer:
 
         Handler.registry = registry
         Handler.problems = staticmethod(problems)
-        host, port = split_listen(listen)
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        try:
+            self._server = _Server(split_listen(listen), Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may "
+                "know who), or set pipeline.listen to another one"
+            ) from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     @property
@@ -40,6 +46,14 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -21,6 +21,7 @@ from frazil.errors import ConfigError
 from frazil.pipeline.java import java_home
 
 END_SECONDS_MAX = 20.0
+STANDARD_ERROR = 2
 
 
 def start_jvm(settings: Mapping[str, str], *, errors_to: IO[bytes] | None = None) -> Any:
@@ -30,7 +31,10 @@ def start_jvm(settings: Mapping[str, str], *, errors_to: IO[bytes] | None = None
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
-        return launch_gateway(conf, {"stderr": errors_to})  # type: ignore[no-untyped-call]
+        # Never to standard output: what a JVM has to say is no result of ours.
+        errors = STANDARD_ERROR if errors_to is None else errors_to
+        streams = {"stdout": errors, "stderr": errors}
+        return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(
             "Spark's JVM ended as it began; its reason is above. Check spark.driver_memory_bytes, and what "

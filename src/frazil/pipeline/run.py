@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal as signals
 import threading
 import time
@@ -168,7 +169,12 @@ class Pipeline:
 
     def _started_spark(self) -> SparkSession:
         """Started for the first job. A session whose JVM has died is replaced."""
-        if self._spark is None or self._spark.sparkContext._jsc is None or not _alive(self._spark):
+        if self._spark is not None and not _alive(self._spark):
+            log.warning("Spark has died; it is started anew")
+            with contextlib.suppress(Exception):  # whatever it says of a JVM that is gone
+                stop(self._spark)
+            self._spark = None
+        if self._spark is None:
             begin = time.monotonic()
             self._spark = spark_session(self._config)
             log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))

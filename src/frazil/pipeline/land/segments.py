@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
+from frazil.pipeline.jobs import job_errors
 from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.results import TaskResult
@@ -29,7 +30,7 @@ class SegmentWork:
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return sum(max(segment.size, 1) for segment in self.segments)  # an emptied file waits too
 
     def batch(self, bytes_max: int) -> SegmentWork:
         """By stream in turn, so that none waits for another's backlog; each stream from its beginning."""
@@ -86,7 +87,8 @@ def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
 
 def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
     """One Spark task for each number below `count`."""
-    rows = spark.range(0, count, 1, count).mapInArrow(task, "result binary").toArrow()
+    with job_errors():
+        rows = spark.range(0, count, 1, count).mapInArrow(task, "result binary").toArrow()
     return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
 
 

@@ -61,6 +61,9 @@ class Topics:
             if _code(error) in _ABSENT:  # deleted between the questions
                 return None
             raise self._unavailable(error) from None
+        after = self._described(signal)
+        if after is None or str(after.topic_id) != str(topic.topic_id):
+            return self.state(signal)  # made anew between the questions: the offsets may be of either
         return TopicState(
             topic.name, str(topic.topic_id), {number: (low[number], high[number]) for number in sorted(low)}
         )

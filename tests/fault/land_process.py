@@ -1,0 +1,178 @@
+"""Landing in processes that can be killed; `LandProcess` controls them.
+
+As upkeep_process.py: run as a program it imports everything once and then forks a child for each command.
+Everything is the real thing but Spark: the very function that its tasks run is called here, in the child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from frazil.config import Config
+from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.recover import recover_tables
+from frazil.pipeline.land import segments
+from frazil.pipeline.land.lander import Lander
+from frazil.pipeline.land.results import TaskResult
+from frazil.pipeline.land.segments import SegmentSource
+from frazil.pipeline.land.task import Task
+from frazil.pipeline.land.upkeep import Upkeep
+from frazil.pipeline.metrics import Metrics
+from frazil.wal.reader import WalReader
+from frazil.wal.store import open_store
+from tests.components.process import dies_with_parent, end
+from tests.wal_stores import HandClock
+
+_STEPS_MAX = 30
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`returncode` is the child's: -9 after SIGKILL, 1 after an error. `steps` is what `Lander.step` said."""
+
+    returncode: int
+    steps: tuple[str, ...] = ()
+    error: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LandProcess:
+    def __init__(self, log: Path, *, environment: Mapping[str, str]) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                dies_with_parent([sys.executable, "-m", "tests.fault.land_process"]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                cwd=Path(__file__).parents[2],
+                env=os.environ | dict(environment),
+                text=True,
+            )
+        assert self._hear() == "ready"
+
+    def __enter__(self) -> LandProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        end(self._process)
+        self._process.stdout.close()
+
+    def land(self, data_dir: Path, **settings: Any) -> Outcome:
+        """A pipeline's start, then steps until the table is idle. `settings` are of `land`."""
+        return self._run("land", data_dir, settings)
+
+    def keep_up(self, data_dir: Path, **settings: Any) -> Outcome:
+        """Landing with upkeep after it, round after round: streams end, their segments go, the position
+        forgets them.
+        """
+        return self._run("keep up", data_dir, settings)
+
+    def _run(self, what: str, data_dir: Path, settings: Mapping[str, Any]) -> Outcome:
+        assert self._process.stdin is not None
+        command = {"what": what, "data_dir": str(data_dir), "settings": settings}
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        said: dict[str, Any] = {}
+        while "returncode" not in said:
+            said |= json.loads(self._hear())
+        return Outcome(said["returncode"], tuple(said.get("steps", ())), said.get("error", ""), said)
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the parent ended with {self._process.wait(10)}"
+        return line.strip()
+
+
+def run_here(spark: object, task: Task, count: int) -> list[TaskResult]:
+    """In place of `segments.run_tasks`: a batch for each task number, as Spark would hand them out."""
+    results = []
+    for number in range(count):
+        for batch in task([pa.record_batch([pa.array([number], pa.int64())], names=["id"])]):
+            results += [pickle.loads(row) for row in batch.column(0).to_pylist()]
+    return results
+
+
+class Pipeline:
+    """What `frazil.pipeline.run` puts together, for the table of logs."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.catalog = open_catalog(config)
+        ensure_namespace(self.catalog, config.lake.namespace)
+        self.recovered = recover_tables(self.catalog)
+        self.store = open_store(config)
+        self.clock = HandClock()
+        self.metrics = Metrics()
+        reader = WalReader(self.store)
+        source = SegmentSource(config, "logs", reader)
+        self.lander = Lander(config, "logs", self.catalog, source, lambda: None, self.metrics, reader=reader)  # type: ignore[arg-type,return-value]
+        self.upkeep = Upkeep(config, self.store, self.metrics, clock=self.clock)
+
+    def land(self) -> list[str]:
+        steps: list[str] = []
+        while not steps or steps[-1] != "idle":
+            assert len(steps) < _STEPS_MAX, steps
+            steps.append(self.lander.step(now_due=True))
+        return steps
+
+    def keep_up(self) -> list[str]:
+        steps = []
+        for _ in range(_ROUNDS):
+            steps += self.land()
+            gone = self.upkeep.round("logs", self.lander.checkpoint().table.metadata)
+            self.lander.drop_streams(gone)
+            self.clock.seconds += self.config.land.stream_idle_seconds
+        return steps
+
+
+def _say(**facts: Any) -> None:
+    os.write(1, json.dumps(facts).encode() + b"\n")
+
+
+def _work(what: str, data_dir: str, settings: Mapping[str, Any]) -> None:
+    segments.run_tasks = run_here
+    land = {"wal_grace_seconds": 0, **settings}
+    config = Config.model_validate({"data_dir": data_dir, "land": land})
+    try:
+        pipeline = Pipeline(config)
+        steps = pipeline.land() if what == "land" else pipeline.keep_up()
+    except Exception as error:
+        _say(error=repr(error))
+        raise
+    _say(steps=steps, recovered=[item.unreadable for item in pipeline.recovered])
+
+
+def main() -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    os.write(1, b"ready\n")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                _work(**json.loads(line))
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        _say(returncode=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""SIGKILL and I/O errors at every file operation of landing, until there is none left.
+
+After each, landing is started again: every row is in the table exactly once, and the ledger balances.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.components.fullness import OPERATIONS, FaultControl
+from tests.fault.land_process import LandProcess, Outcome
+from tests.fault.land_wal import (
+    STREAMS,
+    Content,
+    assert_landed,
+    damage,
+    expected,
+    set_aside_sources,
+    table_content,
+    write_segments,
+    write_tombstone,
+)
+
+pytestmark = pytest.mark.timeout(3000)
+
+Arm = Callable[[FaultControl, int], None]
+ARMS: dict[str, Arm] = {
+    "killed": lambda faults, n: faults.kill_at(OPERATIONS, n, "before"),
+    "killed after": lambda faults, n: faults.kill_at(OPERATIONS, n, "after"),
+    "killed halfway": lambda faults, n: faults.kill_at("write", n, "halfway"),
+    "disk full": lambda faults, n: faults.fail_at(("create", "write", "mkdir", "link"), n, errno.ENOSPC),
+    "disk failing": lambda faults, n: faults.fail_at(OPERATIONS, n, errno.EIO),
+}
+
+
+class Scene:
+    """A data folder that is put back as it was before each attempt. Tables know their absolute paths, so it
+    is always the same folder.
+    """
+
+    def __init__(self, folder: Path, faults: FaultControl, process: LandProcess) -> None:
+        self.data_dir = folder / "disk" / "data"
+        self.content: Content = Content()
+        self._kept = folder / "kept"
+        self.faults = faults
+        self.process = process
+
+    def write(self, stream: str, *sequences: int) -> None:
+        self.content += write_segments(self.data_dir, stream, sequences)
+
+    def keep(self) -> None:
+        shutil.copytree(self.data_dir, self._kept)
+
+    def remove(self) -> None:
+        for folder in (self.data_dir, self._kept):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def put_back(self) -> None:
+        shutil.rmtree(self.data_dir)
+        shutil.copytree(self._kept, self.data_dir)
+
+    def operations(self, run: Callable[[], Outcome], of: str | tuple[str, ...] = OPERATIONS) -> int:
+        """How many an undisturbed run does."""
+        self.put_back()
+        before = self.faults.seen(of)
+        assert run().returncode == 0
+        return self.faults.seen(of) - before
+
+    def disturb(self, how: str, n: int, run: Callable[[], Outcome]) -> tuple[Outcome, bool]:
+        """The run with its n-th operation struck, and whether that happened."""
+        self.put_back()
+        ARMS[how](self.faults, n)
+        outcome = run()
+        fired = self.faults.fired
+        self.faults.clear()
+        return outcome, fired
+
+
+@pytest.fixture(scope="module")
+def struck(
+    tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
+) -> Iterator[tuple[Path, FaultControl, LandProcess]]:
+    """One for all tests here: it takes seconds to start."""
+    folder = tmp_path_factory.mktemp("struck")
+    with (
+        FaultControl(folder / "faults", under=folder / "disk", shim=fault_shim) as faults,
+        LandProcess(folder / "land.log", environment=faults.environment()) as process,
+    ):
+        yield folder, faults, process
+
+
+@pytest.fixture
+def scene(struck: tuple[Path, FaultControl, LandProcess]) -> Iterator[Scene]:
+    scene = Scene(*struck)
+    yield scene
+    scene.faults.clear()
+    scene.remove()
+
+
+def land_of(scene: Scene) -> Callable[[], Outcome]:
+    return lambda: scene.process.land(scene.data_dir)
+
+
+def first_landing(scene: Scene) -> Callable[[], Outcome]:
+    scene.write(STREAMS[0], 0, 1)
+    scene.write(STREAMS[1], 0)
+    return land_of(scene)
+
+
+def second_landing(scene: Scene) -> Callable[[], Outcome]:
+    scene.write(STREAMS[0], 0)
+    assert scene.process.land(scene.data_dir).steps == ("landed", "idle")
+    scene.write(STREAMS[0], 1)
+    scene.write(STREAMS[1], 0)
+    return land_of(scene)
+
+
+def landing_with_a_corrupt_segment(scene: Scene) -> Callable[[], Outcome]:
+    scene.write(STREAMS[0], 0, 1, 2)
+    damage(scene.data_dir, STREAMS[0], 1)
+    scene.content -= expected(STREAMS[0], 1)
+    return land_of(scene)
+
+
+def upkeep(scene: Scene) -> Callable[[], Outcome]:
+    """One stream has ended and goes, one falls silent and is closed, and something lands in between."""
+    scene.write(STREAMS[0], 0, 1)
+    write_tombstone(scene.data_dir, STREAMS[0], 2)
+    scene.write(STREAMS[1], 0)
+    assert scene.process.land(scene.data_dir).steps == ("landed", "idle")
+    scene.write(STREAMS[2], 0)
+    return lambda: scene.process.keep_up(scene.data_dir)
+
+
+SCENES = {
+    "the first landing": first_landing,
+    "a second landing": second_landing,
+    "landing with a corrupt segment": landing_with_a_corrupt_segment,
+    "upkeep": upkeep,
+}
+
+
+def check(scene: Scene, where: str, run: Callable[[], Outcome]) -> None:
+    """Undisturbed, it comes to its end from whatever is there."""
+    assert table_content(scene.data_dir) - scene.content == Content()
+    assert run().returncode == 0
+    assert_landed(scene.data_dir, scene.content)
+    if where == "landing with a corrupt segment":
+        assert set_aside_sources(scene.data_dir) == [f"{STREAMS[0]}/1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "killed halfway"])
+@pytest.mark.parametrize("where", SCENES)
+def test_landing_that_is_killed_anywhere_lands_every_row_once_when_it_is_started_again(
+    where: str, how: str, scene: Scene
+) -> None:
+    run = SCENES[where](scene)
+    scene.keep()
+    of = ("write",) if how == "killed halfway" else OPERATIONS
+    count = scene.operations(run, of)
+    assert count > 20
+    fired = 0
+    for n in range(1, count + 1):
+        outcome, struck = scene.disturb(how, n, run)
+        fired += struck
+        assert outcome.returncode == (-9 if struck else 0), (n, outcome)
+        check(scene, where, run)
+    assert fired > count - 3  # one more or less may be needed, as SQLite sees fit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["disk full", "disk failing"])
+@pytest.mark.parametrize("where", SCENES)
+def test_landing_that_meets_an_error_anywhere_says_so_or_is_not_harmed_and_goes_on_afterwards(
+    where: str, how: str, scene: Scene
+) -> None:
+    run = SCENES[where](scene)
+    scene.keep()
+    count = scene.operations(run)
+    for n in range(1, count + 1):
+        outcome, struck = scene.disturb(how, n, run)
+        if not struck:
+            break
+        assert outcome.returncode in (0, 1), (n, outcome)
+        if outcome.returncode == 1:
+            assert "No space left" in outcome.error or "nput/output error" in outcome.error or said(outcome)
+        else:  # what failed was not needed: a temporary file stays, or old metadata
+            assert_landed(scene.data_dir, scene.content)
+        check(scene, where, run)
+
+
+def said(outcome: Outcome) -> bool:
+    """SQLite has its own words for a disk that is full or fails."""
+    return any(word in outcome.error for word in ("disk I/O error", "disk is full", "unable to open"))
+
+
+@pytest.mark.parametrize("where", SCENES)
+def test_landing_that_is_killed_lands_every_row_once_when_it_is_started_again(
+    where: str, scene: Scene
+) -> None:
+    """A few points of the sweep above."""
+    run = SCENES[where](scene)
+    scene.keep()
+    count = scene.operations(run)
+    for n in (count // 2, count * 4 // 5):
+        outcome, struck = scene.disturb("killed", n, run)
+        assert struck
+        assert outcome.returncode == -9
+        check(scene, where, run)

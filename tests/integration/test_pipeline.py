@@ -1,0 +1,113 @@
+"""The whole way in processes of their own: an SDK, a receiver, a pipeline, the tables, the ledger."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from tests.components.process import wait_until
+from tests.receiver import Receiver, running_receiver
+from tests.spark.land_process import PROMPT, SMALL_SPARK, rows_in, running_pipeline, verified
+
+from .clients import SIGNALS, post
+from .messages import request
+
+SETTINGS = {
+    "land": PROMPT | {"wal_grace_seconds": 1},
+    "spark": SMALL_SPARK,
+    "receive": {"workers": 1},
+}
+
+
+def told_by_an_sdk(receiver: Receiver) -> None:
+    """Five spans, five logs, and a counter, flushed."""
+    resource = Resource.create({"service.name": "sdk"})
+    tracing = TracerProvider(resource=resource)
+    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.http}/v1/traces")))
+    logging = LoggerProvider(resource=resource)
+    logging.add_log_record_processor(
+        BatchLogRecordProcessor(OTLPLogExporter(endpoint=receiver.grpc, insecure=True))
+    )
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{receiver.http}/v1/metrics"))
+    metering = MeterProvider(resource=resource, metric_readers=[reader])
+    counter = metering.get_meter("tests").create_counter("requests")
+    for number in range(5):
+        with tracing.get_tracer("tests").start_as_current_span(f"span {number}"):
+            record = LogRecord(body=f"log {number}", severity_number=SeverityNumber.INFO)
+            logging.get_logger("tests").emit(record)
+            counter.add(2)
+    for provider in (tracing, logging, metering):
+        provider.shutdown()
+
+
+def test_what_an_sdk_sends_lands_and_the_ledger_closes(tmp_path: Path) -> None:
+    with running_receiver(tmp_path, SETTINGS) as receiver, running_pipeline(receiver.config_path) as pipeline:
+        pipeline.until("ready", pipeline.is_ready)
+        assert pipeline.metric("frazil_pipeline_leader") == 1
+        assert (pipeline.jvms(), pipeline.metric("frazil_spark_jobs_total")) == ([], 0)
+
+        told_by_an_sdk(receiver)
+        pipeline.until("landed", lambda: pipeline.metric("frazil_landed_rows_total") == 11)
+        logs, spans, metrics = (rows_in(receiver.config_path, signal) for signal in SIGNALS)
+        assert sorted(logs["body"].to_pylist()) == [f"log {number}" for number in range(5)]
+        assert sorted(spans["name"].to_pylist()) == [f"span {number}" for number in range(5)]
+        assert set(logs["trace_id"].to_pylist()) == set(spans["trace_id"].to_pylist())
+        assert metrics["value_int"].to_pylist() == [10]
+        assert set(logs["service_name"].to_pylist()) == {"sdk"}
+
+        # That what landed is deleted shows that the loop goes on; without a job, as nothing waits.
+        jobs = pipeline.metric("frazil_spark_jobs_total")
+        pipeline.until("cleaned", lambda: list((tmp_path / "data" / "wal").rglob("*.parquet")) == [])
+        assert pipeline.metric("frazil_wal_cleaned_segments_total") >= 3
+        assert pipeline.metric("frazil_spark_jobs_total") == jobs
+        code, ledger = verified(receiver.config_path)
+        assert (code, ledger["problems"]) == (0, [])
+        assert sum(line["landed"] for line in ledger["lines"]) == 11
+        assert sum(line["waiting"] for line in ledger["lines"]) == 0
+
+        assert pipeline.asked("/healthz")[0] == pipeline.asked("/livez")[0] == 200
+        assert json.loads(pipeline.asked("/readyz")[1]) == {"ok": True, "problems": {}}
+        assert pipeline.asked("/elsewhere")[0] == 404
+
+        (jvm,) = pipeline.jvms()
+        post(receiver, "logs", request("logs", "late", 3).SerializeToString()).raise_for_status()
+        assert pipeline.stop() == 0
+        assert wait_until(
+            lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, seconds_max=20
+        )
+        code, ledger = verified(receiver.config_path)
+        assert (code, ledger["problems"]) == (0, [])
+        assert sum(line["landed"] + line["waiting"] for line in ledger["lines"]) == 14
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "frazil.yaml").write_text(f"data_dir: {tmp_path}\npipeline: {{listen: '{address}'}}\n")
+        ended = subprocess.run(
+            [sys.executable, "-m", "frazil", "--config", tmp_path / "frazil.yaml", "pipeline"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert address in ended.stderr

@@ -1,0 +1,155 @@
+"""Columns that were promoted after a segment was written are filled as if they had been there from the start."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue
+from pyiceberg.catalog import Catalog
+
+from frazil.config import Config
+from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.tables import open_table
+from frazil.otlp.decode import Decoder
+from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.land.promote import fill_promoted
+from frazil.tables import SEGMENT, Promoted, landed_spec
+from frazil.tables.promoted import Source, ValueType
+from frazil.wal.names import SegmentName
+from frazil.wal.rowgroups import read_row_groups
+from frazil.wal.segment import SegmentWriter
+
+TYPES: tuple[ValueType, ...] = ("string", "int", "double", "bool")
+SOURCES: tuple[Source, ...] = ("resource", "record")
+NAME = SegmentName("logs", "20261115T081823123-9f86d081884c7d65", 0)
+VALUES = [
+    AnyValue(string_value="text"),
+    AnyValue(string_value=""),
+    AnyValue(string_value="12"),
+    AnyValue(string_value="true"),
+    AnyValue(string_value="1e400"),
+    AnyValue(int_value=0),
+    AnyValue(int_value=-(2**63)),
+    AnyValue(int_value=2**63 - 1),
+    AnyValue(double_value=1.5),
+    AnyValue(double_value=-0.0),
+    AnyValue(double_value=1e300),
+    AnyValue(double_value=5e-324),
+    AnyValue(double_value=float("inf")),
+    AnyValue(double_value=float("-inf")),
+    AnyValue(double_value=float("nan")),
+    AnyValue(bool_value=True),
+    AnyValue(bool_value=False),
+    AnyValue(bytes_value=b"\x00\xff"),
+    AnyValue(array_value=ArrayValue(values=[AnyValue(int_value=1)])),
+    AnyValue(),
+    None,
+]
+
+
+def request(values: list[AnyValue | None]) -> bytes:
+    """Each value in a record of its own and in a resource of its own, beside another attribute."""
+    whole = ExportLogsServiceRequest()
+    for number, value in enumerate(values):
+        envelope = whole.resource_logs.add()
+        record = envelope.scope_logs.add().log_records.add(time_unix_nano=1 + number)
+        for attributes in (envelope.resource.attributes, record.attributes):
+            attributes.add(key="other", value=AnyValue(int_value=number))
+            if value is not None:
+                attributes.add(key="cart.id", value=value)
+    return bytes(whole.SerializeToString())
+
+
+def decoded(extra: tuple[Promoted, ...], values: list[AnyValue | None]) -> pa.Table:
+    return Decoder("logs", extra).decode([request(values)], ["acme"], [5]).table
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    config = Config.model_validate({"data_dir": tmp_path})
+    with contextlib.closing(open_catalog(config)) as catalog:
+        ensure_namespace(catalog, "otel")
+        yield catalog
+
+
+def layout_of(catalog: Catalog, extra: tuple[Promoted, ...]) -> Layout:
+    table = open_table(catalog, "otel", landed_spec("logs", extra), "").table
+    return Layout.of(table, "logs", extra, 1)
+
+
+def read_back(table: pa.Table, layout: Layout) -> pa.Table:
+    """Through a segment, as landing reads it."""
+    writer = SegmentWriter(1)
+    writer.write(table.slice(0, 3))
+    writer.write(table.slice(3))
+    data = writer.finish(NAME, stream_rows=0, received=(1, 2))
+    _, groups = read_row_groups(NAME, data, layout.coded)
+    return pa.concat_tables([fill_promoted(group, layout) for group in groups])
+
+
+def plain(table: pa.Table, name: str) -> list[str]:
+    """As text: NaN is not equal to itself."""
+    return [repr(value) for value in table[name].to_pylist()]
+
+
+def test_a_column_filled_from_the_map_is_what_the_receiver_would_have_written(catalog: Catalog) -> None:
+    extra = tuple(
+        Promoted("cart.id", source, type_, f"cart_{source}_{type_}") for source in SOURCES for type_ in TYPES
+    )
+    layout = layout_of(catalog, extra)
+    filled = read_back(decoded((), VALUES), layout)
+    wanted = decoded(extra, VALUES)
+    assert set(filled.column_names) == set(layout.coded.names) - {SEGMENT.name}
+    for promoted in extra:
+        assert plain(filled, promoted.column) == plain(wanted, promoted.column), promoted
+        assert filled.schema.field(promoted.column).type == layout.coded.field(promoted.column).type
+    assert filled["cart_record_int"].to_pylist().count(None) == len(VALUES) - 3
+    assert filled["cart_resource_bool"].drop_null().to_pylist() == [True, False]
+
+
+def test_columns_that_a_segment_has_already_are_left_as_they_are(catalog: Catalog) -> None:
+    extra = (Promoted("cart.id"),)
+    layout = layout_of(catalog, extra)
+    table = decoded(extra, VALUES)
+    assert plain(read_back(table, layout), "cart_id") == plain(table, "cart_id")
+
+
+def test_of_a_key_that_comes_twice_the_same_value_is_taken_as_at_the_receiver(catalog: Catalog) -> None:
+    whole = ExportLogsServiceRequest()
+    record = whole.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=1)
+    for value in ("first", "second"):
+        record.attributes.add(key="cart.id", value=AnyValue(string_value=value))
+    extra = (Promoted("cart.id"),)
+    body = [bytes(whole.SerializeToString())]
+    before = Decoder("logs").decode(body, ["acme"], [5]).table
+    wanted = Decoder("logs", extra).decode(body, ["acme"], [5]).table
+    filled = fill_promoted(before, layout_of(catalog, extra))
+    assert filled["cart_id"].to_pylist() == wanted["cart_id"].to_pylist()
+
+
+def test_a_segment_whose_column_was_promoted_as_another_type_is_filled_from_the_map(catalog: Catalog) -> None:
+    values = [AnyValue(int_value=7), AnyValue(string_value="text"), None]
+    before = decoded((Promoted("cart.id"),), values)
+    layout = layout_of(catalog, (Promoted("cart.id", type="int"),))
+    assert read_back(before, layout)["cart_id"].to_pylist() == [7, None, None]
+
+
+def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog: Catalog) -> None:
+    layout = layout_of(catalog, (Promoted("cart.id"), Promoted("n", "resource", "int")))
+    assert fill_promoted(decoded((), VALUES).slice(0, 0), layout).num_rows == 0
+    filled = fill_promoted(decoded((), [None, None]), layout)
+    assert filled["cart_id"].to_pylist() == [None, None]
+    assert filled["n"].to_pylist() == [None, None]
+
+
+def test_a_slice_is_filled_with_its_own_values(catalog: Catalog) -> None:
+    layout = layout_of(catalog, (Promoted("cart.id", "resource"), Promoted("cart.id", name="mine")))
+    table = decoded((), [AnyValue(string_value=text) for text in "abcde"]).slice(2, 2)
+    filled = fill_promoted(table, layout)
+    assert filled["cart_id"].to_pylist() == ["c", "d"]
+    assert filled["mine"].to_pylist() == ["c", "d"]
