@@ -169,17 +169,26 @@ def test_messages_with_absurd_times_and_headers_land(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, admin: AdminClient
 ) -> None:
     with opened(settings(kafka, tmp_path)) as lake:
-        make_topics(admin, lake, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+        make_topics(admin, lake, **{"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"})
         topic = topic_of(lake, "logs")
         for number, at in enumerate((1, 253_402_300_800_000, 400_000_000_000_000)):
             produce(kafka, topic, text(f"time {number}"), timestamp=at)
         for number, value in enumerate((b"", b"x" * 30, b"-1", b"9" * 19, None)):
             headers = [("frazil-received-unix-nano", value), ("frazil-tenant", b"../..\xff")]
             produce(kafka, topic, text(f"header {number}"), headers=headers)
+        exact = [1_790_000_000_000 + number for number in range(1, 1000, 37)]
+        for at in exact:
+            produce(kafka, topic, text(f"{at}"), timestamp=at)
         lake.land("logs")
-        expected = [*(f"time {number}" for number in range(3)), *(f"header {number}" for number in range(5))]
+        expected = [f"time {number}" for number in range(3)] + [f"header {number}" for number in range(5)]
+        expected += map(str, exact)
         assert lake.bodies() == dict.fromkeys(expected, 1)
-        assert set(lake.by_pyiceberg("logs")["tenant_id"].to_pylist()) == {"default"}
+        rows = lake.by_spark("logs")
+        assert set(rows["tenant_id"].to_pylist()) == {"default"}
+        received = dict(
+            zip(rows["body"].to_pylist(), rows["received_time"].cast("int64").to_pylist(), strict=True)
+        )
+        assert {at: received[str(at)] for at in exact} == {at: at * 1000 for at in exact}
         assert lake.ledger().problems == []
 
 

@@ -34,9 +34,9 @@ SETTINGS: dict[str, Any] = {
 TAKE_OVER_SECONDS_MAX = 30
 
 
-def settled(pipeline: PipelineProcess, config_path: Path, account: Account, seconds_max: float = 120) -> None:
+def settled(pipeline: PipelineProcess, config_path: Path, account: Account) -> None:
     """All that was acked is there, nothing more often than it was sent, and the ledger closes."""
-    pipeline.until("all landed", lambda: account.acked <= landed_bodies(config_path).keys(), seconds_max)
+    pipeline.until("all landed", lambda: account.acked <= landed_bodies(config_path).keys())
     account.check(landed_bodies(config_path))
     code, ledger = verified(config_path)
     assert (code, ledger["problems"]) == (0, [])
@@ -182,7 +182,7 @@ def test_two_pipelines_at_once_land_nothing_twice(tmp_path: Path) -> None:
                 for pipeline in (one, two):
                     pipeline.until("landed", lambda p=pipeline: landed_rows(p) > 0)
                 fenced = lambda: sum(p.metric("frazil_land_fenced_total") for p in (one, two))  # noqa: E731
-                one.until("they met", lambda: fenced() >= 2, 60)
+                one.until("they met", lambda: fenced() >= 2)
             settled(one, path, account)
             assert leaders(one, two) == 2
             total = landed_rows(one) + landed_rows(two)

@@ -48,7 +48,7 @@ class PipelineProcess:
                 env=os.environ | self._environment,
             )
 
-    def until(self, what: str, condition: Any, seconds_max: float = 60) -> None:
+    def until(self, what: str, condition: Any, seconds_max: float = 180) -> None:
         """Asks until it is so; says what the log says if it is not."""
         ended = lambda: self.process.poll() is not None  # noqa: E731
         found = wait_until(condition, seconds_max=seconds_max, give_up=ended)

@@ -44,6 +44,7 @@ def test_a_job_runs_on_both_workers_with_this_python_and_these_jars(
     assert len(spark_cluster.executor_pids()) == 2
     assert driver.ask("iceberg") == {"rows": 1000}
     assert driver.ask("stop") == {"stopped": True}
+    assert list(driver.folder.iterdir()) == []
     assert wait_until(lambda: spark_cluster.executor_pids() == [], seconds_max=30)
 
 

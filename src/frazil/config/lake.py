@@ -158,7 +158,7 @@ class LandConfig(Section):
         512 * MIB, ge=1 * MIB, description="The most that one commit lands. A backlog takes several commits."
     )
     task_bytes_max: Bytes = Field(
-        24 * MIB,
+        16 * MIB,
         ge=64 * 1024,
         description="What one Spark task reads at most (a single larger segment aside). More means larger "
         "files, and more memory in each Python worker.",

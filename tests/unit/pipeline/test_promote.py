@@ -1,4 +1,4 @@
-"""Columns that were promoted after a segment was written are filled as if they had been there from the start."""
+"""Columns promoted after a segment was written are filled as if they had been there from the start."""
 
 from __future__ import annotations
 

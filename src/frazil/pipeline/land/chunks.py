@@ -8,7 +8,7 @@ from frazil.pipeline.land.arrange import Horizon, arrange
 from frazil.pipeline.land.datafile import Layout, write_part
 from frazil.pipeline.land.results import TaskResult
 
-CHUNK_BYTES_MAX = 96 * 2**20
+CHUNK_BYTES_MAX = 128 * 2**20
 """Rows in memory that become files together. Arranging holds them about three times."""
 
 

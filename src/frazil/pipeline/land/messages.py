@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from frazil.config.wal import KafkaConfig
 from frazil.errors import RequestInvalid
@@ -80,7 +81,11 @@ def _decoder(signal: Signal, extra: tuple[Promoted, ...], depth_max: int) -> Dec
 def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> list[_Message]:
     """The messages of a batch; what holds no request is noted."""
     found = []
-    for row in batch.to_pylist():
+    # As numbers: Kafka takes times that Python has no date for, and a float would lose the last millisecond.
+    timestamps_ms = pc.divide(batch.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), 1000)
+    for row, timestamp_ms in zip(
+        batch.drop_columns("timestamp").to_pylist(), timestamps_ms.to_pylist(), strict=True
+    ):
         value = row["value"]
         source = f"{reading.label}/{row['partition']}/{row['offset']}"
         counts = result.partitions.setdefault(row["partition"], MessageCounts())
@@ -94,7 +99,7 @@ def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> li
             result.unreadable.append(Unreadable(source, str(error), len(value or b""), value or b""))
             continue
         tenant = tenant_of(headers, row["key"], reading.kafka, reading.tenant)
-        received = received_unix_nano(headers, int(row["timestamp"].timestamp() * 1000))
+        received = received_unix_nano(headers, timestamp_ms)
         found.append(_Message(row["partition"], source, body, value, tenant, received))
     return found
 

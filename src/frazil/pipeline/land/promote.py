@@ -13,7 +13,8 @@ from frazil.wal.rowgroups import coded_table
 
 _SOURCES = {"resource": "resource_attributes", "record": "attributes"}
 _TYPES = {"resource": "resource_attribute_types", "record": "attribute_types"}
-_TYPE_NAMES = {"string": None, "int": "int", "double": "double", "bool": "bool"}
+# As at the receiver: see Attributes.promoted. Text takes values of any type.
+_FITTING = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}
 
 
 def fill_promoted(table: pa.Table, layout: Layout) -> pa.Table:
@@ -33,16 +34,17 @@ def _from_map(table: pa.Table, promoted: Promoted) -> pa.Array:
     """The attribute's values, where they are of the column's type."""
     maps = table[_SOURCES[promoted.source]].combine_chunks()
     values = pc.map_lookup(_plain(maps), promoted.attribute, "first")
+    if promoted.type == "string":
+        return values
     types = table[_TYPES[promoted.source]].combine_chunks()
     if not pa.types.is_dictionary(types.type):
         types = types.dictionary_encode()
-    wanted = _TYPE_NAMES[promoted.type]
     fits = pa.array(
         [
-            (json.loads(text).get(promoted.attribute) if text else None) == wanted
+            bool(text) and json.loads(text).get(promoted.attribute) in _FITTING[promoted.type]
             for text in types.dictionary.to_pylist()
         ]
-        + [wanted is None]
+        + [False]
     )
     codes = types.indices.fill_null(len(types.dictionary))
     values = pc.if_else(fits.take(codes), values, pa.scalar(None, pa.string()))
