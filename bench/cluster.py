@@ -17,7 +17,7 @@ from tests.components.s3 import S3Server, moto_server, versitygw_server
 from tests.components.spark_cluster import SparkCluster, running_cluster
 
 from bench.backlog import make_backlog
-from bench.land import WARM_UP_SEED, Landed, jvm_pid, land_all, running_spark
+from bench.land import WARM_UP_SECTIONS, WARM_UP_SEED, Landed, jvm_pid, land_all, running_spark
 from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.pipeline.java import java_home
@@ -63,7 +63,7 @@ def _landed(
 ) -> Landed:
     """Each time a bucket, a driver and executors of its own."""
     config = _config(folder, server, spark_cluster.master, executors, "counted")
-    warm = _config(folder, server, spark_cluster.master, executors, "warm")
+    warm = _config(folder, server, spark_cluster.master, executors, "warm", WARM_UP_SECTIONS)
     made = make_backlog(config, records)
     made_warm = make_backlog(warm, min(records, WARM_UP_RECORDS), first_seed=WARM_UP_SEED)
     with running_spark(config) as spark:
@@ -76,7 +76,14 @@ def _landed(
     return landed
 
 
-def _config(folder: Path, server: S3Server, master: str, executors: int, name: str) -> Config:
+def _config(
+    folder: Path,
+    server: S3Server,
+    master: str,
+    executors: int,
+    name: str,
+    sections: dict[str, Any] | None = None,
+) -> Config:
     bucket = server.make_bucket(f"frazil-bench-{executors}-{name}")
     connection: dict[str, Any] = {
         "endpoint": server.endpoint,
@@ -86,6 +93,7 @@ def _config(folder: Path, server: S3Server, master: str, executors: int, name: s
     }
     return Config.model_validate(
         {
+            **(sections or {}),
             "data_dir": folder / f"{executors}-{name}",
             "wal": {"type": "s3", "s3": {"bucket": bucket, **connection}},
             "lake": {"warehouse": f"s3://{bucket}/lake", "s3": connection},

@@ -38,6 +38,8 @@ QUICK_STOCK_SHARE = 0.25
 SPEED_PROMISED = 120_000
 RATIO_PROMISED = 4.0
 WARM_UP_SEED = 20_000
+WARM_UP_SECTIONS = {"land": {"task_bytes_max": "4MiB"}}
+"""More tasks than workers, so that each worker gets its share."""
 _STOCK_TABLE = "logs_by_spark"
 
 
@@ -60,7 +62,7 @@ def landing(bench: Bench, records: int | None = None) -> None:
     warm_up_records = min(records, QUICK_WARM_UP_RECORDS if bench.quick else WARM_UP_RECORDS)
     with tempfile.TemporaryDirectory(prefix="frazil-bench-land-") as place:
         folder = Path(place)
-        config, warm = local_config(folder / "data"), local_config(folder / "warm")
+        config, warm = local_config(folder / "data"), local_config(folder / "warm", **WARM_UP_SECTIONS)
         backlog = make_backlog(config, records)
         made_warm = make_backlog(warm, warm_up_records, first_seed=WARM_UP_SEED)
         with running_spark(config) as spark:

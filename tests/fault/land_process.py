@@ -6,9 +6,11 @@ Everything is the real thing but Spark: the very function that its tasks run is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import select
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,6 +34,7 @@ from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.components.process import dies_with_parent, end
+from tests.fault.land_power import recorded
 from tests.wal_stores import HandClock
 
 _STEPS_MAX = 30
@@ -82,15 +85,33 @@ class LandProcess:
         """
         return self._run("keep up", data_dir, settings)
 
-    def _run(self, what: str, data_dir: Path, settings: Mapping[str, Any]) -> Outcome:
-        assert self._process.stdin is not None
-        command = {"what": what, "data_dir": str(data_dir), "settings": settings}
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
+    def trace(self, data_dir: Path, into: Path, **settings: Any) -> Outcome:
+        """As `keep_up`, with every file operation recorded: see land_power.py."""
+        return self._run("trace", data_dir, {"into": str(into), **settings})
+
+    def begin_landing(self, data_dir: Path, **settings: Any) -> None:
+        """As `land`, for tests that do something meanwhile; `ended` waits for it."""
+        self._begin("land", data_dir, settings)
+
+    def has_ended(self) -> bool:
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
+    def ended(self) -> Outcome:
         said: dict[str, Any] = {}
         while "returncode" not in said:
             said |= json.loads(self._hear())
         return Outcome(said["returncode"], tuple(said.get("steps", ())), said.get("error", ""), said)
+
+    def _run(self, what: str, data_dir: Path, settings: Mapping[str, Any]) -> Outcome:
+        self._begin(what, data_dir, settings)
+        return self.ended()
+
+    def _begin(self, what: str, data_dir: Path, settings: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        command = {"what": what, "data_dir": str(data_dir), "settings": settings}
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
 
     def _hear(self) -> str:
         assert self._process.stdout is not None
@@ -145,16 +166,20 @@ def _say(**facts: Any) -> None:
     os.write(1, json.dumps(facts).encode() + b"\n")
 
 
-def _work(what: str, data_dir: str, settings: Mapping[str, Any]) -> None:
+def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
     segments.run_tasks = run_here
+    trace = settings.pop("into", None)
     land = {"wal_grace_seconds": 0, **settings}
     config = Config.model_validate({"data_dir": data_dir, "land": land})
-    try:
-        pipeline = Pipeline(config)
-        steps = pipeline.land() if what == "land" else pipeline.keep_up()
-    except Exception as error:
-        _say(error=repr(error))
-        raise
+    with contextlib.ExitStack() as stack:
+        if trace is not None:
+            stack.enter_context(recorded(Path(data_dir), config.catalog_file, Path(trace)))
+        try:
+            pipeline = Pipeline(config)
+            steps = pipeline.land() if what == "land" else pipeline.keep_up()
+        except Exception as error:
+            _say(error=repr(error))
+            raise
     _say(steps=steps, recovered=[item.unreadable for item in pipeline.recovered])
 
 

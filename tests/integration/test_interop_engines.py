@@ -129,7 +129,9 @@ def lake(
     """Each kind of catalog with each kind of warehouse; the WAL is where the warehouse is."""
     if catalog_type == "rest" and request.param == "versitygw":
         pytest.skip("the REST catalog's server has its files in moto")
-    section: dict[str, Any] = {"catalog": {"type": catalog_type}, "namespace": f"n{uuid.uuid4().hex}"}
+    # A name that the session does not have yet: settings of one catalog would stay in the other's.
+    catalog = {"type": catalog_type, "name": f"{catalog_type}_{request.param}"}
+    section: dict[str, Any] = {"catalog": catalog, "namespace": f"n{uuid.uuid4().hex}"}
     wal: dict[str, Any] = {"local": {"free_bytes_min": 0}}
     on_s3 = request.param != "folder"
     if on_s3:

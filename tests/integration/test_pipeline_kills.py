@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.components.s3 import S3Server
@@ -20,9 +21,13 @@ from tests.spark.land_process import (
     SMALL_SPARK,
     PipelineProcess,
     landed_bodies,
+    rows_in,
     running_pipeline,
     verified,
 )
+
+from .clients import post
+from .messages import logs, request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -187,3 +192,40 @@ def test_two_pipelines_at_once_land_nothing_twice(tmp_path: Path) -> None:
             assert leaders(one, two) == 2
             total = landed_rows(one) + landed_rows(two)
             assert total == landed_bodies(path).total()
+
+
+def test_a_broken_clock_and_a_corrupt_segment_keep_nothing_else_from_landing(tmp_path: Path) -> None:
+    account = Account()
+    with running_receiver(tmp_path, SETTINGS) as receiver:
+        broken = logs("clock", 300)
+        for number, record in enumerate(broken.resource_logs[0].scope_logs[0].log_records):
+            record.time_unix_nano = number * 100 * 86_400 * 1_000_000_000
+        post(receiver, "logs", broken.SerializeToString()).raise_for_status()
+        corrupt = request("logs", "corrupt", 2).SerializeToString()
+        wal = tmp_path / "data" / "wal"
+        before = set(wal.rglob("logs/**/*.parquet"))
+        post(receiver, "logs", corrupt).raise_for_status()
+        (segment,) = set(wal.rglob("logs/**/*.parquet")) - before
+        spoiled = segment.read_bytes()[:-1] + b"?"
+        segment.write_bytes(spoiled)
+        burst(receiver, account)
+        path = receiver.config_path
+        with running_pipeline(path) as pipeline:
+            pipeline.until("all landed", lambda: account.acked <= landed_bodies(path).keys())
+            pipeline.until("cleaned up", lambda: not segment.exists())
+            rows = rows_in(path, "logs", "service_name", "time")
+            assert rows is not None
+            of_clock = rows.filter(pa.compute.equal(rows["service_name"], "clock"))
+            assert of_clock.num_rows == 300
+            assert len({time.date() for time in of_clock["time"].to_pylist()}) <= 3
+            assert pipeline.metric("frazil_landed_clamped_rows_total") > 290
+            assert pipeline.metric("frazil_land_set_aside_total") == 1
+            set_aside = rows_in(path, "set_aside")
+            assert set_aside is not None
+            (row,) = set_aside.to_pylist()
+            assert row["source"] == f"{segment.parent.name}/{int(segment.stem)}"
+            assert (wal / row["location"]).read_bytes() == spoiled
+            code, ledger = verified(path)
+            assert (code, ledger["problems"]) == (0, [])
+            assert sum(line["set_aside"] for line in ledger["lines"]) == 1
+            assert sum(line["durable"] - line["landed"] for line in ledger["lines"]) == 2

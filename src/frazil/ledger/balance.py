@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 
 from frazil.config import Config
 from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavailable
-from frazil.lake.catalog import open_catalog
+from frazil.lake.catalog import catalog_errors, open_catalog
+from frazil.lake.commit import checkpoint_of
 from frazil.ledger.landed import Landed, read_landed
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.names import SegmentName
-from frazil.wal.position import StreamPosition
-from frazil.wal.reader import WalReader
+from frazil.wal.position import Position, StreamPosition
+from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts
 from frazil.wal.store import open_store
 
@@ -54,7 +56,8 @@ class Ledger:
 def balance(config: Config) -> Ledger:
     """Reads the whole write-ahead log and one column of every data file.
 
-    The tables are read first: whatever lands meanwhile is then still in the log, or was counted before.
+    The tables are read first: whatever lands meanwhile is then still in the log, or was counted before, or is
+    behind the position that is read last.
     """
     ledger = Ledger()
     with _catalog(config) as catalog:
@@ -65,7 +68,10 @@ def balance(config: Config) -> Ledger:
                 ledger.of_tables.append(str(error))
                 continue
             if config.wal.type != "kafka":
-                ledger.lines += _streams(WalReader(open_store(config)), signal, landed)
+                store = open_store(config)
+                listed = list(WalReader(store).segments(signal))
+                later = _later(catalog, config, signal, landed)
+                ledger.lines += _streams(WalReader(store), signal, listed, landed, later)
             ledger.lines += _partitions(signal, landed)
             ledger.of_tables += [f"{signal}: data file {path} is in the table twice" for path in landed.twice]
             ledger.of_tables += _unexplained(signal, landed)
@@ -82,22 +88,38 @@ def _catalog(config: Config) -> Iterator[Catalog | None]:
         yield catalog
 
 
-def _streams(reader: WalReader, signal: Signal, landed: Landed) -> list[Line]:
+def _later(catalog: Catalog | None, config: Config, signal: Signal, landed: Landed) -> Position:
+    """Where the table stands now: reading it took a while, in which more may have landed and been deleted."""
+    if catalog is None:
+        return landed.position
+    with catalog_errors():
+        try:
+            table = catalog.load_table((*config.lake.namespace.split("."), signal))
+            return Position.from_text(checkpoint_of(table).position)
+        except (NoSuchTableError, DataLost):  # just now: what was read before is checked all the same
+            return landed.position
+
+
+def _streams(
+    reader: WalReader, signal: Signal, listed: list[Segment], landed: Landed, later: Position
+) -> list[Line]:
     present: dict[str, list[SegmentName]] = {}
     sizes: Counter[str] = Counter()
-    for segment in reader.segments(signal):
+    for segment in listed:
         present.setdefault(segment.name.stream, []).append(segment.name)
         sizes[segment.name.stream] += segment.size
     lines = []
     for stream in sorted({*present, *landed.position.streams}):
         names = present.get(stream, [])
         line = Line(signal, stream, segments=len(names), bytes=sizes[stream])
-        _check_stream(reader, line, names, landed)
+        _check_stream(reader, line, names, landed, later.streams.get(stream, StreamPosition()))
         lines.append(line)
     return lines
 
 
-def _check_stream(reader: WalReader, line: Line, names: list[SegmentName], landed: Landed) -> None:
+def _check_stream(
+    reader: WalReader, line: Line, names: list[SegmentName], landed: Landed, later: StreamPosition
+) -> None:
     at = landed.position.streams.get(line.stream, StreamPosition())
     rows = landed.rows.get(line.stream, Counter[int]())
     set_aside = landed.set_aside.get(line.stream, {})
@@ -106,18 +128,17 @@ def _check_stream(reader: WalReader, line: Line, names: list[SegmentName], lande
     wanted, rows_before = at.sequence, -1 if at.sequence - 1 in set_aside else at.durable_rows
     for name in names:
         facts = _facts(reader, line, name, known=name.sequence in set_aside)
-        found = rows[name.sequence]
         if name.sequence < at.sequence:
+            found = rows[name.sequence]
             if facts is not None and found != facts.rows and name.sequence not in set_aside:
                 _missing_or_twice(line, name, found, facts.rows)
             continue
-        if found:
-            line.problems.append(f"{name.path}: {found} rows are in the table, and it counts as not landed")
         if at.closed:
             line.problems.append(f"{name.path} lies behind its stream's end: it was never acked, or is lost")
             continue
         if name.sequence != wanted:
-            line.problems.append(f"{name.path}: sequence {wanted} is missing before it")
+            if name.sequence > later.sequence:
+                line.problems.append(f"{name.path}: sequence {wanted} is missing before it")
             rows_before = -1
         wanted = name.sequence + 1
         if facts is None:
@@ -127,6 +148,11 @@ def _check_stream(reader: WalReader, line: Line, names: list[SegmentName], lande
             line.problems.append(f"{name.path}: the stream's row count jumps from {rows_before}")
         line.waiting += facts.rows
         line.durable = rows_before = facts.stream_rows
+    ahead = sorted(sequence for sequence in rows if sequence >= at.sequence)
+    line.problems += [
+        f"{line.stream}/{sequence}: {rows[sequence]:,} rows are in {line.table}, and it counts as not landed"
+        for sequence in ahead[:_NAMED_MAX]
+    ]
     _check_sum(line, rows, at.rows)
 
 
@@ -186,5 +212,6 @@ def _unexplained(signal: Signal, landed: Landed) -> list[str]:
     )
     if found == position.left.rows:
         return []
-    what = "missing" if found < position.left.rows else "there twice"
-    return [f"{signal}: {abs(found - position.left.rows):,} rows of streams that have ended are {what}"]
+    if found > position.left.rows:
+        return [f"{signal}: {found - position.left.rows:,} rows are in the table that no stream accounts for"]
+    return [f"{signal}: {position.left.rows - found:,} rows of streams that have ended are missing"]

@@ -51,8 +51,9 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
 
 
 def _split(source: str) -> tuple[str, int]:
+    """What nobody of us has written is a stream of its own, which nothing accounts for."""
     stream, _, number = source.rpartition("/")
-    return stream, int(number)
+    return (stream, int(number)) if number.isdecimal() else (source, 0)
 
 
 def _rows_by_source(table: Table, path: str) -> dict[str, int]:

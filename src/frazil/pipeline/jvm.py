@@ -33,8 +33,9 @@ def start_jvm(settings: Mapping[str, str], *, errors_to: IO[bytes] | None = None
     try:
         # Never to standard output: what a JVM has to say is no result of ours.
         errors = STANDARD_ERROR if errors_to is None else errors_to
-        streams = {"stdout": errors, "stderr": errors}
-        return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+        # In a session of its own: a signal to this process's group must not end it before a commit is done.
+        options = {"stdout": errors, "stderr": errors, "start_new_session": True}
+        return launch_gateway(conf, options)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(
             "Spark's JVM ended as it began; its reason is above. Check spark.driver_memory_bytes, and what "

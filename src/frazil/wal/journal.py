@@ -16,10 +16,11 @@ from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import GROUPS_MAX_ON_STACK
 from frazil.tables import SIGNALS, Promoted, Signal
 from frazil.wal.clock import Clock, boot_seconds
-from frazil.wal.group import Lane, LaneSettings, Observer, Receipt
+from frazil.wal.group import Observer, Receipt
 from frazil.wal.local import LocalStore
 from frazil.wal.names import new_stream
 from frazil.wal.probe import probe_store
+from frazil.wal.segment_lane import SegmentLane, SegmentSettings
 from frazil.wal.store import Store
 
 _RECOVERY_SECONDS = 1.0
@@ -57,17 +58,17 @@ class Journal:
         stream_ids: Callable[[], str] = new_stream,
         clock: Clock = boot_seconds,
     ) -> None:
-        settings = LaneSettings(
-            config.wal.group_wait,
-            config.wal.segment_bytes_max,
-            config.wal.compression_level,
-            config.receive.limits.records_per_request_max,
+        settings = SegmentSettings(
+            group_wait_seconds=config.wal.group_wait,
+            group_bytes_max=config.wal.segment_bytes_max,
+            records_per_request_max=config.receive.limits.records_per_request_max,
+            compression_level=config.wal.compression_level,
             stream_use_seconds=config.land.stream_idle_seconds / 2,
         )
         self._store = store
-        self._lanes: dict[Signal, list[Lane]] = {
+        self._lanes: dict[Signal, list[SegmentLane]] = {
             signal: [
-                Lane(store, decoder, settings, observer, stream_ids=stream_ids, clock=clock)
+                SegmentLane(store, decoder, settings, observer, stream_ids=stream_ids, clock=clock)
                 for _ in range(config.wal.lanes)
             ]
             for signal, decoder in decoders(config).items()
@@ -122,7 +123,7 @@ class Journal:
             (lane.failure for lane in self._all() if lane.failure is not None), None
         )
 
-    def _all(self) -> list[Lane]:
+    def _all(self) -> list[SegmentLane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
     async def _recover(self, probing: asyncio.Task[None] | None) -> None:

@@ -88,16 +88,18 @@ class Lander:
         self._state.gone_streams |= gone
 
     def checkpoint(self) -> Checkpoint:
-        """Makes or evolves the table where needed."""
+        """Makes or evolves the table where needed. The next step begins where it says that the table stands:
+        another process may have landed meanwhile.
+        """
         with catalog_errors():
-            return open_table(self._catalog, self._config.lake.namespace, self._spec, Position().to_text())
+            found = open_table(self._catalog, self._config.lake.namespace, self._spec, Position().to_text())
+        self._state.position = Position.from_text(found.position)
+        return found
 
     def step(self, *, now_due: bool = False) -> Step:
         """`now_due` lands whatever waits, however little and young."""
         state = self._state
-        if state.position is None:
-            state.position = Position.from_text(self.checkpoint().position)
-        work = self._source.pending(state.position)
+        work = self._source.pending(state.position or Position.from_text(self.checkpoint().position))
         self._observe(work.size)
         if not work.size:
             state.waiting_since, self._first = None, False

@@ -14,7 +14,7 @@ from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
-from frazil.pipeline.land.task import Task, segment_tasks
+from frazil.pipeline.land.task import Task, segment_of, segment_tasks
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
@@ -93,8 +93,15 @@ def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
 
 
 def advanced(position: Position, segments: Sequence[Segment], results: Sequence[TaskResult]) -> Position:
-    """The position behind the segments. What could not be read is passed over: it is set aside."""
+    """The position behind the segments. What could not be read is passed over: it is set aside.
+
+    Every segment must be told of, once: of one that is not, or twice, rows would be missing or there twice.
+    """
     facts: dict[SegmentName, Facts] = {each.name: each for result in results for each in result.facts}
+    if len(facts) != sum(len(result.facts) for result in results):
+        raise AssertionError("a segment was landed twice in one batch")
+    without_rows = {item.source for result in results for item in result.unreadable}
+    without_rows |= {segment_of(name) for result in results for name in result.vanished}
     streams: dict[str, StreamPosition] = {}
     for segment in sorted(segments, key=lambda each: each.name):
         stream = segment.name.stream
@@ -102,6 +109,8 @@ def advanced(position: Position, segments: Sequence[Segment], results: Sequence[
         if at.sequence != segment.name.sequence:
             raise AssertionError(f"{segment.name.path} does not follow sequence {at.sequence - 1}")
         found = facts.get(segment.name)
+        if found is None and segment_of(segment.name) not in without_rows:
+            raise AssertionError(f"no task says what became of {segment.name.path}")
         streams[stream] = StreamPosition(
             at.sequence + 1,
             at.rows + (found.rows if found is not None else 0),

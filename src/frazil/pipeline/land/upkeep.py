@@ -10,14 +10,19 @@ import structlog
 from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
+from frazil.errors import DataLost
 from frazil.lake.commit import LANDED, POSITION, ancestors
 from frazil.pipeline.land.lander import promoted
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal, table_spec
 from frazil.wal.cleanup import clean_up
 from frazil.wal.closing import Closer
+from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
+from frazil.wal.reader import WalReader
 from frazil.wal.store import Store
+
+_MISSING_ROUNDS_MAX = 3
 
 log = structlog.get_logger("frazil.land")
 
@@ -58,6 +63,8 @@ class Upkeep:
             spec_of=lambda signal: table_spec(signal, promoted(config)),
         )
         self._synced_for: dict[Signal, Position] = {}
+        self._missing: dict[Signal, dict[SegmentName, int]] = {}
+        """What lacks before segments that are there, and in how many rounds in a row."""
 
     def round(self, signal: Signal, metadata: TableMetadata) -> frozenset[str]:
         """The closed streams of which nothing is left in the store."""
@@ -74,9 +81,36 @@ class Upkeep:
         landed = metadata.snapshot_by_id(tag.snapshot_id)
         if landed is not None and landed.summary is not None:
             position = Position.from_text(landed.summary.additional_properties[POSITION])
-            for name in self._closer.close_idle(signal, position):
+            missing = self._look_for_missing(signal, position)
+            # A tombstone in the place of what is missing would shut out what lies behind it.
+            whole = position.without_streams({name.stream for name in missing})
+            for name in self._closer.close_idle(signal, whole):
                 log.info("stream closed", table=signal, stream=name.stream)
+            lost = sorted(name for name, rounds in missing.items() if rounds >= _MISSING_ROUNDS_MAX)
+            if lost:
+                raise DataLost(
+                    f"{self._config.lake.namespace}.{signal}",
+                    f"{lost[0].path} is missing in the write-ahead log, and what lies behind it cannot land; "
+                    f"bring it back ({len(lost)} streams lack one)",
+                )
         return gone
+
+    def _look_for_missing(self, signal: Signal, position: Position) -> dict[SegmentName, int]:
+        """The next segments of streams that have later ones, each with the rounds for which it has lacked:
+        a first look may be overtaken by a writer, or by another pipeline.
+        """
+        reader, before = WalReader(self._store), self._missing.get(signal, {})
+        missing = {}
+        for stream in reader.streams(signal):
+            at = position.streams.get(stream)
+            if at is None or at.closed:
+                continue  # what may lie there will never land, and nobody was told that it would
+            wanted = SegmentName(signal, stream, at.sequence)
+            first = next(reader.stream(signal, stream, at.sequence), None)
+            if first is not None and first.name != wanted:
+                missing[wanted] = before.get(wanted, 0) + 1
+        self._missing[signal] = missing
+        return missing
 
     def _make_sure(self, signal: Signal, settled: Position) -> None:
         """Other engines write metadata on the same disk without fsync. Nothing that could still be lost with

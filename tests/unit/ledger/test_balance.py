@@ -1,0 +1,343 @@
+"""The ledger names every kind of damage, and says nothing while all is well."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from frazil.config import Config
+from frazil.lake.commit import LANDED, Committer, checkpoint_of, stage_append
+from frazil.ledger import Ledger, balance
+from frazil.ledger import main as show_ledger
+from frazil.pipeline.land import segments
+from frazil.wal.names import SegmentName
+from frazil.wal.position import Left, Position, StreamPosition
+from tests.fault.land_process import LandProcess, Pipeline, run_here
+from tests.fault.land_wal import (
+    ROWS,
+    STREAMS,
+    Content,
+    assert_landed,
+    damage,
+    table_content,
+    write_segments,
+    write_tombstone,
+)
+
+# PyIceberg's own writer knows no bloom filters, and says so whenever a test rewrites rows by hand.
+pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarning")
+
+ONE, TWO, THREE = STREAMS
+
+
+@pytest.fixture(autouse=True)
+def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "run_tasks", run_here)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    land = {"wal_grace_seconds": 0, "stream_idle_seconds": 10}
+    return Config.model_validate({"data_dir": tmp_path, "land": land})
+
+
+@pytest.fixture
+def pipeline(config: Config) -> Iterator[Pipeline]:
+    made = Pipeline(config)
+    with contextlib.closing(made.catalog):
+        yield made
+
+
+@pytest.fixture
+def landed(tmp_path: Path, pipeline: Pipeline) -> Pipeline:
+    """Two streams of which the first segments have landed, in two commits, and one segment waits in each."""
+    write_segments(tmp_path, ONE, [0, 1])
+    pipeline.land()
+    write_segments(tmp_path, ONE, [2])
+    write_segments(tmp_path, TWO, [0])
+    pipeline.land()
+    write_segments(tmp_path, ONE, [3])
+    write_segments(tmp_path, TWO, [1])
+    return pipeline
+
+
+def keep_up(pipeline: Pipeline) -> None:
+    pipeline.lander.drop_streams(pipeline.upkeep.round("logs", pipeline.lander.checkpoint().table.metadata))
+
+
+def table_of(pipeline: Pipeline) -> Table:
+    return pipeline.catalog.load_table("otel.logs")
+
+
+def problems(pipeline: Pipeline) -> list[str]:
+    return balance(pipeline.config).problems
+
+
+def the_problem(pipeline: Pipeline) -> str:
+    (problem,) = problems(pipeline)
+    return problem
+
+
+def tamper(pipeline: Pipeline, change: Callable[[Position], Position]) -> None:
+    checkpoint = checkpoint_of(table_of(pipeline))
+    position = change(Position.from_text(checkpoint.position))
+    Committer(pipeline.catalog, deadline_seconds=60).append(checkpoint, [], position.to_text())
+
+
+def at(stream: str, **changes: Any) -> Callable[[Position], Position]:
+    return lambda position: position.with_streams({stream: replace(position.streams[stream], **changes)})
+
+
+def path_of(stream: str, sequence: int) -> str:
+    return SegmentName("logs", stream, sequence).path
+
+
+def test_all_is_well_from_before_the_first_landing_to_after_the_last_clean_up(
+    tmp_path: Path, config: Config
+) -> None:
+    assert balance(config) == Ledger()
+    assert not config.catalog_file.exists()
+    content = write_segments(tmp_path, ONE, [0, 1])
+    (line,) = balance(config).lines
+    assert (line.durable, line.waiting, line.landed, line.problems) == (2 * ROWS, 2 * ROWS, 0, [])
+    pipeline = Pipeline(config)
+    with contextlib.closing(pipeline.catalog):
+        assert balance(config).problems == []  # a catalog without tables
+        pipeline.land()
+        (line,) = balance(config).lines
+        assert (line.durable, line.waiting, line.landed, line.segments) == (2 * ROWS, 0, 2 * ROWS, 2)
+        write_tombstone(tmp_path, ONE, 2)
+        assert balance(config).problems == []
+        pipeline.land()
+        keep_up(pipeline)
+        (line,) = balance(config).lines
+        assert (line.landed, line.segments, line.problems) == (2 * ROWS, 0, [])
+        content += write_segments(tmp_path, TWO, [0])
+        pipeline.land()
+        (line,) = balance(config).lines  # the first one has left the position
+        assert (line.stream, line.landed) == (TWO, ROWS)
+        assert_landed(tmp_path, content)
+
+
+def test_what_has_landed_and_what_waits_is_counted_by_stream(landed: Pipeline) -> None:
+    ledger = balance(landed.config)
+    assert ledger.problems == []
+    counted = [(line.stream, line.durable, line.landed, line.waiting) for line in ledger.lines]
+    assert counted == [(ONE, 4 * ROWS, 3 * ROWS, ROWS), (TWO, 2 * ROWS, ROWS, ROWS)]
+
+
+def test_what_is_set_aside_is_counted_and_is_no_problem(tmp_path: Path, pipeline: Pipeline) -> None:
+    """Also where it is the last that was landed, or the last of its stream, and when it is cleaned up."""
+    content = write_segments(tmp_path, ONE, [0])
+    for sequence in (1, 2):
+        write_segments(tmp_path, ONE, [sequence])
+        damage(tmp_path, ONE, sequence)
+        pipeline.land()
+        (line,) = balance(pipeline.config).lines
+        assert (line.set_aside, line.landed, line.problems) == (sequence, ROWS, [])
+    content += write_segments(tmp_path, ONE, [3])
+    assert problems(pipeline) == []  # the count of the stream's rows has jumped
+    pipeline.land()
+    keep_up(pipeline)
+    assert_landed(tmp_path, content)
+
+
+def test_rows_that_were_deleted_are_named_by_their_segment(landed: Pipeline) -> None:
+    table_of(landed).delete(f"_segment == '{ONE}/1'")
+    first, total = problems(landed)
+    assert first == f"{path_of(ONE, 1)}: {ROWS} of {ROWS} rows are missing in logs"
+    assert f"{ONE}: {ROWS} rows are missing" in total
+
+
+def test_rows_that_were_deleted_are_counted_when_their_segment_is_cleaned_up(landed: Pipeline) -> None:
+    keep_up(landed)
+    table_of(landed).delete(f"_segment == '{ONE}/1'")
+    assert f"{ONE}: {ROWS} rows are missing" in the_problem(landed)
+
+
+def test_rows_that_are_gone_from_a_stream_that_has_ended_are_counted(
+    tmp_path: Path, landed: Pipeline
+) -> None:
+    for _ in range(4):  # closed, landed, cleaned up, forgotten
+        landed.land()
+        keep_up(landed)
+        landed.clock.seconds += 10
+    write_segments(tmp_path, THREE, [0])
+    landed.land()
+    assert problems(landed) == []
+    assert {line.stream for line in balance(landed.config).lines} == {THREE}
+    table_of(landed).delete(f"_segment == '{ONE}/1'")
+    assert the_problem(landed) == f"logs: {ROWS} rows of streams that have ended are missing"
+
+
+def test_a_data_file_that_is_in_the_table_twice_is_named(landed: Pipeline) -> None:
+    table = table_of(landed)
+    file = next(iter(table.scan(row_filter=f"_segment == '{TWO}/0'").plan_files())).file
+    staged = stage_append(table, [file], {})
+    updates = [update for update in staged.updates if getattr(update, "ref_name", "main") == "main"]
+    landed.catalog.commit_table(table, staged.requirements, tuple(updates))
+    found = problems(landed)
+    assert any(f"data file {file.file_path} is in the table twice" in problem for problem in found)
+    assert any(path_of(TWO, 0) in problem and "there twice" in problem for problem in found)
+
+
+@pytest.mark.parametrize("cleaned_up", [False, True])
+def test_a_segment_that_was_landed_twice_is_named(landed: Pipeline, cleaned_up: bool) -> None:
+    if cleaned_up:
+        keep_up(landed)
+    table = table_of(landed)
+    table.append(table.scan(row_filter=f"_segment == '{TWO}/0'").to_arrow())
+    found = problems(landed)
+    assert any(f"{TWO}: {ROWS} rows are there twice" in problem for problem in found)
+    assert any(path_of(TWO, 0) in problem for problem in found) is not cleaned_up
+
+
+def test_rows_that_come_from_nowhere_are_counted(landed: Pipeline) -> None:
+    table = table_of(landed)
+    rows = table.scan(row_filter=f"_segment == '{TWO}/0'").to_arrow()
+    at_column = rows.column_names.index("_segment")
+    for source in ("by hand", f"{THREE}/0"):
+        names = rows.slice(0, 1).set_column(at_column, rows.schema.field(at_column), [[source]])
+        table.append(names)
+    assert the_problem(landed) == "logs: 2 rows are in the table that no stream accounts for"
+
+
+TAMPERED: dict[str, tuple[Callable[[Position], Position], str]] = {
+    "more rows": (at(ONE, rows=99), f"{ONE}: {99 - 3 * ROWS} rows are missing"),
+    "fewer rows": (at(ONE, rows=1), f"{ONE}: {3 * ROWS - 1} rows are there twice"),
+    "a step back": (
+        at(ONE, sequence=2),
+        f"{ONE}/2: {ROWS} rows are in logs, and it counts as not landed",
+    ),
+    "a step ahead": (at(ONE, sequence=4), f"{path_of(ONE, 3)}: {ROWS} of {ROWS} rows are missing"),
+    "a leap ahead": (at(ONE, sequence=9), f"{path_of(ONE, 3)}: {ROWS} of {ROWS} rows are missing"),
+    "closed": (at(ONE, closed=True), f"{path_of(ONE, 3)} lies behind its stream's end"),
+    "forgotten": (
+        lambda position: Position({TWO: position.streams[TWO]}),
+        f"{ONE}/0: {ROWS} rows are in logs, and it counts as not landed",
+    ),
+    "invented": (
+        lambda position: position.with_streams({THREE: StreamPosition(1, 5, 5)}),
+        f"{THREE}: 5 rows are missing",
+    ),
+    "others left": (
+        lambda position: replace(position, left=Left(1, 7, 7)),
+        "7 rows of streams that have ended are missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_a_position_that_was_tampered_with_is_found_out(landed: Pipeline, how: str) -> None:
+    change, words = TAMPERED[how]
+    tamper(landed, change)
+    assert any(words in problem for problem in problems(landed)), problems(landed)
+
+
+@pytest.mark.parametrize("how", ["more rows", "fewer rows", "a step back", "invented", "others left"])
+def test_a_position_that_was_tampered_with_is_found_out_also_after_clean_up(
+    tmp_path: Path, landed: Pipeline, how: str
+) -> None:
+    for stream in (ONE, TWO):
+        write_tombstone(tmp_path, stream, 4 if stream == ONE else 2)
+    tamper(landed, at(ONE))  # a commit that changes nothing
+    keep_up(landed)
+    for path in (tmp_path / "wal" / "logs").rglob("*.parquet"):
+        path.unlink()  # nothing that waits could give it away
+    change, words = TAMPERED[how]
+    tamper(landed, change)
+    assert any(words in problem for problem in problems(landed)), problems(landed)
+
+
+def test_a_stream_that_left_the_position_and_was_not_counted_is_found_out(landed: Pipeline) -> None:
+    keep_up(landed)
+    tamper(landed, lambda position: Position({ONE: position.streams[ONE]}))
+    assert any(f"{ROWS} rows" in problem for problem in problems(landed))
+
+
+def test_a_segment_that_is_missing_before_others_is_named(tmp_path: Path, landed: Pipeline) -> None:
+    write_segments(tmp_path, ONE, [4])
+    (tmp_path / "wal" / path_of(ONE, 3)).unlink()
+    assert the_problem(landed) == f"{path_of(ONE, 4)}: sequence 3 is missing before it"
+
+
+def test_a_segment_that_waits_and_is_corrupt_is_named(tmp_path: Path, landed: Pipeline) -> None:
+    damage(tmp_path, ONE, 3)
+    assert f"{path_of(ONE, 3)} is corrupt" in the_problem(landed)
+
+
+def test_a_count_of_rows_that_jumps_is_named(tmp_path: Path, landed: Pipeline) -> None:
+    tamper(landed, at(ONE, durable_rows=1))
+    assert the_problem(landed) == f"{path_of(ONE, 3)}: the stream's row count jumps from 1"
+
+
+def test_a_table_that_was_rolled_back_or_lost_its_tag_is_named_and_the_others_are_checked(
+    landed: Pipeline,
+) -> None:
+    table = table_of(landed)
+    table.manage_snapshots().remove_tag(LANDED).commit()
+    assert "has no tag" in the_problem(landed)
+
+
+def test_many_problems_of_a_stream_are_counted_and_some_named(tmp_path: Path, pipeline: Pipeline) -> None:
+    write_segments(tmp_path, ONE, range(24))
+    pipeline.land()
+    table_of(pipeline).delete(f"_segment != '{ONE}/0'")
+    found = problems(pipeline)
+    assert len(found) == 21
+    assert f"{23 * ROWS} rows are missing" in found[-1]
+
+
+def test_the_command_says_what_it_found_and_its_exit_status_too(
+    landed: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_ledger(landed.config, False) == 0
+    assert show_ledger(landed.config, True) == 0
+    table_of(landed).delete(f"_segment == '{ONE}/1'")
+    capsys.readouterr()
+    assert show_ledger(landed.config, True) == 1
+    assert '"ok": false' in capsys.readouterr().out
+    assert show_ledger(landed.config, False) == 1
+    assert "rows are missing" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_what_lands_and_is_cleaned_up_while_the_ledger_reads_is_no_problem(
+    tmp_path: Path, landed: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of the table, which may take long, and that of the log."""
+    module = sys.modules["frazil.ledger.balance"]  # the package has a function of that name
+    real = module.read_landed
+
+    def slow(*args: Any) -> Any:
+        found = real(*args)
+        if args[-1] == "logs":
+            landed.land()
+            keep_up(landed)
+            write_segments(tmp_path, ONE, [4])
+        return found
+
+    monkeypatch.setattr(module, "read_landed", slow)
+    assert problems(landed) == []
+
+
+def test_the_ledger_balances_all_the_time_while_another_process_lands(tmp_path: Path) -> None:
+    config = Config.model_validate({"data_dir": tmp_path})
+    content: Content = Content()
+    with LandProcess(tmp_path / "land.log", environment={}) as process:
+        for sequence in range(2):
+            content += write_segments(tmp_path, ONE, [sequence])
+            content += write_segments(tmp_path, TWO, [sequence])
+            process.begin_landing(tmp_path, wal_grace_seconds=600)
+            looks = 0
+            while not process.has_ended() or not looks:
+                assert balance(config).problems == []
+                looks += 1
+            assert process.ended().returncode == 0
+    assert table_content(tmp_path) == content

@@ -1,0 +1,275 @@
+"""Landing beside others: what vanishes meanwhile, what is really gone, and what tasks must tell."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frazil.config import Config
+from frazil.errors import DataLost, Fenced
+from frazil.ledger import balance
+from frazil.pipeline import run as pipeline_run
+from frazil.pipeline.land import segments
+from frazil.pipeline.land.results import TaskResult
+from frazil.pipeline.land.segments import advanced
+from frazil.wal.local import LocalStore
+from frazil.wal.names import SegmentName
+from frazil.wal.position import Position, StreamPosition
+from frazil.wal.reader import Segment, WalReader
+from frazil.wal.segment import Facts
+from tests.fault.land_process import Pipeline, run_here
+from tests.fault.land_wal import STREAMS, Content, assert_landed, segment_bytes, table_content, write_segments
+
+
+@pytest.fixture(autouse=True)
+def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "run_tasks", run_here)
+
+
+def pipeline(data_dir: Path, **settings: Any) -> Pipeline:
+    land = {"wal_grace_seconds": 0, "stream_idle_seconds": 10, **settings}
+    return Pipeline(Config.model_validate({"data_dir": data_dir, "land": land}))
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[Pipeline]:
+    made = pipeline(tmp_path)
+    with contextlib.closing(made.catalog):
+        yield made
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, mine: Pipeline) -> Iterator[Pipeline]:
+    """Another pipeline on the same data, as if the lease did not hold."""
+    made = pipeline(tmp_path)
+    with contextlib.closing(made.catalog):
+        yield made
+
+
+def keep_up(pipeline: Pipeline) -> None:
+    gone = pipeline.upkeep.round("logs", pipeline.lander.checkpoint().table.metadata)
+    pipeline.lander.drop_streams(gone)
+
+
+def path_of(data_dir: Path, sequence: int, stream: str = STREAMS[0]) -> Path:
+    return LocalStore(data_dir / "wal").root / SegmentName("logs", stream, sequence).path
+
+
+def just_before_tasks(monkeypatch: pytest.MonkeyPatch, once: Any) -> None:
+    """Between the listing and the reading."""
+    waiting = [once]
+
+    def run(spark: object, task: Any, count: int) -> list[TaskResult]:
+        if waiting:
+            waiting.pop()()
+        return run_here(spark, task, count)
+
+    monkeypatch.setattr(segments, "run_tasks", run)
+
+
+def test_segments_that_another_lander_landed_and_cleaned_up_meanwhile_are_passed_over(
+    tmp_path: Path, mine: Pipeline, theirs: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = write_segments(tmp_path, STREAMS[0], range(3))
+
+    def overtake() -> None:
+        assert theirs.land()[0] == "landed"
+        keep_up(theirs)
+        assert not path_of(tmp_path, 0).exists()
+
+    just_before_tasks(monkeypatch, overtake)
+    assert mine.lander.step(now_due=True) == "again"
+    content += write_segments(tmp_path, STREAMS[0], [3])
+    assert mine.land() == ["landed", "idle"]
+    assert_landed(tmp_path, content)
+
+
+def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_goes_on(
+    tmp_path: Path, mine: Pipeline, theirs: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = write_segments(tmp_path, STREAMS[0], range(3))
+
+    def run(spark: object, task: Any, count: int) -> list[TaskResult]:
+        results = run_here(spark, task, count)
+        monkeypatch.setattr(segments, "run_tasks", run_here)
+        theirs.land()
+        keep_up(theirs)
+        return results
+
+    monkeypatch.setattr(segments, "run_tasks", run)
+    with pytest.raises(Fenced):
+        mine.lander.step(now_due=True)
+    mine.lander.forget()
+    content += write_segments(tmp_path, STREAMS[0], [3])
+    assert mine.land() == ["landed", "idle"]
+    assert_landed(tmp_path, content)
+
+
+def test_an_idle_lander_learns_at_its_upkeep_that_another_has_landed_and_goes_on_behind_it(
+    tmp_path: Path, mine: Pipeline, theirs: Pipeline
+) -> None:
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    assert mine.land() == ["landed", "idle"]
+    content += write_segments(tmp_path, STREAMS[0], [1])
+    theirs.land()
+    keep_up(theirs)
+    assert not path_of(tmp_path, 1).exists()
+    content += write_segments(tmp_path, STREAMS[0], [2])
+    keep_up(mine)
+    assert mine.land() == ["landed", "idle"]
+    assert_landed(tmp_path, content)
+
+
+@pytest.mark.parametrize("listed_before", range(4))
+def test_a_reader_that_is_overtaken_by_clean_up_finds_segments_gone_and_never_corrupt(
+    tmp_path: Path, mine: Pipeline, theirs: Pipeline, listed_before: int
+) -> None:
+    content = write_segments(tmp_path, STREAMS[0], range(3))
+    content += write_segments(tmp_path, STREAMS[1], range(3))
+    reader = WalReader(mine.store)
+    listing = reader.pending("logs")
+    names = [next(listing).name for _ in range(listed_before)]
+    theirs.land()
+    keep_up(theirs)
+    names += [segment.name for segment in listing]
+    for name in names:
+        with pytest.raises(FileNotFoundError):
+            reader.facts(name)
+    assert list(reader.pending("logs", Position.from_text(mine.lander.checkpoint().position))) == []
+    assert_landed(tmp_path, content)
+
+
+def test_segments_that_are_listed_but_never_there_are_lost_data_after_some_rounds(
+    tmp_path: Path, mine: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = write_segments(tmp_path, STREAMS[0], range(2))
+    hidden = tmp_path / "hidden"
+
+    def hide() -> None:
+        path_of(tmp_path, 1).rename(hidden)
+
+    def hiding(spark: object, task: Any, count: int) -> list[TaskResult]:
+        hide()
+        try:
+            return run_here(spark, task, count)
+        finally:
+            hidden.rename(path_of(tmp_path, 1))
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(segments, "run_tasks", hiding)
+        assert mine.lander.step(now_due=True) == "again"
+        assert mine.lander.step(now_due=True) == "again"
+        for _ in range(2):
+            with pytest.raises(DataLost, match=r"1 segments are gone.*00001\.parquet.*bring them back"):
+                mine.lander.step(now_due=True)
+    assert table_content(tmp_path) == Content()
+    assert mine.land() == ["landed", "idle"]
+    assert_landed(tmp_path, content)
+
+
+def test_a_segment_that_is_missing_before_others_is_lost_data_and_its_stream_is_not_closed_over_it(
+    tmp_path: Path, mine: Pipeline
+) -> None:
+    """As after a careless `rm`, or a bucket's rule that expires objects. What lies behind the gap was acked:
+    a tombstone in its place would shut it out for good.
+    """
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    assert mine.land() == ["landed", "idle"]
+    write_segments(tmp_path, STREAMS[0], [1])
+    path_of(tmp_path, 1).unlink()
+    behind = write_segments(tmp_path, STREAMS[0], [2, 3])
+    content += write_segments(tmp_path, STREAMS[1], [0])
+    assert mine.land() == ["landed", "idle"]  # the other stream does not wait for it
+    keep_up(mine)
+    mine.clock.seconds += 20
+    keep_up(mine)
+    for _ in range(2):
+        mine.clock.seconds += 20
+        with pytest.raises(DataLost, match=r"00001\.parquet.*missing.*bring it back"):
+            keep_up(mine)
+    assert not path_of(tmp_path, 1).exists()
+    assert path_of(tmp_path, 1, STREAMS[1]).exists()  # a tombstone: that one has fallen silent
+    assert any("sequence 1 is missing" in problem for problem in balance(mine.config).problems)
+
+    content += behind + write_segments(tmp_path, STREAMS[0], [1])
+    assert mine.land() == ["landed", "idle"]
+    keep_up(mine)
+    assert_landed(tmp_path, content)
+
+
+def test_what_one_table_has_lost_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config.model_validate(
+        {
+            "data_dir": tmp_path,
+            "land": {"wal_grace_seconds": 0, "age_max_seconds": 0},
+            "pipeline": {"listen": "127.0.0.1:0"},
+        }
+    )
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    steps: dict[str, list[bool]] = {}
+    whole = pipeline_run.Pipeline(config, threading.Event())
+    try:
+        monkeypatch.setattr(whole, "_started_spark", lambda: None)
+        tables = whole._open()
+        spans, *_ = [table for table in tables if table.lander.signal == "spans"]
+
+        def lost(**_: Any) -> str:
+            raise DataLost("otel.spans", "gone")
+
+        monkeypatch.setattr(spans.lander, "step", lost)
+        whole._tables = tables
+        for table in tables:
+            steps[table.lander.signal] = [whole._step(table), whole._step(table)]
+        assert steps == {"logs": [True, False], "spans": [False, False], "metrics": [False, False]}
+        assert {table.lander.signal: table.problem for table in tables if table.problem} == {
+            "spans": "otel.spans: gone"
+        }
+    finally:
+        whole._health.start()
+        whole._health.stop()
+    assert_landed(tmp_path, content)
+
+
+NAMES = [SegmentName("logs", STREAMS[0], sequence) for sequence in range(3)]
+FACTS = [Facts(name, 3, 3 * name.sequence + 3, 1, 2, "") for name in NAMES]
+LISTED = [Segment(name, 100) for name in NAMES]
+
+
+def test_a_position_is_moved_behind_what_tasks_have_landed() -> None:
+    at = advanced(Position(), LISTED, [TaskResult(facts=FACTS[:2]), TaskResult(facts=FACTS[2:])])
+    assert at.streams == {STREAMS[0]: StreamPosition(3, 9, 9)}
+
+
+def test_a_position_is_never_moved_over_a_segment_of_which_no_task_has_told() -> None:
+    with pytest.raises(AssertionError, match=r"00001\.parquet"):
+        advanced(Position(), LISTED, [TaskResult(facts=[FACTS[0], FACTS[2]])])
+
+
+def test_a_segment_that_two_tasks_have_landed_is_not_committed() -> None:
+    with pytest.raises(AssertionError, match="twice"):
+        advanced(Position(), LISTED, [TaskResult(facts=FACTS), TaskResult(facts=FACTS[:1])])
+
+
+def test_a_position_is_never_moved_over_a_gap() -> None:
+    with pytest.raises(AssertionError, match="does not follow"):
+        advanced(Position(), LISTED[1:], [TaskResult(facts=FACTS)])
+
+
+def test_a_segment_that_comes_back_after_it_was_cleaned_up_is_not_landed_again(
+    tmp_path: Path, mine: Pipeline
+) -> None:
+    """As after a power loss on a disk that forgot the deletion."""
+    content = write_segments(tmp_path, STREAMS[0], range(2))
+    mine.land()
+    keep_up(mine)
+    name = SegmentName("logs", STREAMS[0], 1)
+    LocalStore(tmp_path / "wal").create(name.path, segment_bytes(name))
+    assert mine.land() == ["idle"]
+    assert_landed(tmp_path, content)
