@@ -15,9 +15,9 @@ import pyarrow as pa
 from bench.payloads import BASE_UNIX_NANO, logs_request
 from frazil.config import Config
 from frazil.otlp.decode import Decoder
-from frazil.wal.group import SLICE_BYTES
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.segment import SegmentWriter
+from frazil.wal.slices import SLICE_BYTES
 from frazil.wal.store import open_store
 
 RECORDS_PER_REQUEST = 1000

@@ -1,8 +1,8 @@
 """Power losses, on paper: what a process did to its files, and what of it a disk would still have.
 
 `recorded` keeps every operation of Python's `os` below a folder. `Disk` goes through them again and knows, at
-every point, what has been synced. The catalog's SQLite file syncs itself: it is kept as it was after each of its
-commits.
+every point, what has been synced. The catalog's SQLite file syncs itself: it is kept as it was after each
+of its commits.
 """
 
 from __future__ import annotations

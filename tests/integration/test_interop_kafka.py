@@ -117,6 +117,7 @@ def test_what_a_receiver_acked_into_kafka_lands_exactly_once(
         assert sum(line.landed for line in ledger.lines) == 3 * 36
 
 
+@pytest.mark.slow
 def test_a_message_that_is_delivered_again_lands_once(kafka: KafkaBroker, lake: Lake) -> None:
     """A driver that dies after its tasks and before its commit reads the same offsets again."""
     produce(kafka, topic_of(lake, "logs"), *(text(str(number)) for number in range(10)))
@@ -205,6 +206,22 @@ def test_partitions_that_are_added_later_are_noticed(
     assert lake.bodies() == {"old": 1, "new": 1}
 
 
+@pytest.mark.slow
+def test_what_a_new_partition_lost_before_it_was_noticed_is_named(
+    kafka: KafkaBroker, lake: Lake, admin: AdminClient
+) -> None:
+    topic = topic_of(lake, "logs")
+    produce(kafka, topic, text("old"), partition=0)
+    lake.land("logs")
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    assert wait_until(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 3, seconds_max=20)
+    produce(kafka, topic, text("lost"), text("kept"), partition=2)
+    at = TopicPartition(topic, 2, 1)
+    admin.delete_records([at])[at].result(20)
+    with pytest.raises(DataLost, match=f"1 messages of {topic}/2 .* offsets 0 to 0"):
+        lake.land("logs")
+
+
 def test_a_topic_made_anew_stops_its_table_loudly_and_no_other(
     kafka: KafkaBroker, lake: Lake, admin: AdminClient
 ) -> None:
@@ -252,6 +269,7 @@ def test_offsets_that_are_gone_are_named_and_counted(
     assert problem == f"{topic}/0: 4 messages were gone before they landed"
 
 
+@pytest.mark.slow
 def test_requests_in_json_land_too(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, admin: AdminClient
 ) -> None:
@@ -266,6 +284,7 @@ def test_requests_in_json_land_too(
         assert lake.by_pyiceberg("set_aside").num_rows == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -292,6 +311,7 @@ def test_a_message_belongs_to_the_tenant_that_its_place_says(
         assert sorted(lake.by_pyiceberg("logs")["tenant_id"].to_pylist()) == expected
 
 
+@pytest.mark.slow
 def test_a_backlog_is_landed_in_bounded_tasks_and_batches(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, admin: AdminClient
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_client_with_a_broken_clock_makes_few_files_and_loses_nothing(lake: La
     assert len(list(lake.table("logs").scan().plan_files())) <= 5
 
 
+@pytest.mark.slow
 def test_tenants_and_days_beyond_the_bound_share_the_day_they_came(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -241,6 +242,7 @@ def test_what_landed_is_cleaned_up_and_the_ledger_still_closes(lake: Lake) -> No
     assert lake.bodies() == dict.fromkeys("abcde", 1)
 
 
+@pytest.mark.slow
 def test_rows_deleted_or_added_by_others_are_found_by_the_ledger(lake: Lake) -> None:
     stream = Stream(lake.store, "logs")
     stream.write([Sent(logs("a", "b"))])
@@ -252,6 +254,7 @@ def test_rows_deleted_or_added_by_others_are_found_by_the_ledger(lake: Lake) -> 
     assert any("missing" in problem for problem in lake.ledger().problems)
 
 
+@pytest.mark.slow
 def test_landing_goes_on_after_other_engines_rewrote_the_table(lake: Lake) -> None:
     """Compaction by Spark's own procedure moves main alone; what lands next is built upon it."""
     stream, lander = Stream(lake.store, "logs"), lake.lander("logs")
@@ -281,3 +284,17 @@ def test_spark_shows_what_each_column_means_and_how_the_table_is_cut(
             facts = {row.col_name: row.data_type for row in described}
             assert facts["Comment"] == landed_spec(signal).doc
             assert (facts["Part 0"], facts["Part 1"]) == ("tenant_id", "days(time)")
+
+
+def test_a_landing_that_failed_is_tried_again_without_waiting_for_more(lake: Lake) -> None:
+    def no_spark() -> SparkSession:
+        raise ConnectionError("no Spark now")
+
+    Stream(lake.store, "logs").write([Sent(logs("a"))])
+    lander = lake.lander("logs", no_spark)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            lander.step()
+        lander.forget()
+    lander._start_spark = lake.spark
+    assert lander.step() == "landed"

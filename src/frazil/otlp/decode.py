@@ -18,6 +18,7 @@ from frazil.otlp.wire import GROUPS_MAX, nested, normalised
 from frazil.tables import DEFAULT_PROMOTED, Promoted, Signal, table_spec
 from frazil.tables.columns import TableSpec
 
+Indices = npt.NDArray[np.int64]
 Rows = Callable[..., tuple[dict[str, Any], Rejects, npt.NDArray[np.int32]]]
 _ROWS: dict[Signal, Rows] = {"logs": logs.rows, "spans": spans.rows, "metrics": metrics.rows}
 _RECORDS: dict[Signal, str] = {"logs": "log records", "spans": "spans", "metrics": "data points"}
@@ -30,6 +31,9 @@ class Decoded:
 
     `request_of_row` says which request a row came in. `seen` and `rejected` count the records of each
     request, and `reasons` says why records of a request were rejected, for requests that have such.
+    `rejected_records` says for the same requests which: the indices among the request's records, ascending.
+    Records are in the order of the request; data points are so among those of their type, and the types are
+    in the order of `metrics.TYPES`.
     """
 
     table: pa.Table
@@ -37,6 +41,7 @@ class Decoded:
     seen: npt.NDArray[np.int64]
     rejected: npt.NDArray[np.int64]
     reasons: dict[int, list[str]]
+    rejected_records: dict[int, Indices]
 
 
 class Decoder:
@@ -83,13 +88,15 @@ class Decoder:
         seen = np.bincount(request_of_row, minlength=len(bodies))
         rejected = np.zeros(len(bodies), np.int64)
         reasons: dict[int, list[str]] = {}
+        rejected_records: dict[int, Indices] = {}
         if (bad := rejects.any) is not None:
             rejected = np.bincount(request_of_row[bad], minlength=len(bodies))
             for reason, mask in rejects.by_reason.items():
                 for index in np.unique(request_of_row[mask]):
                     reasons.setdefault(int(index), []).append(reason)
+            rejected_records = _by_request(request_of_row, bad)
             table, request_of_row = table.filter(pa.array(~bad)), request_of_row[~bad]
-        return Decoded(table, request_of_row, seen, rejected, reasons)
+        return Decoded(table, request_of_row, seen, rejected, reasons, rejected_records)
 
     def _plainest(self, body: bytes) -> bytes:
         """As it is if the stock parser, which stops at a lesser depth, refuses it: it may be a neighbour."""
@@ -108,6 +115,15 @@ class Decoder:
             )
         except pa.ArrowInvalid as error:
             raise RequestInvalid(f"not an OTLP {self.signal} request: {error}") from None
+
+
+def _by_request(request_of_row: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_]) -> dict[int, Indices]:
+    """For each request with chosen rows, their indices among its rows."""
+    order = np.argsort(request_of_row, kind="stable")  # in metrics, each type has rows of every request
+    request, picked = request_of_row[order], np.flatnonzero(chosen[order])
+    requests, first = np.unique(request[picked], return_index=True)
+    index = picked - np.searchsorted(request, request[picked])
+    return dict(zip(requests.tolist(), np.split(index, first[1:]), strict=True))
 
 
 def explain(signal: Signal, rejected: int, reasons: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 import structlog
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
@@ -173,6 +174,7 @@ class Pipeline:
             log.warning("Spark has died; it is started anew")
             with contextlib.suppress(Exception):  # whatever it says of a JVM that is gone
                 stop(self._spark)
+            SparkContext._active_spark_context = None  # a stop that got no answer has left it
             self._spark = None
         if self._spark is None:
             begin = time.monotonic()

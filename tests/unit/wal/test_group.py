@@ -15,8 +15,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoder
 from frazil.wal.clock import Clock, boot_seconds
-from frazil.wal.group import Lane, LaneSettings, Receipt, SegmentWritten
+from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.reader import WalReader
+from frazil.wal.segment_lane import SegmentLane, SegmentSettings
 from tests.otlp_wire import delimited, log_with_body, nested_value, number, within
 from tests.wal_stores import MemoryStore
 
@@ -78,16 +79,16 @@ class Bench:
         numbers = itertools.count()
         defaults = {
             "group_wait_seconds": 0.0,
-            "segment_bytes_max": 8 << 20,
+            "group_bytes_max": 8 << 20,
             "compression_level": 1,
             "records_per_request_max": 1000,
             "stream_use_seconds": 1800.0,
         }
         self.store, self.seen = store, Seen()
-        self.lane = Lane(
+        self.lane = SegmentLane(
             store,
             DECODER,
-            LaneSettings(**(defaults | settings)),
+            SegmentSettings(**(defaults | settings)),
             self.seen,
             stream_ids=lambda: f"20261115T08182312{next(numbers)}-9f86d081884c7d65",
             clock=clock,
@@ -195,7 +196,7 @@ async def test_one_segment_is_in_flight_at_a_time() -> None:
 @run
 async def test_company_is_waited_for_and_enough_bytes_close_the_group_early() -> None:
     body = logs("x" * 500)
-    async with bench(group_wait_seconds=3600, segment_bytes_max=3 * len(body)) as at:
+    async with bench(group_wait_seconds=3600, group_bytes_max=3 * len(body)) as at:
         tasks = [at.send(body), at.send(body)]
         await turns()
         assert at.lane.load_bytes == 2 * len(body)
@@ -209,7 +210,7 @@ async def test_company_is_waited_for_and_enough_bytes_close_the_group_early() ->
 @run
 async def test_a_group_holds_at_most_its_bytes_and_a_larger_request_goes_alone() -> None:
     small, large = logs("s" * 100), logs("l" * 5000)
-    async with bench(Gate(), segment_bytes_max=1000) as at:
+    async with bench(Gate(), group_bytes_max=1000) as at:
         at.store.shut()
         tasks = [at.send(small)]
         await at.store.reached()
@@ -513,7 +514,7 @@ async def test_a_defect_while_writing_is_told_as_retryable_and_the_lane_lives_on
 
 def test_many_clients_are_all_answered_and_each_record_is_there_once() -> None:
     async def test() -> None:
-        async with bench(group_wait_seconds=0.001, segment_bytes_max=2_000) as at:
+        async with bench(group_wait_seconds=0.001, group_bytes_max=2_000) as at:
 
             async def client(number_: int) -> None:
                 for turn in range(10):

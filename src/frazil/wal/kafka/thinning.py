@@ -1,0 +1,128 @@
+"""A request without some of its records. Records stay bytes: only what is around them is parsed.
+
+Protobuf's own parser does the work, with a schema that knows nothing but the way down to the records. All
+else is unknown fields to it, which it keeps as they are. So the cost does not depend on what is in records (a
+request may be hostile), and fields of a later OTLP are not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, OneofDescriptorProto
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+
+from frazil.errors import RequestInvalid
+from frazil.otlp.decode import Indices
+from frazil.otlp.metrics import TYPES
+from frazil.tables import Signal
+
+_PACKAGE = "frazil.thinning"
+
+
+def without(signal: Signal, body: bytes, seen: int, left_out: Indices) -> bytes:
+    """The request, which has `seen` records, without those at `left_out`, which count as in `Decoded`.
+
+    RequestInvalid where groups, as protobuf 2 had them, are nested too deeply for the stock parser.
+    """
+    try:
+        request = _schema(signal).FromString(body)
+    except DecodeError as error:
+        raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
+    kept = np.ones(seen, dtype=np.bool_)
+    kept[left_out] = False
+    lists = list(_record_lists(signal, request))
+    if sum(map(len, lists)) != seen:
+        raise RequestInvalid("the request's records cannot be told apart")
+    first = 0
+    for records in lists:
+        of_list = kept[first : first + len(records)]
+        first += len(records)
+        if not of_list.all():
+            staying = [record for record, stays in zip(records, of_list.tolist(), strict=True) if stays]
+            del records[:]  # one by one, it would take the square of their number
+            records.extend(staying)
+    _clear_empty(request)
+    return request.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _record_lists(signal: Signal, request: Any) -> Iterator[Any]:
+    """The lists that hold records, in the order of decoded rows."""
+    scopes = [scope for resource in request.inner for scope in resource.inner]
+    if signal != "metrics":
+        yield from (scope.records for scope in scopes)
+        return
+    metrics = [metric for scope in scopes for metric in scope.inner]
+    kinds = [metric.WhichOneof("data") for metric in metrics]
+    for type_name in TYPES:
+        for metric, kind in zip(metrics, kinds, strict=True):
+            if kind == type_name:
+                yield getattr(metric, kind).records
+
+
+def _clear_empty(message: Any) -> bool:
+    """Clears whatever has no record (any more), lest a message be made of it alone. Whether this is empty."""
+    if "records" in message.DESCRIPTOR.fields_by_name:
+        empty = not message.records
+    elif "inner" in message.DESCRIPTOR.fields_by_name:
+        empty = sum(not _clear_empty(inner) for inner in message.inner) == 0  # visits all, where `any` stops
+    else:
+        kind = message.WhichOneof("data")
+        empty = kind is None or _clear_empty(getattr(message, kind))
+    if empty:
+        message.Clear()
+    return empty
+
+
+@cache
+def _schema(signal: Signal) -> Any:
+    """The class of requests of which only the way to the records is known."""
+    of_metrics = signal == "metrics"
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{_PACKAGE}/{signal}.proto",
+        package=_PACKAGE,
+        syntax="proto3",
+        message_type=[
+            DescriptorProto(name="Request", field=[_field("inner", 1, "Resource")]),
+            DescriptorProto(name="Resource", field=[_field("inner", 2, "Scope")]),
+            DescriptorProto(
+                name="Scope", field=[_field("inner", 2, "Metric") if of_metrics else _field("records", 2)]
+            ),
+            DescriptorProto(
+                name="Metric",
+                oneof_decl=[OneofDescriptorProto(name="data")],  # of two, the last counts, as in the real one
+                field=[_of_type(name) for name in TYPES],
+            ),
+            DescriptorProto(name="Points", field=[_field("records", 1)]),
+        ],
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Request"))
+
+
+def _field(name: str, number: int, of: str | None = None) -> FieldDescriptorProto:
+    """A list of messages, or of bytes."""
+    return FieldDescriptorProto(
+        name=name,
+        number=number,
+        label=FieldDescriptorProto.LABEL_REPEATED,
+        type=FieldDescriptorProto.TYPE_MESSAGE if of else FieldDescriptorProto.TYPE_BYTES,
+        type_name=f".{_PACKAGE}.{of}" if of else None,
+    )
+
+
+def _of_type(name: str) -> FieldDescriptorProto:
+    return FieldDescriptorProto(
+        name=name,
+        number=Metric.DESCRIPTOR.fields_by_name[name].number,
+        label=FieldDescriptorProto.LABEL_OPTIONAL,
+        type=FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=f".{_PACKAGE}.Points",
+        oneof_index=0,
+    )

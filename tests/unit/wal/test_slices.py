@@ -1,0 +1,62 @@
+"""Groups are decoded in slices of bounded size, and each request is counted for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from frazil.errors import RequestInvalid, RequestTooLarge
+from frazil.otlp.decode import Decoder
+from frazil.wal.slices import SLICE_BYTES, Request, SliceDecoder, Tally
+from tests.otlp_wire import delimited, within
+
+DECODER = Decoder("logs")
+RECORD, BAD = delimited(2, b""), delimited(2, delimited(9, b"short"))
+
+
+def padded(records: bytes, size: int) -> bytes:
+    """A request of these records whose body alone is larger than `size`."""
+    return within((1, 2), records + delimited(2, delimited(5, delimited(1, b"x" * size))))
+
+
+def request(body: bytes) -> Request:
+    return Request(body, "t", 7)
+
+
+def test_small_requests_share_a_slice_and_large_ones_are_cut() -> None:
+    half = padded(RECORD, SLICE_BYTES // 2 - 100)
+    large = within((1, 2), delimited(2, delimited(3, b"x" * 1000)) * (3 * SLICE_BYTES // 1000))
+    group = [request(body) for body in (half, half, half, large, within((1, 2), RECORD))]
+    tallies = [Tally() for _ in group]
+    found = list(SliceDecoder(DECODER, 1_000_000).slices(group, tallies))
+    assert all(sum(map(len, part.bodies)) <= SLICE_BYTES + 100 for part in found)
+    owners = [part.owners for part in found]
+    assert [0, 1] in owners
+    assert owners.count([3]) > 1
+    assert sum(part.decoded.table.num_rows for part in found) == sum(tally.seen for tally in tallies)
+    assert [tally.seen for tally in tallies] == [2, 2, 2, 3 * SLICE_BYTES // 1000, 1]
+
+
+def test_each_request_is_counted_for_itself() -> None:
+    tallies = [Tally(), Tally()]
+    group = [request(within((1, 2), RECORD * 2)), request(within((1, 2), RECORD + BAD))]
+    [part] = SliceDecoder(DECODER, 10).slices(group, tallies)
+    assert [(tally.accepted, tally.rejected) for tally in tallies] == [(2, 0), (1, 1)]
+    assert [tally.explained("logs") for tally in tallies] == [
+        "",
+        "1 log records rejected: trace_id is not 16 bytes long",
+    ]
+    assert {owner: found.tolist() for owner, found in part.decoded.rejected_records.items()} == {1: [1]}
+
+
+def test_parts_with_one_tally_are_one_request_to_the_bound() -> None:
+    parts, tally = [request(within((1, 2), RECORD * 3))] * 2, Tally()
+    list(SliceDecoder(DECODER, 6).slices(parts, [tally, tally]))
+    assert tally.seen == 6
+    with pytest.raises(RequestTooLarge):
+        list(SliceDecoder(DECODER, 5).slices(parts, [other := Tally(), other]))
+
+
+def test_a_defect_in_decoding_is_some_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DECODER, "decode", lambda *_: 1 // 0)
+    with pytest.raises(RequestInvalid, match="ZeroDivisionError"):
+        list(SliceDecoder(DECODER, 10).slices([request(b"")], [Tally()]))
