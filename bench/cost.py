@@ -65,7 +65,7 @@ class _Family:
                 self._seconds[process] = times.user + times.system
                 if process in self._jvms:
                     self.jvm_bytes_max = max(self.jvm_bytes_max, resident)
-                else:
+                elif "python" in process.name():  # a JVM's small helpers show its own memory when they begin
                     self.worker_bytes_max = max(self.worker_bytes_max, resident)
 
     def look_for_children(self) -> None:

@@ -32,9 +32,12 @@ from frazil.wal.store import open_store
 RECORDS = 10_000_000
 QUICK_RECORDS = 600_000
 WARM_UP_RECORDS = 1_000_000
-QUICK_WARM_UP_RECORDS = 240_000
+QUICK_WARM_UP_RECORDS = 168_000
 STOCK_SHARE = 0.05
-QUICK_STOCK_SHARE = 0.25
+QUICK_STOCK_SHARE = 0.15
+STOCK_ROUNDS = 3
+QUICK_STOCK_ROUNDS = 2
+"""The best counts. Its code is in the JVM, which goes on getting faster after the warm-up."""
 SPEED_PROMISED = 120_000
 RATIO_PROMISED = 4.0
 WARM_UP_SEED = 20_000
@@ -70,7 +73,8 @@ def landing(bench: Bench, records: int | None = None) -> None:
             landed = land_all(config, spark, [jvm_pid()], backlog.records)
             _add_backlog(bench, backlog, landed)
             share = QUICK_STOCK_SHARE if bench.quick else STOCK_SHARE
-            _add_stock(bench, _stock(config, warm, spark, share), landed)
+            rounds = QUICK_STOCK_ROUNDS if bench.quick else STOCK_ROUNDS
+            _add_stock(bench, _stock(config, warm, spark, share, rounds), landed)
         _add_sizes(bench, backlog, landed)
 
 
@@ -118,7 +122,7 @@ def land_all(config: Config, spark: SparkSession, jvms: Sequence[int], expected:
     )
 
 
-def _stock(config: Config, warm: Config, spark: SparkSession, share: float) -> Landed:
+def _stock(config: Config, warm: Config, spark: SparkSession, share: float, rounds: int) -> Landed:
     """A part of the same segments as Spark alone would land them: its Parquet reader, its sort within each
     partition, Iceberg's writer. The table is made as ours is: partitions, order, compression, properties.
     """
@@ -131,9 +135,15 @@ def _stock(config: Config, warm: Config, spark: SparkSession, share: float) -> L
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(config.land.task_bytes_max))
     everything = _segment_paths(config)
     _append(spark, _segment_paths(warm), name)
+    part = everything[: max(1, round(len(everything) * share))]
+    tried = [_measured_append(spark, part, name) for _ in range(rounds)]
+    return max(tried, key=lambda landed: landed.records_per_cpu_second)
+
+
+def _measured_append(spark: SparkSession, paths: Sequence[str], name: str) -> Landed:
     before = _totals(spark, name)
     with watched([jvm_pid()]) as cost:
-        _append(spark, everything[: max(1, round(len(everything) * share))], name)
+        _append(spark, paths, name)
     records, files, size = (now - then for now, then in zip(_totals(spark, name), before, strict=True))
     return Landed(records, files, size, 1, cost)
 
@@ -182,7 +192,7 @@ def _add_stock(bench: Bench, stock: Landed, landed: Landed) -> None:
             f"{stock.records_per_cpu_second:,.0f}",
             f"{stock.cost.wall_seconds:.1f} s",
             f"{stock.cost.text}; {stock.files} files, {stock.bytes / stock.records:.1f} bytes a record; "
-            "same partitions, order and compression, no shuffle",
+            "same partitions, order and compression, no shuffle, the best of several rounds",
         )
     )
     ratio = landed.records_per_cpu_second / stock.records_per_cpu_second

@@ -265,6 +265,8 @@ def stage_append(table: Table, files: Sequence[DataFile], facts: Mapping[str, st
         parent_snapshot_id=None if parent is None else parent.snapshot_id,
         manifest_list=list_path,
         sequence_number=metadata.next_sequence_number(),
+        # Java refuses a table whose snapshots go back in time by more than a minute, and PyIceberg writes it.
+        timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms),
         summary=_summary(metadata, parent, files, facts),
         schema_id=metadata.current_schema_id,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -595,3 +596,16 @@ def test_the_position_is_in_the_summary_where_any_engine_can_read_it(
     assert snapshot.summary is not None
     assert snapshot.summary[POSITION] == "at 2"
     assert done.metadata.refs[LANDED].snapshot_ref_type == SnapshotRefType.TAG
+
+
+def test_a_clock_that_goes_back_does_not_take_the_table_back_in_time(
+    catalog: Catalog, committer: Committer, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would refuse the whole table: `Expected sorted snapshot log entries`."""
+    an_hour_ago = time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: an_hour_ago)
+    committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
+    metadata = read_checkpoint(catalog, IDENTIFIER).table.metadata
+    times = [entry.timestamp_ms for entry in metadata.snapshot_log]
+    assert times == sorted(times)
+    assert metadata.last_updated_ms >= times[-1] >= checkpoint.table.metadata.last_updated_ms
