@@ -23,7 +23,7 @@ from bench.table import Bench, Row
 
 IDLE_SECONDS = 30.0
 QUICK_IDLE_SECONDS = 8.0
-_SETTLED_SECONDS = 5.0
+_SETTLED_SECONDS = 3.0
 _END_SECONDS_MAX = 40.0
 
 
@@ -32,6 +32,7 @@ def idle(bench: Bench) -> None:
     with tempfile.TemporaryDirectory(prefix="frazil-bench-idle-") as place:
         folder = Path(place)
         with _running_pipeline(folder) as (process, port):
+            time.sleep(_SETTLED_SECONDS)
             _add(bench, "pipeline with nothing to do", process, port, seconds)
             if bench.quick:
                 return

@@ -16,7 +16,7 @@ from frazil.pipeline.java import java_home
 from tests.components.process import wait_until
 from tests.components.s3 import S3Server
 from tests.components.spark_cluster import SparkCluster, running_cluster
-from tests.fault.traffic import Account, Client, Steady
+from tests.fault.traffic import Account, Client
 from tests.receiver import Receiver, running_receiver
 
 from .land_process import PROMPT, PipelineProcess, landed_bodies, running_pipeline, verified
@@ -54,7 +54,7 @@ def receiver(tmp_path: Path, cluster: SparkCluster, moto_s3: S3Server) -> Iterat
         yield running
 
 
-def large_texts(receiver: Receiver, account: Account, count: int = 8) -> None:
+def large_texts(receiver: Receiver, account: Account, count: int = 4) -> None:
     """Segments that are each a task of their own."""
     client = Client(receiver, "http")
     for _ in range(count):
@@ -93,16 +93,16 @@ def test_an_executor_killed_in_the_middle_of_a_landing_costs_nothing(
     cluster: SparkCluster, receiver: Receiver
 ) -> None:
     account = Account()
-    with running_pipeline(receiver.config_path) as pipeline, Steady(receiver, account):
+    with running_pipeline(receiver.config_path) as pipeline:
         for _ in range(2):
+            jobs = pipeline.metric("frazil_spark_jobs_total")
             large_texts(receiver, account)
-            # Its Python runs: a task of this landing, or of one before it, is under way there.
+            pipeline.until("a job", lambda jobs=jobs: pipeline.metric("frazil_spark_jobs_total") > jobs)
+            # Its Python runs: it is at work, unless this landing has ended just now.
             pipeline.until("tasks run", lambda: any(map(python_workers, cluster.executor_pids())))
             victim = next(pid for pid in cluster.executor_pids() if python_workers(pid))
             psutil.Process(victim).kill()
-            jobs = pipeline.metric("frazil_land_commits_total")
-            pipeline.until("goes on", lambda jobs=jobs: pipeline.metric("frazil_land_commits_total") > jobs)
+            settled(pipeline, receiver, account)
             pipeline.until("another is there", lambda: len(cluster.executor_pids()) == 2)
         large_texts(receiver, account)
-    with running_pipeline(receiver.config_path) as pipeline:
         settled(pipeline, receiver, account)

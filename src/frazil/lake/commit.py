@@ -265,8 +265,9 @@ def stage_append(table: Table, files: Sequence[DataFile], facts: Mapping[str, st
         parent_snapshot_id=None if parent is None else parent.snapshot_id,
         manifest_list=list_path,
         sequence_number=metadata.next_sequence_number(),
-        # Java refuses a table whose snapshots go back in time by more than a minute, and PyIceberg writes it.
-        timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms),
+        # Java refuses a table that went back in time by more than a minute, and PyIceberg writes it. Where
+        # the time stands still, PyIceberg takes the clock again.
+        timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms + 1),
         summary=_summary(metadata, parent, files, facts),
         schema_id=metadata.current_schema_id,
     )

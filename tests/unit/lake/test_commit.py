@@ -602,10 +602,16 @@ def test_a_clock_that_goes_back_does_not_take_the_table_back_in_time(
     catalog: Catalog, committer: Committer, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark would refuse the whole table: `Expected sorted snapshot log entries`."""
-    an_hour_ago = time.time() - 3600
-    monkeypatch.setattr(time, "time", lambda: an_hour_ago)
-    committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
+    ahead = time.time() + 3600
+    with monkeypatch.context() as fast:
+        fast.setattr(time, "time", lambda: ahead)
+        committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
+    for number in (3, 4):
+        now = read_checkpoint(catalog, IDENTIFIER)
+        committer.append(now, [data_file(now, "b")], f"at {number}")
     metadata = read_checkpoint(catalog, IDENTIFIER).table.metadata
     times = [entry.timestamp_ms for entry in metadata.snapshot_log]
     assert times == sorted(times)
-    assert metadata.last_updated_ms >= times[-1] >= checkpoint.table.metadata.last_updated_ms
+    assert metadata.last_updated_ms == times[-1] > ahead * 1000
+    written = [entry.timestamp_ms for entry in metadata.metadata_log]
+    assert written == sorted(written)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.ledger import balance
+from frazil.otlp.decode import Decoder
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import segments
 from frazil.pipeline.land.results import TaskResult
@@ -21,7 +25,7 @@ from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
-from frazil.wal.segment import Facts
+from frazil.wal.segment import Facts, SegmentWriter
 from tests.fault.land_process import Pipeline, run_here
 from tests.fault.land_wal import STREAMS, Content, assert_landed, segment_bytes, table_content, write_segments
 
@@ -273,3 +277,32 @@ def test_a_segment_that_comes_back_after_it_was_cleaned_up_is_not_landed_again(
     LocalStore(tmp_path / "wal").create(name.path, segment_bytes(name))
     assert mine.land() == ["idle"]
     assert_landed(tmp_path, content)
+
+
+def test_a_column_that_is_promoted_later_is_filled_for_what_waits_and_null_for_what_has_landed(
+    tmp_path: Path, mine: Pipeline
+) -> None:
+    """Segments were written without it, before and after the configuration changed."""
+    settings = {"data_dir": tmp_path, "tables": {"promoted": [{"attribute": "cart.id", "type": "int"}]}}
+    store = LocalStore(tmp_path / "wal")
+    for sequence in range(2):
+        name = SegmentName("logs", STREAMS[0], sequence)
+        request = ExportLogsServiceRequest()
+        record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=time.time_ns())
+        record.attributes.add(key="cart.id", value=AnyValue(int_value=sequence + 7))
+        writer = SegmentWriter(1)
+        writer.write(
+            Decoder("logs").decode([bytes(request.SerializeToString())], ["acme"], [time.time_ns()]).table
+        )
+        store.create(name.path, writer.finish(name, stream_rows=sequence, received=(1, 2)))
+        if sequence == 0:
+            assert mine.land() == ["landed", "idle"]
+    changed = Pipeline(Config.model_validate(settings))
+    with contextlib.closing(changed.catalog):
+        assert changed.land() == ["landed", "idle"]
+        rows = (
+            changed.catalog.load_table("otel.logs").scan(selected_fields=("cart_id", "_segment")).to_arrow()
+        )
+    found = dict(zip(rows["_segment"].to_pylist(), rows["cart_id"].to_pylist(), strict=True))
+    assert found == {f"{STREAMS[0]}/0": None, f"{STREAMS[0]}/1": 8}
+    assert balance(mine.config).problems == []
