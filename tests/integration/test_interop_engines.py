@@ -30,7 +30,6 @@ from tests.spark.land_lake import (
     canonical_rows,
     expected_rows,
     opened,
-    spark_with_every_jar,
     with_empty_lists,
 )
 
@@ -50,12 +49,6 @@ REQUESTS_A_SIGNAL = 24
 def s3_section(s3: S3Server) -> dict[str, Any]:
     keys = {"access_key_id": s3.access_key, "secret_access_key": s3.secret_key}
     return {"endpoint": s3.endpoint, "allow_http": True, **keys}
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.components.otelcol import running_collector
 from tests.components.process import free_port, wait_until
 from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
 from tests.receiver import running_receiver
-from tests.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, Lake, opened, spark_with_every_jar
+from tests.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, Lake, opened
 
 from .clients import post
 from .kafka_messages import messages_in, new_topics
@@ -30,12 +30,6 @@ from .messages import UNIX_NANO, logs, new_service, request
 
 pytestmark = pytest.mark.filterwarnings(UNCLOSED_SOCKETS)
 CANONICAL = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

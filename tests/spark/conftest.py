@@ -1,4 +1,4 @@
-"""One Spark for all tests of it, started by the first that asks."""
+"""Drivers of Spark as processes of their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
-
-from frazil.config import Config
-from frazil.pipeline.session import spark_session, stop
 
 from .driver import Driver
 
@@ -23,24 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings(UNCLOSED_SOCKETS))
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """local[2], 1 GiB of heap. For a catalog of your own: `spark_session(config)` gives a session beside."""
-    config = Config.model_validate(
-        {
-            "data_dir": tmp_path_factory.mktemp("spark"),
-            "spark": {
-                "master": "local[2]",
-                "driver_memory_bytes": "1GiB",
-                "settings": {"spark.frazil.tests.password": "swordfish"},
-            },
-        }
-    )
-    session = spark_session(config, app_name="frazil-tests")
-    yield session
-    stop(session)
 
 
 @pytest.fixture

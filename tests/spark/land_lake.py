@@ -162,7 +162,7 @@ UNCLOSED_SOCKETS = "ignore:unclosed <socket.socket .*127.0.0.1:ResourceWarning"
 def spark_with_every_jar(folder: Path) -> Iterator[SparkSession]:
     """For any catalog, warehouse and source. Ends with the block, so that other tests can have their own."""
     class_path = os.pathsep.join(str(_file(package)) for package in EVERY)
-    settings = {"spark.driver.extraClassPath": class_path}
+    settings = {"spark.driver.extraClassPath": class_path, "spark.frazil.tests.password": "swordfish"}
     spark = {"master": "local[2]", "driver_memory_bytes": "1GiB", "settings": settings}
     config = Config.model_validate({"data_dir": folder, "spark": spark})
     _have(EVERY, {})

@@ -47,11 +47,14 @@ def supervise(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_help_lists_every_verb() -> None:
     result = runner.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for verb in ("up", "receive", "demo", "doctor", "keys", "config", "pipeline", "verify", "version"):
+    for verb in VERBS:
         assert verb in result.output
 
 
-@pytest.mark.parametrize("verb", ["up", "receive", "demo", "doctor", "keys", "config", "pipeline", "verify", "version"])
+VERBS = ("up", "receive", "demo", "doctor", "keys", "config", "pipeline", "verify", "version")
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb: str) -> None:
     result = runner.invoke(app, [verb, "--help"])
     assert result.exit_code == 0

@@ -16,6 +16,7 @@ from frazil.lake.catalog import catalog_errors, open_catalog
 from frazil.lake.commit import checkpoint_of
 from frazil.ledger.landed import Landed, read_landed
 from frazil.tables import SIGNALS, Signal
+from frazil.wal.kafka.topics import Topics, TopicState
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
@@ -35,6 +36,7 @@ class Line:
     durable: int = 0
     landed: int = 0
     waiting: int = 0
+    """Of Kafka: messages, whose rows nobody has counted yet."""
     set_aside: int = 0
     """Segments or messages."""
     segments: int = 0
@@ -72,7 +74,7 @@ def balance(config: Config) -> Ledger:
                 listed = list(WalReader(store).segments(signal))
                 later = _later(catalog, config, signal, landed)
                 ledger.lines += _streams(WalReader(store), signal, listed, landed, later)
-            ledger.lines += _partitions(signal, landed)
+            ledger.lines += _partitions(signal, landed, _ends(config, signal))
             ledger.of_tables += [f"{signal}: data file {path} is in the table twice" for path in landed.twice]
             ledger.of_tables += _unexplained(signal, landed)
     return ledger
@@ -186,13 +188,27 @@ def _missing_or_twice(line: Line, name: SegmentName, found: int, expected: int) 
         )
 
 
-def _partitions(signal: Signal, landed: Landed) -> list[Line]:
+def _ends(config: Config, signal: Signal) -> TopicState | None:
+    """How far the signal's topic reaches now."""
+    if config.wal.kafka is None or config.wal.type != "kafka":
+        return None
+    return Topics(config.wal.kafka).state(signal)
+
+
+def _partitions(signal: Signal, landed: Landed, state: TopicState | None) -> list[Line]:
     lines = []
     for topic, at in landed.position.topics.items():
         for number, part in at.partitions.items():
             line = Line(signal, f"{topic}/{number}", part.rows, part.rows, set_aside=part.set_aside)
+            if state is not None and state.id == at.id and number in state.partitions:
+                line.waiting = max(state.partitions[number][1] - part.offset, 0)
             rows = landed.rows.get(line.stream, Counter[int]())
             _check_sum(line, rows, part.rows)
+            kept = len(landed.set_aside.get(line.stream, {}))
+            if kept != part.set_aside:
+                line.problems.append(
+                    f"{line.stream}: {part.set_aside} messages were set aside, the table set_aside has {kept}"
+                )
             line.problems += [
                 f"{line.stream}/{offset} is in the table, and counts as not landed"
                 for offset in [offset for offset in rows if offset >= part.offset][:_NAMED_MAX]

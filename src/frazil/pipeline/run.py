@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from types import FrameType
 
 import structlog
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
-from frazil.errors import FrazilError, Permanent
+from frazil.errors import Fenced, FrazilError, Permanent
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.health import HealthServer
@@ -174,7 +173,6 @@ class Pipeline:
             log.warning("Spark has died; it is started anew")
             with contextlib.suppress(Exception):  # whatever it says of a JVM that is gone
                 stop(self._spark)
-            SparkContext._active_spark_context = None  # a stop that got no answer has left it
             self._spark = None
         if self._spark is None:
             begin = time.monotonic()
@@ -212,6 +210,9 @@ class Pipeline:
     def _failed(self, table: _Table, error: Exception) -> None:
         """Errors of one table leave the others alone. Whatever it was, the position is read again."""
         table.lander.forget()
+        if isinstance(error, Fenced):  # another was first, which is no trouble: look where it stands now
+            log.info("another pipeline was first", table=table.lander.signal)
+            return
         stopped = isinstance(error, Permanent)
         table.problem = str(error) or repr(error)
         seconds = _BACKOFF_SECONDS_MAX if stopped else table.backoff

@@ -180,4 +180,5 @@ def _forget(gateway: object) -> None:
     """Ends the JVM, and lets the next session start one of its own: memory is given to a JVM at its start."""
     SparkContext._gateway = None
     SparkContext._jvm = None
+    SparkContext._active_spark_context = None  # a stop that got no answer leaves it
     end_jvm(gateway)
