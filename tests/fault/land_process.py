@@ -169,7 +169,7 @@ def _say(**facts: Any) -> None:
 def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
     segments.run_tasks = run_here
     trace = settings.pop("into", None)
-    land = {"wal_grace_seconds": 0, **settings}
+    land = {"wal_grace_seconds": 0, "commit_deadline_seconds": 20, **settings}
     config = Config.model_validate({"data_dir": data_dir, "land": land})
     with contextlib.ExitStack() as stack:
         if trace is not None:

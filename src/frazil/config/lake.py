@@ -179,7 +179,7 @@ class LandConfig(Section):
         "rows is set to the received time.",
     )
     compression_level: Count = Field(
-        3, ge=1, le=19, description="zstd level of data files. Higher means fewer bytes and more CPU."
+        2, ge=1, le=19, description="zstd level of data files. Higher means fewer bytes and more CPU."
     )
     wal_grace_seconds: Seconds = Field(
         600,

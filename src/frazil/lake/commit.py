@@ -165,9 +165,11 @@ class Committer:
                     table, (*staged.requirements, _still(checkpoint)), staged.updates
                 )
             except CommitFailedException as error:
-                log.info("commit refused; looking again", table=_name(table), reason=str(error))
+                reason = str(error)
+                log.info("commit refused; looking again", table=_name(table), reason=reason)
             except Exception as error:  # whatever it was, the commit may have happened
-                log.warning("outcome of a commit is unknown; looking", table=_name(table), reason=repr(error))
+                reason = repr(error)
+                log.warning("outcome of a commit is unknown; looking", table=_name(table), reason=reason)
             else:
                 delete_old_metadata(self._catalog, table, response.metadata)
                 return Committed(attempts[-1], len(attempts), response.metadata)
@@ -177,7 +179,7 @@ class Committer:
             checkpoint_of(table)  # rolled back meanwhile? A commit on top of that would hide rows for good
             if self._clock() >= deadline:
                 raise CatalogUnavailable(
-                    f"{_name(table)} could not be committed in {self._deadline_seconds:g} s"
+                    f"{_name(table)} could not be committed in {self._deadline_seconds:g} s: {reason}"
                 )
             self._sleep(backoff * random.uniform(0.5, 1))  # noqa: S311
             backoff = min(backoff * 2, _BACKOFF_SECONDS_MAX)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 # Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are
 # repeated.
-_FEW_VALUES = frozenset(
+FEW_VALUES = frozenset(
     {
         "severity_number",
         "severity_text",
@@ -27,7 +27,7 @@ def with_dictionary(schema: pa.Schema) -> list[str]:
     return [
         path
         for path, type_ in leaves(schema)
-        if path.endswith(".key") or pa.types.is_dictionary(type_) or path.rpartition(".")[2] in _FEW_VALUES
+        if path.endswith(".key") or pa.types.is_dictionary(type_) or path.rpartition(".")[2] in FEW_VALUES
     ]
 
 

@@ -32,7 +32,8 @@ def _row_groups(facts: Facts, data: bytes, schema: pa.Schema) -> Iterator[pa.Tab
         there = {footer.schema.column(number).path for number in range(footer.num_columns)}
         coded = [leaf for leaf, type_ in leaves(schema) if pa.types.is_dictionary(type_) and leaf in there]
         file = pq.ParquetFile(pa.BufferReader(data), metadata=footer, read_dictionary=coded)
-        names = [field.name for field in schema if field.name in file.schema_arrow.names]
+        columns = set(file.schema_arrow.names)
+        names = [field.name for field in schema if field.name in columns]
         for number in range(file.num_row_groups):
             try:
                 table = file.read_row_group(number, columns=names, use_threads=False)

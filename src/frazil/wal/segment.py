@@ -139,7 +139,7 @@ def read_facts(name: SegmentName, data: bytes) -> Facts:
     at = _checksum_at(data)
     if at < 0:
         raise SegmentCorrupt(path, "no checksum in the footer")
-    digest = xxhash.xxh3_64(data[:at])
+    digest = xxhash.xxh3_64(memoryview(data)[:at])
     digest.update(_CHECKSUM_ZERO)
     digest.update(memoryview(data)[at + 16 :])
     if digest.hexdigest().encode() != data[at : at + 16]:

@@ -21,6 +21,7 @@ from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
 from frazil.pipeline.land.task import RESULT, Batches, Task, cpu_seconds, file_name, measured
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
+from frazil.wal.rowgroups import coded_table
 
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -143,4 +144,4 @@ def _with_sources(group: list[_Message], decoded: Decoded, layout: Layout) -> pa
         pa.array(decoded.request_of_row.astype(np.int32)), pa.array([message.source for message in group])
     )
     table = decoded.table.append_column(layout.coded.field(SEGMENT.name), sources)
-    return table.select(layout.coded.names)
+    return coded_table(table.select(layout.coded.names), layout.coded)
