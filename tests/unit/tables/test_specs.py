@@ -16,13 +16,15 @@ from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
 from frazil.otlp.values import KINDS
 from frazil.otlp.wire import REQUESTS
-from frazil.tables import (, SET_ASIDE, landed_spec
+from frazil.tables import (
     DEFAULT_PROMOTED,
+    SET_ASIDE,
     SIGNALS,
     Promoted,
     Signal,
     TableSpec,
     column_name,
+    landed_spec,
     markdown,
     table_spec,
 )
