@@ -90,6 +90,7 @@ def ensure_namespace(catalog: Catalog, namespace: str) -> None:
 class _SqlCatalog(SqlCatalog):
     def _init_catalog(self) -> None:
         sqlalchemy.event.listen(self.engine, "connect", self._prepare)
+        sqlalchemy.event.listen(self.engine, "handle_error", _drop_read_only)
         super()._init_catalog()
 
     def _prepare(self, connection: Any, _: object) -> None:
@@ -107,6 +108,14 @@ class _SqlCatalog(SqlCatalog):
             with contextlib.suppress(OperationalError, ProgrammingError, IntegrityError):
                 return super().create_tables()
         return super().create_tables()
+
+
+def _drop_read_only(context: sqlalchemy.engine.ExceptionContext) -> None:
+    """SQLite opens a file read-only where it cannot open it for writing just then, and says nothing. Such a
+    connection must not stay in the pool.
+    """
+    if "readonly database" in str(context.original_exception):
+        context.is_disconnect = True
 
 
 class _BoundedRestCatalog(RestCatalog):

@@ -137,11 +137,9 @@ class OutgoingFile:
     def close(self) -> None:
         if self._content.closed:
             return
-        try:
-            with self._content.getbuffer() as data:
-                self._place.write(self._path, data, overwrite=self._overwrite)
-        finally:
-            self._content.close()
+        data = memoryview(self._content.getvalue())  # not its own buffer, which could not be closed on failure
+        self._content.close()
+        self._place.write(self._path, data, overwrite=self._overwrite)
 
     def __enter__(self) -> Self:
         return self

@@ -118,11 +118,18 @@ class Position:
     @classmethod
     def from_text(cls, text: str) -> Position:
         """ValueError if it is not a position, or one of a later version."""
-        if text.startswith(_PACKED):
-            text = zlib.decompress(base64.b64decode(text[len(_PACKED) :])).decode()
-        document = json.loads(text)
-        if document.get("v") != _VERSION:
-            raise ValueError(f"position of version {document.get('v')}, where this release knows {_VERSION}")
+        try:
+            if text.startswith(_PACKED):
+                text = zlib.decompress(base64.b64decode(text[len(_PACKED) :])).decode()
+            document = json.loads(text)
+            if document.get("v") == _VERSION:
+                return cls._from_document(document)
+        except (zlib.error, AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"not a position: {error}") from None
+        raise ValueError(f"position of version {document.get('v')}, where this release knows {_VERSION}")
+
+    @classmethod
+    def _from_document(cls, document: dict[str, Any]) -> Position:
         return cls(
             {
                 name: StreamPosition(fields[0], fields[1], fields[2], len(fields) > 3)

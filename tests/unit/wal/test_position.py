@@ -87,3 +87,9 @@ def test_thousands_of_streams_are_packed_to_some_forty_characters_each(count: in
 def test_what_is_no_position_or_a_later_one_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         Position.from_text(text)
+
+
+@pytest.mark.parametrize("text", ["z:", "z:AAAA", "[]", '{"v":1,"streams":{"a":[1]}}', "not JSON", '{"v":2}'])
+def test_damaged_text_is_no_position(text: str) -> None:
+    with pytest.raises(ValueError):
+        Position.from_text(text)
