@@ -137,7 +137,7 @@ class OutgoingFile:
     def close(self) -> None:
         if self._content.closed:
             return
-        data = memoryview(self._content.getvalue())  # not its own buffer, which could not be closed on failure
+        data = memoryview(self._content.getvalue())  # its own buffer could not be closed after a failure
         self._content.close()
         self._place.write(self._path, data, overwrite=self._overwrite)
 
