@@ -9,7 +9,6 @@ from dataclasses import replace
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And, EqualTo, In
 
 from frazil.config import Config
 from frazil.errors import Fenced, SegmentCorrupt
@@ -45,10 +44,8 @@ def set_aside(
     while True:
         with catalog_errors():
             checkpoint = open_table(catalog, config.lake.namespace, SET_ASIDE, Position().to_text())
-        among = And(
-            EqualTo("table_name", signal),  # type: ignore[call-arg,misc]
-            In("source", {item.source for item in kept}),  # type: ignore[call-arg,misc]
-        )
+        sources = ", ".join(f"'{item.source}'" for item in kept)  # topics and streams have no quotes in them
+        among = f"table_name == '{signal}' and source in ({sources})"
         known = checkpoint.table.scan(row_filter=among, selected_fields=("source",)).to_arrow()
         new = [item for item in kept if item.source not in set(known["source"].to_pylist())]
         if not new:
