@@ -56,10 +56,10 @@ docs: $(STAMP) ## Write the generated pages of docs/ again
 	$(BIN)/python -m frazil.tables > docs/tables.md
 	$(BIN)/frazil config > docs/frazil.example.yaml
 
-bench: $(STAMP) ## The speed table of the README
+bench: $(JARS) ## The speed table of the README
 	$(BIN)/python -m bench
 
-bench-quick: $(STAMP) ## Its most important lines, in about two minutes
+bench-quick: $(JARS) ## Its most important lines, in about two minutes
 	$(BIN)/python -m bench --quick
 
 clean: ## Remove what make and the tools made (never data)

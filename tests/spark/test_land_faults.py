@@ -140,7 +140,8 @@ def test_a_corrupt_segment_is_set_aside_and_landing_goes_on(lake: Lake, harm: ob
     assert lake.bodies() == dict.fromkeys(good, 1)
     (row,) = lake.by_spark("set_aside").to_pylist()
     assert (row["table_name"], row["source"]) == ("logs", f"{stream.name}/1")
-    assert names[1].path in row["reason"]
+    assert row["reason"]
+    assert "is corrupt" not in row["reason"]  # the source says which
     assert (row["bytes"], row["payload"]) == (len(broken), None)
     assert lake.store.read(row["location"]) == broken
     ledger = lake.ledger()

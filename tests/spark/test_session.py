@@ -115,6 +115,7 @@ def test_another_configuration_gets_a_session_with_its_own_catalog(
     assert first.sparkContext is second.sparkContext
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_for_the_driver_which_then_stops_in_order(start_driver: Callable[..., Driver]) -> None:
     driver = start_driver()
     assert driver.ask("job")["interrupts"] == 0
@@ -127,6 +128,7 @@ def test_ctrl_c_is_for_the_driver_which_then_stops_in_order(start_driver: Callab
     assert noise == []
 
 
+@pytest.mark.slow
 def test_a_killed_driver_takes_its_jvm_along_and_leaves_no_files(start_driver: Callable[..., Driver]) -> None:
     driver = start_driver()
     assert "raised in a Python worker" in driver.ask("fail")["error"]

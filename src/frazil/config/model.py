@@ -382,7 +382,8 @@ class Config(Section):
                 "use wal.type s3 or kafka, or spark.master local[*]",
                 "spark.master",
             )
-        if not self.warehouse.startswith("s3://") and not self.lake.shared_warehouse:
+        elsewhere = self.lake.catalog.type == "rest" and self.lake.warehouse is None
+        if not (elsewhere or self.warehouse.startswith("s3://") or self.lake.shared_warehouse):
             raise bad_value(
                 "is a cluster, whose workers cannot be relied on to see this machine's warehouse folder",
                 "use lake.warehouse s3://BUCKET/PREFIX; if all machines mount the folder, say "

@@ -23,7 +23,7 @@ IO_IMPLEMENTATION = f"{__name__}.LakeFileIO"
 """For the catalog property `py-io-impl`."""
 
 _S3_SCHEMES = ("s3", "s3a", "s3n")
-# What a file needs to be reached, and nothing of the catalog: its password stays out of Spark's workers.
+# What a file needs to be reached. The catalog's password is no business of Spark's workers.
 _OWN_PREFIXES = ("s3.", "client.", "frazil.")
 _DISK = Disk()
 

@@ -42,8 +42,9 @@ class Recovered:
     used: str
 
 
-def recover_tables(catalog: Catalog) -> list[Recovered]:
-    """Sets every entry that points to unreadable metadata back to the newest before it that can be read.
+def recover_tables(catalog: Catalog, namespace: str | None = None) -> list[Recovered]:
+    """Sets every entry (of the namespace) that points to unreadable metadata back to the newest before it
+    that can be read.
 
     What the lost metadata had committed is not in the table then: landing goes on from the older position.
     Raises DataLost, after all others are mended, for a table of which nothing can be read. A REST catalog
@@ -55,6 +56,8 @@ def recover_tables(catalog: Catalog) -> list[Recovered]:
     recovered, lost = [], []
     with catalog_errors():
         for entry in _entries(catalog):
+            if namespace is not None and entry.table_namespace != namespace:
+                continue
             table, location = f"{entry.table_namespace}.{entry.table_name}", str(entry.metadata_location)
             if _read(files, location) is not None:
                 continue

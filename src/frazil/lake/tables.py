@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 
 import structlog
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import NestedField
 
-from frazil.errors import CatalogUnavailable, ConfigError
+from frazil.errors import CatalogUnavailable, ConfigError, DataLost
 from frazil.lake.commit import POSITION, Checkpoint, checkpoint_of, stage_append
+from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
 from frazil.tables.columns import Column, TableSpec
 
@@ -47,6 +48,7 @@ def _create(catalog: Catalog, identifier: tuple[str, ...], spec: TableSpec, firs
         sort_order=sort_order(spec, schema),
         properties=properties(spec),
     )
+    _refuse_remains(catalog, creation._table)
     staged = stage_append(creation._table, [], {POSITION: first_position})
     try:
         catalog.commit_table(creation._table, (AssertCreate(),), (*creation._updates, *staged.updates))
@@ -56,14 +58,33 @@ def _create(catalog: Catalog, identifier: tuple[str, ...], spec: TableSpec, firs
     return catalog.load_table(identifier)
 
 
+def _refuse_remains(catalog: Catalog, table: Table) -> None:
+    """A table whose catalog entry was lost must not be begun anew in its own place: what it held would be
+    neither in the new one nor, after clean-up, in the write-ahead log.
+    """
+    if not isinstance(catalog, MetastoreCatalog):
+        return
+    files = LakeFileIO(table.io.properties).list(f"{table.location()}/metadata").files
+    # The first version alone is what a creation leaves that died before the catalog knew of it.
+    if any(file.endswith(".metadata.json") and not file.startswith("00000-") for file in files):
+        raise DataLost(
+            ".".join(table.name()),
+            f"the catalog does not know it, and {table.location()} holds a table of that name; bring the "
+            "catalog back (`frazil doctor --rebuild-catalog`), or move that folder away to begin anew",
+        )
+
+
 def evolve(table: Table, spec: TableSpec) -> Table:
-    """Adds the columns that the spec has gained, each after the one it follows in the spec."""
+    """Adds the columns that the spec has gained, each after the one it follows in the spec, and properties
+    that nobody has set.
+    """
     have = table.schema()
     names = {field.name for field in have.fields}
     missing = [column for column in spec.columns if column.name not in names]
     _check_types(table, have, spec)
+    _check_partitions(table, have, spec)
     wanted = properties(spec)
-    changed = {key: value for key, value in wanted.items() if table.properties.get(key) != value}
+    changed = {key: value for key, value in wanted.items() if key not in table.properties}
     changed.pop("format-version", None)
     if not missing and not changed:
         return table
@@ -107,6 +128,17 @@ def _check_types(table: Table, have: Schema, spec: TableSpec) -> None:
                 f"{'.'.join(table.name())} has a column {column.name} of type {old.field_type}, and the "
                 f"configuration (tables.promoted) says {new.field_type}; promote to another `column` instead"
             )
+
+
+def _check_partitions(table: Table, have: Schema, spec: TableSpec) -> None:
+    """Data files are cut as the spec says; with other partitions their place in manifests would be wrong."""
+    found = [(field.source_id, str(field.transform)) for field in table.spec().fields]
+    wanted = [(field.source_id, str(field.transform)) for field in partition_spec(spec, have).fields]
+    if found != wanted:
+        raise ConfigError(
+            f"{'.'.join(table.name())} is partitioned by {table.spec()}, and frazil writes "
+            f"{', '.join(spec.partition_by) or 'no partitions'}; set its partition spec back"
+        )
 
 
 def _shape(field: NestedField) -> str:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Iterator
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from frazil.errors import JobFailed
 
 _REASON_CHARACTERS_MAX = 600
 _PYTHON = "Traceback (most recent call last):"
+
+
+def collected(frame: DataFrame) -> list[Any]:
+    """Runs a job whose rows are one column of what tasks pickled."""
+    with job_errors():
+        rows = frame.toArrow()
+    return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
 
 
 @contextlib.contextmanager

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from types import FrameType
 
 import structlog
+from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
-from frazil.errors import Fenced, FrazilError, Permanent
+from frazil.errors import DataLost, Fenced, FrazilError, Permanent
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.health import HealthServer
@@ -66,6 +67,7 @@ class Pipeline:
         self._stopping = stopping
         self._metrics = Metrics()
         self._spark: SparkSession | None = None
+        self._catalog: Catalog | None = None
         self._tables: list[_Table] = []
         self._problem = "starting"
         self._health = HealthServer(config.pipeline.listen, self._metrics.registry, self._problems)
@@ -83,6 +85,7 @@ class Pipeline:
                     self._work(lease)
         finally:
             lease.release()
+            self._close_catalog()
             self._metrics.leader.set(0)
             if self._spark is not None:
                 stop(self._spark)
@@ -123,6 +126,7 @@ class Pipeline:
             self._metrics.leader.set(0)
         if not keeper.held:
             log.warning("the lease is lost; another pipeline works")
+            self._tables = []
 
     def _opened(self, keeper: _Keeper) -> bool:
         """Opens the catalog, as often as it takes."""
@@ -143,9 +147,13 @@ class Pipeline:
 
     def _open(self) -> list[_Table]:
         config = self._config
-        catalog = open_catalog(config)
+        self._close_catalog()
+        catalog = self._catalog = open_catalog(config)
         ensure_namespace(catalog, config.lake.namespace)
-        recover_tables(catalog)
+        try:
+            recover_tables(catalog, config.lake.namespace)
+        except DataLost as error:  # landing of that table will say so; the others go on
+            log.error("a table cannot be read", reason=str(error))
         reader: WalReader | None = None
         self._upkeep: Upkeep | None = None
         if config.wal.type != "kafka":
@@ -166,6 +174,11 @@ class Pipeline:
             )
             for signal in SIGNALS
         ]
+
+    def _close_catalog(self) -> None:
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
 
     def _started_spark(self) -> SparkSession:
         """Started for the first job. A session whose JVM has died is replaced."""
@@ -188,8 +201,10 @@ class Pipeline:
             return False
         signal = table.lander.signal
         try:
-            step = table.lander.step()
-            self._keep_up(table, now)
+            try:
+                step = table.lander.step()
+            finally:
+                self._keep_up(table, now)  # also when landing fails: what is deleted may be the room it lacks
         except Exception as error:
             self._failed(table, error)
             return False
@@ -284,5 +299,5 @@ class _Keeper:
                 if not self._lease.keep():
                     self.held = False
                     return
-            except FrazilError as error:
+            except Exception as error:
                 log.warning("no sign of life could be given", reason=str(error))

@@ -42,6 +42,8 @@ def _row_groups(facts: Facts, data: bytes, schema: pa.Schema) -> Iterator[pa.Tab
                 table = plain.read_row_group(number, columns=names, use_threads=False)
             rows += table.num_rows
             yield coded_table(table, schema)
+    except MemoryError:
+        raise  # which Arrow's own is too, and says nothing of the segment
     except (pa.ArrowException, OSError) as error:
         raise SegmentCorrupt(path, str(error)) from None
     if rows != facts.rows:

@@ -173,6 +173,8 @@ def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
 def _footer(path: str, data: bytes) -> dict[str, str]:
     try:
         metadata = pq.read_metadata(pa.BufferReader(data)).metadata or {}
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise SegmentCorrupt(path, str(error)) from None
     return {key.decode(): value.decode() for key, value in metadata.items()}
@@ -183,6 +185,8 @@ def read_rows(name: SegmentName, data: bytes, spec: TableSpec) -> tuple[Facts, p
     facts = read_facts(name, data)
     try:
         table = pq.read_table(pa.BufferReader(data), partitioning=None)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise SegmentCorrupt(name.path, str(error)) from None
     if table.num_rows != facts.rows:

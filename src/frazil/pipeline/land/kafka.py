@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
-from frazil.pipeline.jobs import job_errors
+from frazil.pipeline.jobs import collected, job_errors
 from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.messages import COLUMNS, Reading, message_task
@@ -78,7 +77,7 @@ class KafkaWork:
     def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
         kafka = _kafka(self.config)
         reading = Reading(
-            kafka,
+            kafka.model_copy(update={"sasl": None, "tls": None}),
             self.signal,
             self.label,
             self.config.tenants.default,
@@ -97,8 +96,8 @@ class KafkaWork:
         }
         with job_errors():
             messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
-            rows = messages.mapInArrow(message_task(layout, horizon, reading), "result binary").toArrow()
-        results: list[TaskResult] = [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
+            landing = messages.mapInArrow(message_task(layout, horizon, reading), "result binary")
+        results: list[TaskResult] = collected(landing)
         self.guess.learn([counts for result in results for counts in result.partitions.values()])
         return Outcome(results, self._advanced(due, results))
 

@@ -93,7 +93,11 @@ class Lander:
         """
         with catalog_errors():
             found = open_table(self._catalog, self._config.lake.namespace, self._spec, Position().to_text())
-        self._state.position = Position.from_text(found.position)
+        try:
+            self._state.position = Position.from_text(found.position)
+        except ValueError as error:
+            name = f"{self._config.lake.namespace}.{self.signal}"
+            raise DataLost(name, f"its position cannot be read: {error}; upgrade frazil") from None
         return found
 
     def step(self, *, now_due: bool = False) -> Step:

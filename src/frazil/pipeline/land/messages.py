@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.config.wal import KafkaConfig
-from frazil.errors import RequestInvalid
+from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.chunks import Chunks
@@ -23,6 +25,8 @@ from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table
 
+PAYLOAD_BYTES_PER_TASK_MAX = 8 * 2**20
+"""What a task sends to the driver of messages that cannot be read. A topic may be full of them."""
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -94,13 +98,13 @@ def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> li
         counts.bytes += len(value or b"")
         headers = [(item["key"], item["value"]) for item in row["headers"] or ()]
         try:
-            body = body_of(value, reading.kafka.encoding, reading.signal, depth_max=reading.depth_max)
+            with _defects_are_the_messages():
+                body = body_of(value, reading.kafka.encoding, reading.signal, depth_max=reading.depth_max)
         except RequestInvalid as error:
-            counts.set_aside += 1
-            result.unreadable.append(Unreadable(source, str(error), len(value or b""), value or b""))
+            _set_aside(row["partition"], source, value or b"", str(error), result)
             continue
         tenant = tenant_of(headers, row["key"], reading.kafka, reading.tenant)
-        received = received_unix_nano(headers, timestamp_ms)
+        received = received_unix_nano(headers, timestamp_ms) or time.time_ns()  # a message may have no time
         found.append(_Message(row["partition"], source, body, value, tenant, received))
     return found
 
@@ -112,14 +116,16 @@ def _decoded(
     if not messages:
         return
     try:
-        decoded = decoder.decode(
-            [message.body for message in messages],
-            [message.tenant for message in messages],
-            [message.received for message in messages],
-        )
+        with _defects_are_the_messages():
+            decoded = decoder.decode(
+                [message.body for message in messages],
+                [message.tenant for message in messages],
+                [message.received for message in messages],
+            )
     except RequestInvalid as error:
         if len(messages) == 1:
-            _set_aside(messages[0], str(error), result)
+            (message,) = messages
+            _set_aside(message.partition, message.source, message.value, str(error), result)
             return
         half = len(messages) // 2
         yield from _decoded(messages[:half], decoder, result)
@@ -131,12 +137,30 @@ def _decoded(
 def _note_rejected(group: list[_Message], decoded: Decoded, signal: Signal, result: TaskResult) -> None:
     """Nobody can be told now that some records are invalid, so the message is kept whole, with the reason."""
     for index, reasons in decoded.reasons.items():
-        _set_aside(group[index], explain(signal, int(decoded.rejected[index]), reasons), result)
+        message = group[index]
+        reason = explain(signal, int(decoded.rejected[index]), reasons)
+        _set_aside(message.partition, message.source, message.value, reason, result)
 
 
-def _set_aside(message: _Message, reason: str, result: TaskResult) -> None:
-    result.partitions[message.partition].set_aside += 1
-    result.unreadable.append(Unreadable(message.source, reason, len(message.value), message.value))
+def _set_aside(partition: int, source: str, value: bytes, reason: str, result: TaskResult) -> None:
+    result.partitions[partition].set_aside += 1
+    kept = sum(len(item.payload or b"") for item in result.unreadable)
+    if kept + len(value) <= PAYLOAD_BYTES_PER_TASK_MAX:
+        result.unreadable.append(Unreadable(source, reason, len(value), value))
+    else:
+        reason += "; its bytes are in Kafka alone, as there are many like it"
+        result.unreadable.append(Unreadable(source, reason, len(value)))
+
+
+@contextlib.contextmanager
+def _defects_are_the_messages() -> Iterator[None]:
+    """A defect, or a panic in Rust, that a message brings about must not stop its table for ever."""
+    try:
+        yield
+    except (FrazilError, MemoryError):
+        raise
+    except BaseException as error:
+        raise RequestInvalid(f"the message cannot be decoded: {error!r}"[:500]) from None
 
 
 def _with_sources(group: list[_Message], decoded: Decoded, layout: Layout) -> pa.Table:

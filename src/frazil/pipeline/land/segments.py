@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
-from frazil.pipeline.jobs import job_errors
+from frazil.pipeline.jobs import collected
 from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.results import TaskResult
@@ -87,9 +86,7 @@ def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
 
 def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
     """One Spark task for each number below `count`."""
-    with job_errors():
-        rows = spark.range(0, count, 1, count).mapInArrow(task, "result binary").toArrow()
-    return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
+    return collected(spark.range(0, count, 1, count).mapInArrow(task, "result binary"))
 
 
 def advanced(position: Position, segments: Sequence[Segment], results: Sequence[TaskResult]) -> Position:

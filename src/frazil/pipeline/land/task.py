@@ -30,7 +30,8 @@ RESULT = pa.schema([("result", pa.binary())])
 def segment_tasks(
     config: Config, layout: Layout, horizon: Horizon, tasks: Sequence[Sequence[SegmentName]]
 ) -> Task:
-    """For `mapInArrow` over the numbers of the tasks."""
+    """For `mapInArrow` over the numbers of the tasks. Workers are told what opens the store, no more."""
+    config = Config(data_dir=config.data_dir, wal=config.wal)
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -57,7 +58,8 @@ def land_segments(
         try:
             tables = _tables(name, data, layout, result)
         except (SegmentCorrupt, SegmentUnknown) as error:
-            result.unreadable.append(Unreadable(segment_of(name), str(error), len(data)))
+            reason = error.reason if isinstance(error, SegmentCorrupt) else str(error)
+            result.unreadable.append(Unreadable(segment_of(name), reason, len(data)))
             continue
         for table in tables:
             chunks.add(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -103,11 +104,13 @@ class Upkeep:
         missing = {}
         for stream in reader.streams(signal):
             at = position.streams.get(stream)
-            if at is None or at.closed:
-                continue  # what may lie there will never land, and nobody was told that it would
-            wanted = SegmentName(signal, stream, at.sequence)
-            first = next(reader.stream(signal, stream, at.sequence), None)
-            if first is not None and first.name != wanted:
+            if at is not None and at.closed:
+                continue  # what may lie there was written too late, and nobody was told that it is durable
+            wanted = SegmentName(signal, stream, 0 if at is None else at.sequence)
+            there = list(itertools.islice(reader.stream(signal, stream, wanted.sequence), 2))
+            # A single one in a stream that the position does not name is what a late writer leaves.
+            alone = at is None and len(there) == 1
+            if there and there[0].name != wanted and not alone:
                 missing[wanted] = before.get(wanted, 0) + 1
         self._missing[signal] = missing
         return missing
