@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from frazil.config import Config
-from frazil.errors import ConfigError
+from frazil.errors import ConfigError, DataLost
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commit import LANDED, Committer, read_checkpoint
 from frazil.lake.schema import iceberg_schema
@@ -215,10 +215,35 @@ def test_properties_that_somebody_lost_come_back_and_those_of_others_stay(catalo
     table = open_table(catalog, "otel", SET_ASIDE, "at 0").table
     with table.transaction() as transaction:
         transaction.remove_properties("write.metadata.delete-after-commit.enabled")
-        transaction.set_properties({"owner": "me"})
+        transaction.set_properties({"owner": "me", "write.metadata.previous-versions-max": "50"})
     table = open_table(catalog, "otel", SET_ASIDE, "at 0").table
     assert table.properties["write.metadata.delete-after-commit.enabled"] == "true"
     assert table.properties["owner"] == "me"
+    assert table.properties["write.metadata.previous-versions-max"] == "50"
+
+
+def test_a_table_that_somebody_cut_otherwise_is_not_written_to(catalog: Catalog) -> None:
+    table = open_table(catalog, "otel", landed_spec("logs"), "at 0").table
+    with table.update_spec() as update:
+        update.add_identity("service_name")
+    with pytest.raises(ConfigError, match="set its partition spec back"):
+        open_table(catalog, "otel", landed_spec("logs"), "at 0")
+
+
+def test_a_table_that_the_catalog_has_lost_is_not_begun_anew_in_its_place(
+    config: Config, catalog: Catalog
+) -> None:
+    checkpoint = open_table(catalog, "otel", SET_ASIDE, "at 0")
+    Committer(catalog, deadline_seconds=5).append(checkpoint, [], "at 1")
+    catalog.drop_table(("otel", "set_aside"))
+    with pytest.raises(DataLost, match="rebuild-catalog"):
+        open_table(catalog, "otel", SET_ASIDE, "at 0")
+
+
+def test_what_a_creation_left_that_died_half_way_is_no_hindrance(catalog: Catalog) -> None:
+    open_table(catalog, "otel", SET_ASIDE, "at 0")
+    catalog.drop_table(("otel", "set_aside"))
+    assert open_table(catalog, "otel", SET_ASIDE, "at 0").position == "at 0"
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

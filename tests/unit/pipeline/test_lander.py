@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from frazil.config import Config
-from frazil.errors import DataLost, Fenced
+from frazil.errors import DataLost, Fenced, StoreUnavailable
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import run as pipeline_run
@@ -203,6 +205,66 @@ def test_a_segment_that_is_missing_before_others_is_lost_data_and_its_stream_is_
     content += behind + write_segments(tmp_path, STREAMS[0], [1])
     assert mine.land() == ["landed", "idle"]
     keep_up(mine)
+    assert_landed(tmp_path, content)
+
+
+def test_a_stream_that_the_position_does_not_name_and_that_lacks_its_beginning_is_lost_data(
+    tmp_path: Path, mine: Pipeline
+) -> None:
+    """As after a table was begun anew beside receivers that live on. One segment alone is a late writer's."""
+    mine.land()
+    write_segments(tmp_path, STREAMS[0], [0, 1, 2])
+    path_of(tmp_path, 0).unlink()
+    path_of(tmp_path, 1).unlink()
+    for _ in range(4):
+        keep_up(mine)
+    write_segments(tmp_path, STREAMS[0], [3])
+    keep_up(mine)
+    keep_up(mine)
+    with pytest.raises(DataLost, match=r"00000\.parquet is missing"):
+        keep_up(mine)
+
+
+def test_segments_that_have_landed_are_cleaned_up_also_while_landing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk they may be the room that landing lacks."""
+    land = {"wal_grace_seconds": 0, "age_max_seconds": 0}
+    config = Config.model_validate(
+        {"data_dir": tmp_path, "land": land, "pipeline": {"listen": "127.0.0.1:0"}}
+    )
+    write_segments(tmp_path, STREAMS[0], [0])
+    whole = pipeline_run.Pipeline(config, threading.Event())
+    try:
+        monkeypatch.setattr(whole, "_started_spark", lambda: None)
+        logs, *_ = whole._open()
+        assert logs.lander.step(now_due=True) == "landed"
+
+        def full(**_: Any) -> str:
+            raise StoreUnavailable("no space left on device")
+
+        monkeypatch.setattr(logs.lander, "step", full)
+        assert not whole._step(logs)
+        assert logs.problem == "no space left on device"
+    finally:
+        whole._health.start()
+        whole._health.stop()
+    assert not path_of(tmp_path, 0).exists()
+
+
+def test_a_worker_without_memory_does_not_call_a_segment_corrupt(
+    tmp_path: Path, mine: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = write_segments(tmp_path, STREAMS[0], [0])
+
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise pa.ArrowMemoryError("malloc of size 1 failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetFile, "read_row_group", no_memory)
+        with pytest.raises(MemoryError):
+            mine.lander.step(now_due=True)
+    assert mine.land() == ["landed", "idle"]
     assert_landed(tmp_path, content)
 
 
