@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from frazil.config import load_config
+from tests.components.process import wait_until
 from tests.components.s3 import S3Server
 from tests.fault.traffic import Account, Steady, burst
 from tests.receiver import Receiver, running_receiver
@@ -146,6 +150,24 @@ def test_a_second_pipeline_takes_over_by_the_lease_in_the_store(tmp_path: Path, 
         took_over(receiver, Account())
 
 
+def freeze(pipeline: PipelineProcess) -> None:
+    """Not while it holds the lock of the SQLite catalog, which nobody could take from it."""
+    catalog = load_config(pipeline.config_path, environ={}).catalog_file
+
+    def frozen() -> bool:
+        os.kill(pipeline.process.pid, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(catalog, timeout=0)) as connection:
+                connection.execute("BEGIN EXCLUSIVE")
+                connection.rollback()
+        except sqlite3.OperationalError:
+            os.kill(pipeline.process.pid, signal.SIGCONT)
+            return False
+        return True
+
+    assert wait_until(frozen, seconds_max=60)
+
+
 def test_a_frozen_pipeline_that_wakes_up_lands_nothing_twice(tmp_path: Path, moto_s3: S3Server) -> None:
     """Its lease in the store is taken meanwhile; what it then commits is refused."""
     account = Account()
@@ -156,7 +178,7 @@ def test_a_frozen_pipeline_that_wakes_up_lands_nothing_twice(tmp_path: Path, mot
     ):
         with Steady(receiver, account):
             first.until("landed", lambda: landed_rows(first) > 0)
-            os.kill(first.process.pid, signal.SIGSTOP)
+            freeze(first)
             with running_pipeline(receiver.config_path, "second") as second:
                 second.until("landed", lambda: landed_rows(second) > 0)
                 os.kill(first.process.pid, signal.SIGCONT)

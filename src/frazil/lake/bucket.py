@@ -20,6 +20,7 @@ from pyiceberg.io import InputStream
 
 from frazil.errors import ConfigError, StoreUnavailable
 from frazil.lake.place import Listing
+from frazil.objectstore import client_config, credentials, first_line
 
 ALLOW_HTTP = "frazil.s3.allow-http"
 _MIB = 1024 * 1024
@@ -141,12 +142,12 @@ class Bucket:
         except (NotFoundError, FileNotFoundError) as error:
             # A bucket that is not there must not look like one that lost a single file.
             if missing_is_unavailable or "NoSuchBucket" in str(error):
-                raise StoreUnavailable(f"{where}: {_first_line(error)}") from None
+                raise StoreUnavailable(f"{where}: {first_line(error)}") from None
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from None
         except (AlreadyExistsError, FileExistsError):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where) from None
         except (BaseError, OSError) as error:
-            raise StoreUnavailable(f"{where}: {_first_line(error)}") from None
+            raise StoreUnavailable(f"{where}: {first_line(error)}") from None
 
 
 class ObjectReader(io.RawIOBase):
@@ -194,16 +195,12 @@ class ObjectReader(io.RawIOBase):
 
 
 def _client(name: str, connection: Connection) -> S3Store:
-    options: dict[str, Any] = {
-        "region": connection.region,
-        "virtual_hosted_style_request": not connection.path_style,
-        "conditional_put": "etag",
-    }
-    if connection.endpoint is not None:
-        options["endpoint"] = connection.endpoint
-    if connection.sse_kms_key_id is not None:
-        options["server_side_encryption"] = "aws:kms"
-        options["sse_kms_key_id"] = connection.sse_kms_key_id
+    options = client_config(
+        region=connection.region,
+        path_style=connection.path_style,
+        endpoint=connection.endpoint,
+        sse_kms_key_id=connection.sse_kms_key_id,
+    )
     return S3Store(
         name,
         config=cast(Any, options),
@@ -216,26 +213,11 @@ def _client(name: str, connection: Connection) -> S3Store:
             "max_retries": _RETRIES_MAX,
             "retry_timeout": timedelta(seconds=_RETRY_SECONDS_MAX),
         },
-        credential_provider=_credentials(connection),
+        credential_provider=credentials(
+            connection.access_key_id, connection.secret_access_key, connection.session_token
+        ),
     )
-
-
-def _credentials(connection: Connection) -> Any:
-    """Given ones come from a provider: as options, obstore would mix them with AWS_SESSION_TOKEN."""
-    if connection.access_key_id is None or connection.secret_access_key is None:
-        return None
-    given = {
-        "access_key_id": connection.access_key_id,
-        "secret_access_key": connection.secret_access_key,
-        "token": connection.session_token,
-        "expires_at": None,
-    }
-    return lambda: given
 
 
 def _is_true(text: str | None) -> bool:
     return text is not None and text.strip().lower() == "true"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:600] or type(error).__name__

@@ -79,25 +79,35 @@ def read_checkpoint(catalog: Catalog, identifier: tuple[str, ...]) -> Checkpoint
     return checkpoint_of(table)
 
 
-def checkpoint_of(table: Table) -> Checkpoint:
-    name = ".".join(table.name())
-    metadata = table.metadata
+def landed_snapshot(metadata: TableMetadata) -> Snapshot | None:
+    """The one under the tag."""
     tag = metadata.refs.get(LANDED)
-    landed = metadata.snapshot_by_id(tag.snapshot_id) if tag is not None else None
-    if landed is None or landed.summary is None or POSITION not in landed.summary.additional_properties:
+    return None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
+
+
+def position_text(snapshot: Snapshot) -> str | None:
+    """The position that a snapshot carries; those of maintenance carry none."""
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(POSITION)
+
+
+def checkpoint_of(table: Table) -> Checkpoint:
+    metadata = table.metadata
+    landed = landed_snapshot(metadata)
+    position = None if landed is None else position_text(landed)
+    if landed is None or position is None:
         raise DataLost(
-            name,
+            _name(table),
             f"it has no tag `{LANDED}` with a position, so what has landed is unknown; restore the tag, or "
             "move the table away and let it be made anew",
         )
     if not is_ancestor(metadata, landed.snapshot_id):
         raise DataLost(
-            name,
+            _name(table),
             f"`{MAIN_BRANCH}` does not contain snapshot {landed.snapshot_id}, which `{LANDED}` says has "
             "landed: the table was rolled back. Roll it forward again, or set the tag to where it now is "
             "and land again from there",
         )
-    return Checkpoint(table, landed.snapshot_id, landed.summary.additional_properties[POSITION])
+    return Checkpoint(table, landed.snapshot_id, position)
 
 
 def is_ancestor(metadata: TableMetadata, snapshot_id: int) -> bool:
@@ -155,8 +165,7 @@ class Committer:
         learned before the deadline: the caller then reads the position again, which settles it.
         """
         deadline = self._clock() + self._deadline_seconds
-        table, attempts = checkpoint.table, list[int]()
-        backoff = _BACKOFF_SECONDS
+        table, attempts, pauses = checkpoint.table, list[int](), _pauses()
         while True:
             staged = stage_append(table, files, {POSITION: position, **(facts or {})})
             attempts.append(staged.snapshot.snapshot_id)
@@ -181,11 +190,10 @@ class Committer:
                 raise CatalogUnavailable(
                     f"{_name(table)} could not be committed in {self._deadline_seconds:g} s: {reason}"
                 )
-            self._sleep(backoff * random.uniform(0.5, 1))  # noqa: S311
-            backoff = min(backoff * 2, _BACKOFF_SECONDS_MAX)
+            self._sleep(next(pauses))
 
     def _reload(self, checkpoint: Checkpoint, deadline: float) -> Table:
-        backoff = _BACKOFF_SECONDS
+        pauses = _pauses()
         while True:
             try:
                 return self._catalog.load_table(checkpoint.table.name())
@@ -195,8 +203,15 @@ class Committer:
                 if self._clock() >= deadline:
                     raise CatalogUnavailable(f"{_name(checkpoint.table)}: {error}") from error
                 log.warning("catalog does not answer", reason=str(error))
-            self._sleep(backoff * random.uniform(0.5, 1))  # noqa: S311
-            backoff = min(backoff * 2, _BACKOFF_SECONDS_MAX)
+            self._sleep(next(pauses))
+
+
+def _pauses() -> Iterator[float]:
+    """Without end, growing up to a bound, never quite alike in two processes."""
+    pause = _BACKOFF_SECONDS
+    while True:
+        yield pause * random.uniform(0.5, 1)  # noqa: S311
+        pause = min(pause * 2, _BACKOFF_SECONDS_MAX)
 
 
 def _still(checkpoint: Checkpoint) -> TableRequirement:
@@ -212,8 +227,7 @@ def _settled(metadata: TableMetadata, attempts: Sequence[int], checkpoint: Check
     """
     if metadata.table_uuid != checkpoint.table.metadata.table_uuid:
         raise Fenced(_name(checkpoint.table))
-    tag = metadata.refs.get(LANDED)
-    landed = metadata.snapshot_by_id(tag.snapshot_id) if tag is not None else None
+    landed = landed_snapshot(metadata)
     if landed is not None:
         if landed.snapshot_id == checkpoint.landed:
             return None

@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.commit import checkpoint_of
+from frazil.lake.commit import read_checkpoint
 from frazil.tables import SEGMENT, SET_ASIDE
 from frazil.wal.position import Position
 
@@ -31,10 +31,10 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
     """Reads one column of every data file: codes, about a byte a row. Empty if there is no table."""
     with catalog_errors():
         try:
-            table = catalog.load_table((*namespace.split("."), name))
+            checkpoint = read_checkpoint(catalog, (*namespace.split("."), name))
         except NoSuchTableError:
             return Landed()
-    landed = Landed(Position.from_text(checkpoint_of(table).position))
+    table, landed = checkpoint.table, Landed(Position.from_text(checkpoint.position))
     seen: set[str] = set()
     for task in table.scan(selected_fields=(SEGMENT.name,)).plan_files():
         path = task.file.file_path

@@ -31,12 +31,19 @@ _TIDY_SECONDS = 600.0
 log = structlog.get_logger("frazil.wal")
 
 
+def promoted(config: Config) -> tuple[Promoted, ...]:
+    """The columns that the configuration adds to every table."""
+    return tuple(
+        Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted
+    )
+
+
 def decoders(config: Config) -> dict[Signal, Decoder]:
     """A decoder for each signal, with the promoted columns of the configuration.
 
     ValueError if a promoted column has the name of one that the table has already.
     """
-    extra = [Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted]
+    extra = promoted(config)
     depth_max = config.receive.limits.nesting_depth_max
     return {
         signal: Decoder(signal, extra, depth_max=depth_max, groups_max=GROUPS_MAX_ON_STACK)

@@ -21,6 +21,7 @@ from obstore.store import S3Store as Bucket
 
 from frazil.config import S3WalConfig
 from frazil.errors import StoreUnavailable
+from frazil.objectstore import client_config, credentials, first_line
 from frazil.wal.store import Entry
 
 _BACKOFF_SECONDS = 0.1
@@ -39,8 +40,19 @@ class S3Store:
         self._bucket = Bucket(
             config.bucket,
             prefix=config.prefix or None,
-            config=cast(Any, _client_config(config)),
-            credential_provider=_credentials(config),
+            config=cast(
+                Any,
+                client_config(
+                    region=config.region,
+                    path_style=config.uses_path_style,
+                    endpoint=config.endpoint,
+                    sse_kms_key_id=config.sse_kms_key_id,
+                ),
+            ),
+            credential_provider=credentials(
+                config.access_key_id,
+                None if config.secret_access_key is None else config.secret_access_key.get_secret_value(),
+            ),
             client_options={
                 "timeout": timedelta(seconds=config.request_timeout_seconds),
                 "connect_timeout": timedelta(seconds=min(5.0, config.request_timeout_seconds)),
@@ -131,35 +143,4 @@ class S3Store:
         """A bucket has no folders."""
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._where} does not answer as it should: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:600] or type(error).__name__
-
-
-def _client_config(config: S3WalConfig) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "region": config.region,
-        "virtual_hosted_style_request": not config.uses_path_style,
-        "conditional_put": "etag",
-    }
-    if config.endpoint is not None:
-        options["endpoint"] = config.endpoint.rstrip("/")
-    if config.sse_kms_key_id is not None:
-        options["server_side_encryption"] = "aws:kms"
-        options["sse_kms_key_id"] = config.sse_kms_key_id
-    return options
-
-
-def _credentials(config: S3WalConfig) -> Any:
-    """Given ones come from a provider: as options, obstore would mix them with AWS_SESSION_TOKEN."""
-    if config.access_key_id is None or config.secret_access_key is None:
-        return None
-    given = {
-        "access_key_id": config.access_key_id,
-        "secret_access_key": config.secret_access_key.get_secret_value(),
-        "token": None,
-        "expires_at": None,
-    }
-    return lambda: given
+        return StoreUnavailable(f"{self._where} does not answer as it should: {first_line(error)}")

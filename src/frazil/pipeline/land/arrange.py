@@ -146,12 +146,8 @@ def _compact(array: pa.Array) -> pa.Array:
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return pa.MapArray.from_arrays(
             pc.subtract(array.offsets, first),
-            _compact(
-                array.keys.slice(first, last - first) if len(array.keys) != last - first else array.keys
-            ),
-            _compact(
-                array.items.slice(first, last - first) if len(array.items) != last - first else array.items
-            ),
+            _compact(array.keys.slice(first, last - first)),
+            _compact(array.items.slice(first, last - first)),
             array.type,
             mask=array.is_null() if array.null_count else None,
         )

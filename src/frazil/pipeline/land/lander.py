@@ -21,7 +21,8 @@ from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.pipeline.land.source import Outcome, Source
 from frazil.pipeline.metrics import Metrics
-from frazil.tables import Promoted, Signal, landed_spec
+from frazil.tables import Signal, landed_spec
+from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 
@@ -91,19 +92,25 @@ class Lander:
         """Makes or evolves the table where needed. The next step begins where it says that the table stands:
         another process may have landed meanwhile.
         """
+        return self._stand()[0]
+
+    def _stand(self) -> tuple[Checkpoint, Position]:
         with catalog_errors():
             found = open_table(self._catalog, self._config.lake.namespace, self._spec, Position().to_text())
         try:
-            self._state.position = Position.from_text(found.position)
+            position = Position.from_text(found.position)
         except ValueError as error:
-            name = f"{self._config.lake.namespace}.{self.signal}"
-            raise DataLost(name, f"its position cannot be read: {error}; upgrade frazil") from None
-        return found
+            raise self._lost(f"its position cannot be read: {error}; upgrade frazil") from None
+        self._state.position = position
+        return found, position
+
+    def _lost(self, message: str) -> DataLost:
+        return DataLost(f"{self._config.lake.namespace}.{self.signal}", message)
 
     def step(self, *, now_due: bool = False) -> Step:
         """`now_due` lands whatever waits, however little and young."""
         state = self._state
-        work = self._source.pending(state.position or Position.from_text(self.checkpoint().position))
+        work = self._source.pending(state.position or self._stand()[1])
         self._observe(work.size)
         if not work.size:
             state.waiting_since, self._first = None, False
@@ -120,8 +127,7 @@ class Lander:
 
     def _land(self) -> Step:
         begin = self._clock()
-        checkpoint = self.checkpoint()
-        position = Position.from_text(checkpoint.position)
+        checkpoint, position = self._stand()
         work = self._source.pending(position).batch(self._config.land.batch_bytes_max)
         if not work.size:  # another process has landed it
             self.forget()
@@ -172,12 +178,11 @@ class Lander:
 
     def _look_again(self, position: Position, outcome: Outcome) -> Step:
         """Somebody else landed it and cleaned up, or it is lost: the position tells."""
-        now = Position.from_text(self.checkpoint().position)
+        _, now = self._stand()
         self._state.vanished = 0 if now != position else self._state.vanished + 1
         self.forget()
         if self._state.vanished >= _VANISHED_MAX:
-            raise DataLost(
-                f"{self._config.lake.namespace}.{self.signal}",
+            raise self._lost(
                 f"{len(outcome.vanished)} segments are gone before they landed, the first is "
                 f"{outcome.vanished[0]}; bring them back into the write-ahead log",
             )
@@ -190,9 +195,3 @@ class Lander:
         since = self._state.waiting_since
         age = 0.0 if since is None or since == float("-inf") else self._clock() - since
         self._metrics.pending(self.signal, size, age if size else 0.0)
-
-
-def promoted(config: Config) -> tuple[Promoted, ...]:
-    return tuple(
-        Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
-from frazil.pipeline.land.task import RESULT, Batches, Task, cpu_seconds, file_name, measured
+from frazil.pipeline.land.task import Batches, Task, cpu_seconds, file_name, measured, packed
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table
@@ -55,8 +54,7 @@ def message_task(layout: Layout, horizon: Horizon, reading: Reading) -> Task:
     """For `mapInArrow` over Spark's Kafka source."""
 
     def run(batches: Batches) -> Batches:
-        result = land_messages(batches, layout, horizon, reading)
-        yield pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=RESULT)
+        yield packed(land_messages(batches, layout, horizon, reading))
 
     return run
 

@@ -24,7 +24,7 @@ from frazil.wal.store import open_store
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
-RESULT = pa.schema([("result", pa.binary())])
+_RESULT = pa.schema([("result", pa.binary())])
 
 
 def segment_tasks(
@@ -36,8 +36,7 @@ def segment_tasks(
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                result = land_segments(config, layout, horizon, tasks[number])
-                yield pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=RESULT)
+                yield packed(land_segments(config, layout, horizon, tasks[number]))
 
     return run
 
@@ -73,6 +72,11 @@ def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) 
     tables = [with_segment(fill_promoted(table, layout), segment_of(name), layout) for table in groups]
     result.facts.append(facts)
     return tables
+
+
+def packed(result: TaskResult) -> pa.RecordBatch:
+    """As `jobs.collected` unpacks it."""
+    return pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=_RESULT)
 
 
 def with_segment(table: pa.Table, segment: str, layout: Layout) -> pa.Table:

@@ -12,12 +12,12 @@ from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
 from frazil.errors import DataLost
-from frazil.lake.commit import LANDED, POSITION, ancestors
-from frazil.pipeline.land.lander import promoted
+from frazil.lake.commit import ancestors, landed_snapshot, position_text
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal, table_spec
 from frazil.wal.cleanup import clean_up
 from frazil.wal.closing import Closer
+from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
@@ -30,12 +30,9 @@ log = structlog.get_logger("frazil.land")
 
 def settled_position(metadata: TableMetadata, grace_seconds: float, now_seconds: float) -> Position | None:
     """Where the table stood `grace_seconds` ago. Its snapshots tell, so nothing else has to remember it."""
-    tag = metadata.refs.get(LANDED)
-    landed = metadata.snapshot_by_id(tag.snapshot_id) if tag is not None else None
-    if landed is None:
-        return None
-    for snapshot in ancestors(metadata, landed):
-        text = snapshot.summary.additional_properties.get(POSITION) if snapshot.summary is not None else None
+    landed = landed_snapshot(metadata)
+    for snapshot in () if landed is None else ancestors(metadata, landed):
+        text = position_text(snapshot)
         if text is not None and snapshot.timestamp_ms <= (now_seconds - grace_seconds) * 1000:
             return Position.from_text(text)
     return None
@@ -78,10 +75,10 @@ class Upkeep:
                 log.info("cleaned up", table=signal, segments=cleaned.deleted, bytes=cleaned.bytes)
             self._metrics.cleaned(signal, cleaned.deleted, cleaned.bytes)
             gone = frozenset(cleaned.gone_streams)
-        tag = metadata.refs[LANDED]
-        landed = metadata.snapshot_by_id(tag.snapshot_id)
-        if landed is not None and landed.summary is not None:
-            position = Position.from_text(landed.summary.additional_properties[POSITION])
+        landed = landed_snapshot(metadata)
+        text = None if landed is None else position_text(landed)
+        if text is not None:
+            position = Position.from_text(text)
             missing = self._look_for_missing(signal, position)
             # A tombstone in the place of what is missing would shut out what lies behind it.
             whole = position.without_streams({name.stream for name in missing})
