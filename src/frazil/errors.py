@@ -3,7 +3,7 @@
     FrazilError
     ├── Transient              try again later: nothing was lost, nothing was kept
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
-    │   ├── StoreUnavailable   the store cannot make data durable now (disk full, network, time-out)
+    │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
     │   └── Fenced             another process moved a table's position first: read it again
@@ -11,6 +11,9 @@
         ├── ConfigError        the configuration, with file, line and a suggestion
         ├── RequestInvalid     a request that cannot be decoded
         ├── RequestTooLarge    a request over a size bound
+        ├── QueryInvalid       SQL that cannot be answered; says where, and what may have been meant
+        ├── QueryRefused       SQL that would leave the sandbox
+        ├── LimitReached       a query that hit a limit; names it
         ├── Unauthenticated    no valid API key
         ├── Forbidden          a valid API key that may not do this
         ├── StoreUnsafe        a store whose conditional writes do not hold
@@ -53,7 +56,7 @@ class Overloaded(Transient):
 
 
 class StoreUnavailable(Transient):
-    """The store cannot make data durable now."""
+    """The store cannot make data durable now, or cannot be read."""
 
 
 class CatalogUnavailable(Transient):
@@ -90,6 +93,30 @@ class RequestTooLarge(Permanent):
     def __init__(self, message: str, *, bytes_max: int) -> None:
         super().__init__(message)
         self.bytes_max = bytes_max
+
+
+class QueryInvalid(Permanent):
+    """SQL that cannot be parsed, bound or run. `position` is where in the SQL, in characters, if known."""
+
+    def __init__(self, message: str, *, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class QueryRefused(Permanent):
+    """SQL that asks for something outside of the tables: a file, the network, a setting."""
+
+    def __init__(self, message: str, *, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class LimitReached(Permanent):
+    """A query hit a limit of its own. `limit` is the configuration's key."""
+
+    def __init__(self, message: str, *, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class Unauthenticated(Permanent):

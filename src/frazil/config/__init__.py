@@ -26,9 +26,10 @@ from frazil.config.model import (
     Role,
     TablesConfig,
     TenantsConfig,
-    TlsConfig,
 )
 from frazil.config.s3 import S3Connection
+from frazil.config.serve import QueryConfig, ServeConfig
+from frazil.config.tls import TlsConfig
 from frazil.config.values import (
     format_bytes,
     is_loopback,
@@ -55,6 +56,7 @@ __all__ = [
     "LogConfig",
     "PipelineConfig",
     "PromotedColumn",
+    "QueryConfig",
     "RateLimit",
     "RateLimitsConfig",
     "ReceiveConfig",
@@ -62,6 +64,7 @@ __all__ = [
     "Role",
     "S3Connection",
     "S3WalConfig",
+    "ServeConfig",
     "SparkConfig",
     "TablesConfig",
     "TenantsConfig",

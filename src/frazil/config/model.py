@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
 from frazil.config.section import Section
+from frazil.config.serve import QueryConfig, ServeConfig
+from frazil.config.tls import TlsConfig
 from frazil.config.values import (
     KIB,
     MIB,
@@ -25,7 +27,7 @@ from frazil.config.values import (
     bad_value,
     column_for,
     is_loopback,
-    split_listen,
+    local_url,
 )
 from frazil.config.wal import WalConfig
 
@@ -98,26 +100,6 @@ class GrpcConfig(Section):
         10,
         gt=0,
         description="Clients that ping more often than this are disconnected. Lower costs wake-ups.",
-    )
-
-
-class TlsConfig(Section):
-    cert_file: Path = Field(
-        description="The server's certificate chain (PEM), leaf first.", examples=["/etc/frazil/tls.crt"]
-    )
-    key_file: Path = Field(
-        description="The certificate's private key (PEM, without a password).",
-        examples=["/etc/frazil/tls.key"],
-    )
-    client_ca_file: Path | None = Field(
-        None,
-        description="Authorities (PEM) of client certificates. Set: every client must present one (mTLS).",
-        examples=["/etc/frazil/clients-ca.crt"],
-    )
-    reload_interval_seconds: Seconds = Field(
-        30,
-        gt=0,
-        description="How often renewed files are looked for; new connections use them. Costs a stat each.",
     )
 
 
@@ -196,10 +178,8 @@ class ReceiveConfig(Section):
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
         """Where a client on this machine sends to."""
-        host, port = split_listen(self.http.listen if protocol == "http" else self.grpc.listen)
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-        scheme = "http" if self.tls is None else "https"
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        listen = self.http.listen if protocol == "http" else self.grpc.listen
+        return local_url(listen, tls=self.tls is not None)
 
 
 class ApiKey(Section):
@@ -348,6 +328,8 @@ class Config(Section):
     pipeline: PipelineConfig = Field(
         default_factory=PipelineConfig, description="The process that lands and keeps the tables."
     )
+    serve: ServeConfig = Field(default_factory=ServeConfig, description="The API that answers questions.")
+    query: QueryConfig = Field(default_factory=QueryConfig, description="What a question may cost.")
     demo: DemoConfig = Field(
         default_factory=DemoConfig, description="Traffic to look at when there is none yet."
     )
@@ -394,7 +376,15 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.auth.keys or self.receive.allow_anonymous:
+        if self.auth.keys:
+            return self
+        if not is_loopback(self.serve.listen):
+            raise bad_value(
+                "can be reached from other machines, but no API key is configured",
+                "add a key (`frazil keys new --tenant NAME`), or listen on 127.0.0.1",
+                "serve.listen",
+            )
+        if self.receive.allow_anonymous:
             return self
         listeners = {"receive.http.listen": self.receive.http.listen}
         if self.receive.grpc.enabled:

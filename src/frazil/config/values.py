@@ -176,3 +176,11 @@ Origin = Annotated[str, AfterValidator(_origin)]
 TenantId = Annotated[str, AfterValidator(tenant_id)]
 KeyHash = Annotated[str, AfterValidator(_key_hash)]
 ColumnName = Annotated[str, AfterValidator(column_name)]
+
+
+def local_url(listen: str, *, tls: bool) -> str:
+    """Where a client on this machine reaches a listener."""
+    host, port = split_listen(listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
