@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
+    DataFileStatistics,
     StatisticsCollector,
+    StatsAggregator,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -184,7 +187,26 @@ def write_part(layout: Layout, part: Part, name: str) -> DataFile:
         spec_id=layout.spec_id,
         equality_ids=None,
         key_metadata=None,
-        **statistics.to_serialized_dict(),
+        **_facts(statistics),
     )
     file.spec_id = layout.spec_id
     return file
+
+
+def _facts(statistics: DataFileStatistics) -> dict[str, Any]:
+    """PyIceberg counts up the last character of a text that it cuts, and fails where that is a surrogate:
+    such a column gets no upper bound.
+    """
+    try:
+        return statistics.to_serialized_dict()
+    except UnicodeEncodeError:
+        unbounded = {key: _bounded(aggregate) for key, aggregate in statistics.column_aggregates.items()}
+        return replace(statistics, column_aggregates=unbounded).to_serialized_dict()
+
+
+def _bounded(aggregate: StatsAggregator) -> StatsAggregator:
+    try:
+        aggregate.max_as_bytes()
+    except UnicodeEncodeError:
+        aggregate.current_max = None
+    return aggregate
