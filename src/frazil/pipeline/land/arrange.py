@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import TIMESTAMP, TableSpec
+from frazil.tables.horizon import Longs, within_horizon
 
 DAY_MICROS = 86_400_000_000
 _DAY_BITS = 32
-
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -79,16 +77,16 @@ def _within(table: pa.Table, tenants: Longs, horizon: Horizon) -> tuple[Longs, i
     days. Measured from the received time, so that landing the same rows again gives the same result.
     """
     time, received = micros(table["time"]), micros(table["received_time"])
-    outside = (time < received - horizon.past_micros) | (time > received + horizon.ahead_micros)
-    if outside.any():
-        time = np.where(outside, received, time)
+    time, outside = within_horizon(
+        time, received, past_micros=horizon.past_micros, ahead_micros=horizon.ahead_micros
+    )
     pairs, pair_of_row, counts = np.unique(_pairs(tenants, time), return_inverse=True, return_counts=True)
     if len(pairs) > horizon.partitions_max:
         rare = np.ones(len(pairs), bool)
         rare[np.argsort(-counts, kind="stable")[: horizon.partitions_max]] = False
         moved = rare[pair_of_row] & (time // DAY_MICROS != received // DAY_MICROS)
         time = np.where(moved, received, time)
-        outside |= moved
+        outside = outside | moved
     return time, int(outside.sum())
 
 
