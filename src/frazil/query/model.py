@@ -129,9 +129,9 @@ class TableInfo:
     name: str
     doc: str
     columns: Sequence[ColumnInfo]
-    rows: int
-    """Landed rows of the tenant."""
-    tail_rows: int
+    rows: int | None
+    """Landed rows of the tenant; None for a view, which would have to be counted."""
+    tail_rows: int | None
     """Rows of the tenant that have not landed yet."""
     files: int
     bytes: int

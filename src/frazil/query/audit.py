@@ -1,0 +1,54 @@
+"""Who asked what, when, and what came of it. Never what was in it: constants are left out, results too."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+from pathlib import Path
+
+import orjson
+import structlog
+
+from frazil.query.model import Question, Stats
+
+log = structlog.get_logger("frazil.audit")
+
+
+class Audit:
+    """To a file, a JSON object a line, or to frazil's own log."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def note(self, question: Question, sql: str, outcome: str, stats: Stats) -> None:
+        """`sql` is without its constants; `outcome` is `ok` or the kind of error."""
+        facts = {
+            "id": stats.id,
+            "tenant": question.tenant,
+            "who": question.who,
+            "sql": sql,
+            "sha256": hashlib.sha256(question.sql.encode(errors="surrogateescape")).hexdigest(),
+            "outcome": outcome,
+            "rows": stats.rows,
+            "files": stats.files,
+            "bytes": stats.bytes,
+            "seconds": None if stats.seconds is None else round(stats.seconds, 4),
+            "cached": stats.cached,
+        }
+        if self._path is None:
+            log.info("query", **facts)
+            return
+        line = orjson.dumps({"time": datetime.datetime.now(datetime.UTC).isoformat(), **facts}) + b"\n"
+        try:
+            self._append(line)
+        except OSError as error:
+            log.error("the audit cannot be written", reason=str(error), **facts)
+
+    def _append(self, line: bytes) -> None:
+        assert self._path is not None  # noqa: S101
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)

@@ -1,0 +1,43 @@
+"""Small least-recently-used caches, by the bytes of what they hold."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SizedCache(Generic[K, V]):
+    """Thread-safe. What is larger than a fourth of the whole is not kept."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        if size * 4 > self._bytes_max:
+            return
+        with self._lock:
+            before = self._entries.pop(key, None)
+            self._bytes += size - (0 if before is None else before[1])
+            self._entries[key] = (value, size)
+            while self._bytes > self._bytes_max:
+                _, (_, gone) = self._entries.popitem(last=False)
+                self._bytes -= gone

@@ -1,0 +1,256 @@
+"""The values of constant expressions, as far as they are needed to choose files.
+
+A value is a range that holds whatever DuckDB will make of the expression: the clock goes on between planning
+and running, and months have no fixed length. None means: not known, so nothing may be concluded from it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from frazil.query.model import Value
+
+Node = Mapping[str, Any]
+Kind = Literal["time", "text", "integer", "real", "flag"]
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+_CLOCK_SLACK = 3600 * SECOND
+"""A question may wait and run for a while after its files were chosen."""
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1000,
+    "second": SECOND,
+    "minute": 60 * SECOND,
+    "hour": 3600 * SECOND,
+    "day": DAY,
+    "week": 7 * DAY,
+}
+_LONG_UNITS = {"month": 1, "quarter": 3, "year": 12, "decade": 120, "century": 1200, "millennium": 12_000}
+_NOW = frozenset({"now", "current_timestamp", "get_current_timestamp", "transaction_timestamp"})
+_TODAY = frozenset({"today", "current_date"})
+_TIME_TYPES = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS", "DATE"})
+_NUMBERS = frozenset(
+    f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
+)
+_TIME = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)?"
+    r"\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
+)
+_SPAN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([A-Za-z]+)\s*")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Both ends are included."""
+
+    low: Value
+    high: Value
+
+
+@dataclass(frozen=True)
+class Constants:
+    """`now` is when the question was planned, in microseconds."""
+
+    now: int
+    params: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, now: int, params: Sequence[Any]) -> Constants:
+        return cls(now, {str(number): value for number, value in enumerate(params, 1)})
+
+    def value(self, node: Node, kind: Kind) -> Range | None:
+        """What the expression comes to when it is compared with a column of this kind."""
+        if kind == "time":
+            return self._time(node)
+        found = self._plain(node)
+        if found is None:
+            return None
+        if kind == "text":
+            return Range(found, found) if isinstance(found, str) else None
+        if isinstance(found, bool):
+            return Range(found, found) if kind == "flag" else None
+        if isinstance(found, int) and kind in ("integer", "real"):
+            return _near(found) if kind == "real" else Range(found, found)
+        if isinstance(found, float) and math.isfinite(found) and kind in ("integer", "real"):
+            return _near(found)
+        return None
+
+    def _plain(self, node: Node) -> Value | None:
+        match node.get("class"):
+            case "CONSTANT":
+                return _constant(node["value"])
+            case "PARAMETER":
+                value = self.params.get(node["identifier"])
+                return value if isinstance(value, str | int | float | bool) else None
+            case "CAST":
+                return _cast(self._plain(node["child"]), node["cast_type"]["id"])
+        return None
+
+    def _time(self, node: Node) -> Range | None:
+        match node.get("class"):
+            case "CONSTANT" | "PARAMETER":
+                found = self._plain(node)
+                return parse_time(found) if isinstance(found, str) else None
+            case "CAST":
+                if node["cast_type"]["id"] not in _TIME_TYPES:
+                    return None
+                found_time = self._time(node["child"])
+                if found_time is not None and node["cast_type"]["id"] == "DATE":
+                    return _start_of(found_time, DAY)
+                return found_time
+            case "COLUMN_REF":
+                return self._clock(node["column_names"][-1].lower())
+            case "FUNCTION":
+                return self._time_function(node["function_name"].lower(), node["children"])
+        return None
+
+    def _clock(self, name: str) -> Range | None:
+        if name in _NOW:
+            return Range(self.now, self.now + _CLOCK_SLACK)
+        if name in _TODAY:
+            return _start_of(Range(self.now, self.now + _CLOCK_SLACK), DAY)
+        return None
+
+    def _time_function(self, name: str, children: Sequence[Node]) -> Range | None:
+        if not children:
+            return self._clock(name)
+        if name in ("+", "-") and len(children) == 2:
+            return self._moved(name, *children)
+        if name in ("date_trunc", "datetrunc") and len(children) == 2:
+            unit, time = self._plain(children[0]), self._time(children[1])
+            length = _UNITS.get(unit.lower()) if isinstance(unit, str) else None
+            return None if time is None or length is None else _start_of(time, length)
+        per_second = {
+            "to_timestamp": SECOND,
+            "epoch_ms": 1000,
+            "make_timestamp": 1,
+            "make_timestamptz": 1,
+        }.get(name)
+        if per_second is not None and len(children) == 1:
+            count = self._plain(children[0])
+            if isinstance(count, int | float) and not isinstance(count, bool) and abs(count) < 1e17:
+                micros = int(count * per_second)
+                return Range(micros - 1, micros + 1)
+        return None
+
+    def _moved(self, sign: str, left: Node, right: Node) -> Range | None:
+        time, length = self._time(left), self._length(right)
+        if time is None and sign == "+":
+            time, length = self._time(right), self._length(left)
+        if time is None or length is None:
+            return None
+        shortest, longest = int(length.low), int(length.high)
+        low, high = (shortest, longest) if sign == "+" else (-longest, -shortest)
+        return Range(int(time.low) + low, int(time.high) + high)
+
+    def _length(self, node: Node) -> Range | None:
+        """An interval, in microseconds."""
+        if node.get("class") == "CAST" and node["cast_type"]["id"] == "INTERVAL":
+            text = self._plain(node["child"])
+            return parse_length(text) if isinstance(text, str) else None
+        if node.get("class") == "FUNCTION" and node["function_name"].startswith("to_"):
+            unit = node["function_name"][3:]
+            count = self._number(node["children"][0]) if len(node["children"]) == 1 else None
+            return None if count is None else _length_of(count, unit)
+        return None
+
+    def _number(self, node: Node) -> float | None:
+        """A number in the casts that the parser puts around it."""
+        if node.get("class") == "CAST":
+            return self._number(node["child"])
+        if node.get("class") == "FUNCTION" and node["function_name"] == "trunc":
+            found = self._number(node["children"][0])
+            return None if found is None else math.trunc(found)
+        value = self._plain(node)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _near(value: float) -> Range:
+    """DuckDB compares as doubles, whose neighbours are that far away."""
+    slack = abs(value) * 1e-12
+    return Range(value - slack, value + slack)
+
+
+def _constant(value: Node) -> Value | None:
+    if value.get("is_null"):
+        return None
+    kind, content = value["type"]["id"], value.get("value")
+    if kind == "VARCHAR" and isinstance(content, str):
+        return content
+    if kind in _NUMBERS and isinstance(content, int):
+        return content
+    if kind == "DOUBLE" and isinstance(content, float):
+        return content
+    if kind == "DECIMAL" and isinstance(content, int):
+        return float(content / 10 ** value["type"]["type_info"]["scale"])
+    if kind == "BOOLEAN" and isinstance(content, bool):
+        return content
+    return None
+
+
+def _cast(value: Value | None, to: str) -> Value | None:
+    """Casts that lose nothing, and the parser's own way to write TRUE."""
+    if to == "VARCHAR" and isinstance(value, str):
+        return value
+    if to in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if to == "DOUBLE" and isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    if to == "BOOLEAN" and value in ("t", "f"):
+        return value == "t"
+    return None
+
+
+def parse_time(text: str) -> Range | None:
+    """As DuckDB reads a text as a time, in UTC where it names no zone."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    fraction = (match[7] or "").ljust(9, "0")
+    try:
+        moment = datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC)
+    except ValueError:
+        return None
+    micros = int((moment - _EPOCH) / datetime.timedelta(microseconds=1)) + int(fraction[:6])
+    if (zone := match[8]) and zone[0] in "+-":
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        offset = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * SECOND
+        micros -= offset if zone[0] == "+" else -offset
+    return Range(micros, micros + (1 if match[7] and len(match[7]) > 6 else 0))
+
+
+def parse_length(text: str) -> Range | None:
+    """`15 minutes` or `1 day 2 hours`."""
+    low = high = 0
+    at = 0
+    while at < len(text):
+        match = _SPAN.match(text, at)
+        found = None if match is None else _length_of(float(match[1]), match[2].lower())
+        if match is None or found is None:
+            return None
+        low, high, at = low + int(found.low), high + int(found.high), match.end()
+    return Range(low, high) if text.strip() else None
+
+
+def _length_of(count: float, unit: str) -> Range | None:
+    singular = {"centuries": "century", "millennia": "millennium"}.get(unit, unit.removesuffix("s"))
+    if singular in _UNITS:
+        micros = count * _UNITS[singular]
+        return Range(math.floor(micros), math.ceil(micros))
+    if singular in _LONG_UNITS:
+        months = count * _LONG_UNITS[singular]
+        shortest, longest = sorted((months * 28 * DAY, months * 32 * DAY))
+        return Range(math.floor(shortest) - DAY, math.ceil(longest) + DAY)
+    return None
+
+
+def _start_of(time: Range, length: int) -> Range:
+    return Range(int(time.low) - length, time.high)

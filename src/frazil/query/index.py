@@ -1,0 +1,437 @@
+"""Which files can hold what is asked for. Pure: manifests that were read, as columns, and masks over them.
+
+A file is left out only if its tenant, its day or the bounds of a column say that no row of it can match.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import (
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from frazil.errors import QueryInvalid
+from frazil.query.model import Constraint, Constraints, Value
+
+TENANT = "tenant_id"
+TIME = "time"
+_DAY_MICROS = 86_400_000_000
+_LONG = np.iinfo(np.int64)
+_NO_DAY = _LONG.min
+_DAY_MAX = _LONG.max // _DAY_MICROS - 1
+# More texts are compared by their smallest and largest alone: each costs a pass over all files.
+_TEXTS_MAX = 64
+_EPOCH = datetime.date(1970, 1, 1)
+
+Flags = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
+Kind = Literal["integer", "double", "boolean", "text"]
+Interval = tuple[Any, Any]
+
+_KINDS: Mapping[type[IcebergType], Kind] = {
+    IntegerType: "integer",
+    LongType: "integer",
+    TimestampType: "integer",
+    TimestamptzType: "integer",
+    DoubleType: "double",
+    BooleanType: "boolean",
+    StringType: "text",
+}
+_WIDTHS: Mapping[Kind, str] = {"integer": "<i8", "double": "<f8", "boolean": "u1"}
+_NARROW: Mapping[Kind, str] = {"integer": "<i4", "double": "<f4"}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A data file. `columns` are the ids of those known to be in it: files older than a column lack it."""
+
+    path: str
+    bytes: int
+    rows: int
+    columns: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files to read, of `total` that the tenant has. Times are those of all, microseconds since 1970."""
+
+    files: Sequence[File]
+    total: int
+    total_bytes: int
+    total_rows: int
+    first_time: int | None
+    last_time: int | None
+
+
+NO_FILES = Files((), 0, 0, 0, None, None)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest's living files, by column. Bounds stay as bytes: few columns are ever asked for."""
+
+    files: Sequence[File]
+    tenants: Sequence[str | None]
+    days: Mapping[int, Longs]
+    """By the id of the column that the day is of."""
+    lower: Mapping[int, pa.BinaryArray]
+    upper: Mapping[int, pa.BinaryArray]
+    null_only: Mapping[int, Flags]
+    nan_free: Mapping[int, Flags]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def decode(entries: Sequence[ManifestEntry], spec: PartitionSpec, schema: Schema, table: str) -> Manifest:
+    """QueryInvalid if there are files that cannot be read as they are."""
+    data = [entry.data_file for entry in entries]
+    for file in data:
+        if file.content != DataFileContent.DATA:
+            raise has_deletes(table)
+        if file.file_format != FileFormat.PARQUET:
+            raise QueryInvalid(
+                f"{table} has data files in {file.file_format}; rewrite them as Parquet with Spark's "
+                "rewrite_data_files"
+            )
+    shared: dict[frozenset[int], frozenset[int]] = {}
+    tenant_id = next((field.field_id for field in schema.fields if field.name == TENANT), None)
+    return Manifest(
+        files=[_file(file, shared) for file in data],
+        tenants=_tenants(data, spec, tenant_id),
+        days={
+            field.source_id: np.array([_day(file.partition[at]) for file in data], np.int64)
+            for at, field in enumerate(spec.fields)
+            if isinstance(field.transform, DayTransform)
+        },
+        lower=_bounds([file.lower_bounds or {} for file in data]),
+        upper=_bounds([file.upper_bounds or {} for file in data]),
+        null_only=_flags(data, _null_only),
+        nan_free=_flags(data, _nan_free),
+    )
+
+
+def has_deletes(table: str) -> QueryInvalid:
+    return QueryInvalid(
+        f"{table} has delete files, which are not read: only copy-on-write tables are. Rewrite them with "
+        f"Spark: CALL CATALOG.system.rewrite_data_files(table => '{table}', options => "
+        "map('delete-file-threshold', '1')), and set write.delete.mode to copy-on-write"
+    )
+
+
+def _file(file: DataFile, shared: dict[frozenset[int], frozenset[int]]) -> File:
+    columns = frozenset((*(file.value_counts or ()), *(file.column_sizes or ())))
+    columns = shared.setdefault(columns, columns)
+    return File(file.file_path, file.file_size_in_bytes, file.record_count, columns)
+
+
+def _tenants(data: Sequence[DataFile], spec: PartitionSpec, tenant_id: int | None) -> list[str | None]:
+    """None where files are not apart by tenant: nobody may read those."""
+    for at, field in enumerate(spec.fields):
+        if field.source_id == tenant_id and isinstance(field.transform, IdentityTransform):
+            return [file.partition[at] for file in data]
+    return [None] * len(data)
+
+
+def _day(value: Any) -> int:
+    if value is None:
+        return _NO_DAY
+    return (value - _EPOCH).days if isinstance(value, datetime.date) else int(value)
+
+
+def _bounds(bounds: Sequence[Mapping[int, bytes]]) -> dict[int, pa.BinaryArray]:
+    ids = {field_id for each in bounds for field_id in each}
+    return {field_id: pa.array([each.get(field_id) for each in bounds], pa.binary()) for field_id in ids}
+
+
+def _flags(data: Sequence[DataFile], true_for: Callable[[DataFile], Iterable[int]]) -> dict[int, Flags]:
+    """Only of columns for which it is true somewhere."""
+    found: dict[int, Flags] = {}
+    for at, file in enumerate(data):
+        for field_id in true_for(file):
+            found.setdefault(field_id, np.zeros(len(data), np.bool_))[at] = True
+    return found
+
+
+def _null_only(file: DataFile) -> list[int]:
+    counts, nulls = file.value_counts or {}, file.null_value_counts or {}
+    return [field_id for field_id, count in counts.items() if nulls.get(field_id) == count]
+
+
+def _nan_free(file: DataFile) -> list[int]:
+    return [field_id for field_id, count in (file.nan_value_counts or {}).items() if count == 0]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is known of one column, by file. Where a bound is not known, numbers have the widest."""
+
+    lower: Any
+    upper: Any
+    null_only: Flags
+    nan_free: Flags
+
+    def part(self, of: slice) -> Column:
+        return Column(self.lower[of], self.upper[of], self.null_only[of], self.nan_free[of])
+
+
+class Index:
+    """The files of one snapshot. Those of a tenant lie together, so nothing is spent on the others'."""
+
+    def __init__(self, manifests: Sequence[Manifest]) -> None:
+        self._manifests = [manifest for manifest in manifests if len(manifest)]
+        self._columns: dict[tuple[int, Kind], Column] = {}
+        tenants = [tenant for manifest in self._manifests for tenant in manifest.tenants]
+        by_tenant: dict[str, list[int]] = {}
+        for at, tenant in enumerate(tenants):
+            if tenant is not None:
+                by_tenant.setdefault(tenant, []).append(at)
+        self._order = np.array([at for places in by_tenant.values() for at in places], np.int64)
+        self._parts: dict[str, slice] = {}
+        begin = 0
+        for tenant, places in by_tenant.items():
+            self._parts[tenant] = slice(begin, begin + len(places))
+            begin += len(places)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def select(self, tenant: str, constraints: Constraints, schema: Schema) -> Files:
+        """Files of exactly this tenant that may hold rows for which all constraints hold."""
+        part = self._parts.get(tenant)
+        if part is None:
+            return NO_FILES
+        fields = {field.name: field for field in schema.fields}
+        keep = np.ones(part.stop - part.start, np.bool_)
+        for name, constraint in constraints.items():
+            field = fields.get(name)
+            kind = None if field is None else _KINDS.get(type(field.field_type))
+            if field is not None and kind is not None:
+                keep &= _may_match(self._column(field.field_id, kind).part(part), kind, constraint)
+        first, last = self._times(part, fields.get(TIME))
+        return Files(
+            [self._files[at] for at in (np.flatnonzero(keep) + part.start).tolist()],
+            len(keep),
+            int(self._bytes[part].sum()),
+            int(self._rows[part].sum()),
+            first,
+            last,
+        )
+
+    @cached_property
+    def _files(self) -> list[File]:
+        files = [file for manifest in self._manifests for file in manifest.files]
+        return [files[at] for at in self._order.tolist()]
+
+    @cached_property
+    def _bytes(self) -> Longs:
+        return np.array([file.bytes for file in self._files], np.int64)
+
+    @cached_property
+    def _rows(self) -> Longs:
+        return np.array([file.rows for file in self._files], np.int64)
+
+    def _times(self, part: slice, field: NestedField | None) -> tuple[int | None, int | None]:
+        if field is None or _KINDS.get(type(field.field_type)) != "integer":
+            return None, None
+        column = self._column(field.field_id, "integer").part(part)
+        first = column.lower[column.lower != _LONG.min]
+        last = column.upper[column.upper != _LONG.max]
+        return (int(first.min()) if len(first) else None, int(last.max()) if len(last) else None)
+
+    def _column(self, field_id: int, kind: Kind) -> Column:
+        """Two threads may make one at the same time; either is right."""
+        found = self._columns.get((field_id, kind))
+        if found is None:
+            found = self._columns[(field_id, kind)] = self._make_column(field_id, kind)
+        return found
+
+    def _make_column(self, field_id: int, kind: Kind) -> Column:
+        lower = self._gather([(each.lower.get(field_id), len(each)) for each in self._manifests])
+        upper = self._gather([(each.upper.get(field_id), len(each)) for each in self._manifests])
+        flags = [
+            self._gather_flags([(getattr(each, name).get(field_id), len(each)) for each in self._manifests])
+            for name in ("null_only", "nan_free")
+        ]
+        if kind == "text":
+            return Column(lower, upper, *flags)
+        widest = (-math.inf, math.inf) if kind == "double" else (_LONG.min, _LONG.max)
+        low, high = _numbers(lower, kind, widest[0]), _numbers(upper, kind, widest[1])
+        if kind == "integer":
+            self._narrow_by_day(field_id, low, high)
+        return Column(low, high, *flags)
+
+    def _narrow_by_day(self, field_id: int, low: Longs, high: Longs) -> None:
+        """Where a file has no bounds, the day that it is of bounds it."""
+        days = [each.days.get(field_id, np.full(len(each), _NO_DAY)) for each in self._manifests]
+        day = np.concatenate(days)[self._order] if days else np.empty(0, np.int64)
+        known = (day > -_DAY_MAX) & (day < _DAY_MAX)
+        begin = np.where(known, day, 0) * _DAY_MICROS
+        np.copyto(low, begin, where=known & (low == _LONG.min))
+        np.copyto(high, begin + _DAY_MICROS - 1, where=known & (high == _LONG.max))
+
+    def _gather(self, pieces: Sequence[tuple[pa.BinaryArray | None, int]]) -> pa.BinaryArray:
+        arrays = [pa.nulls(length, pa.binary()) if piece is None else piece for piece, length in pieces]
+        return pa.concat_arrays(arrays or [pa.nulls(0, pa.binary())]).take(pa.array(self._order))
+
+    def _gather_flags(self, pieces: Sequence[tuple[Flags | None, int]]) -> Flags:
+        arrays = [np.zeros(length, np.bool_) if piece is None else piece for piece, length in pieces]
+        return np.concatenate(arrays)[self._order] if arrays else np.zeros(0, np.bool_)
+
+
+def _numbers(bounds: pa.BinaryArray, kind: Kind, unknown: float) -> Numbers:
+    """Iceberg keeps them in little endian. Files older than a wider type of their column have the narrow."""
+    width = np.dtype(_WIDTHS[kind])
+    target = np.dtype(np.float64 if kind == "double" else np.int64)
+    found = np.full(len(bounds), unknown, target)
+    lengths = pc.fill_null(pc.binary_length(bounds), 0).to_numpy(zero_copy_only=False)
+    for form in (width, np.dtype(_NARROW.get(kind, _WIDTHS[kind]))):
+        of_form = lengths == form.itemsize
+        if of_form.any():
+            data = b"".join(bounds.filter(pa.array(of_form)).to_pylist())
+            found[of_form] = np.frombuffer(data, form)
+    if kind == "double":
+        found[np.isnan(found)] = unknown
+    return found
+
+
+def _may_match(column: Column, kind: Kind, constraint: Constraint) -> Flags:
+    if kind == "text":
+        keep = _texts_may_match(column, constraint)
+    else:
+        keep = _numbers_may_match(column, kind, constraint)
+        if kind == "double" and _takes_nan(constraint):
+            keep |= ~column.nan_free
+    return keep & ~column.null_only
+
+
+def _numbers_may_match(column: Column, kind: Kind, constraint: Constraint) -> Flags:
+    keep = np.ones(len(column.lower), np.bool_)
+    if constraint.lower is not None and (interval := _interval(constraint.lower, kind)) is not None:
+        keep &= column.upper >= interval[0]
+    if constraint.upper is not None and (interval := _interval(constraint.upper, kind)) is not None:
+        keep &= column.lower <= interval[1]
+    if constraint.values is not None and (intervals := _intervals(constraint.values, kind)) is not None:
+        # Both ends are in order: those that begin in time less those that end too early.
+        begins = np.searchsorted(intervals[0], column.upper, side="right")
+        ended = np.searchsorted(intervals[1], column.lower, side="left")
+        keep &= begins > ended
+    return keep
+
+
+def _intervals(values: Iterable[Value], kind: Kind) -> tuple[Numbers, Numbers] | None:
+    intervals = [_interval(value, kind) for value in values if not _is_nan(value)]
+    known = [interval for interval in intervals if interval is not None]
+    if len(known) < len(intervals):
+        return None
+    target = np.float64 if kind == "double" else np.int64
+    return (
+        np.sort(np.array([low for low, _ in known], target)),
+        np.sort(np.array([high for _, high in known], target)),
+    )
+
+
+def _interval(value: Value, kind: Kind) -> Interval | None:
+    """What a value may be equal to, where engines round differently when they compare. None: anything."""
+    if isinstance(value, str) or isinstance(value, bool) != (kind == "boolean"):
+        return None
+    if kind == "double":
+        return _double_interval(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        low = math.floor(math.nextafter(value, -math.inf))
+        high = math.ceil(math.nextafter(value, math.inf))
+    else:
+        low = high = int(value)
+    return max(_LONG.min, min(low, _LONG.max)), max(_LONG.min, min(high, _LONG.max))
+
+
+def _double_interval(value: float) -> Interval | None:
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if math.isnan(number):
+        return None
+    return math.nextafter(number, -math.inf), math.nextafter(number, math.inf)
+
+
+def _is_nan(value: Value | None) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _takes_nan(constraint: Constraint) -> bool:
+    """NaN is in no bounds, and DuckDB holds it to be greater than all numbers."""
+    if constraint.values is not None and not any(_is_nan(value) for value in constraint.values):
+        return False
+    return constraint.upper is None or _is_nan(constraint.upper)
+
+
+def _texts_may_match(column: Column, constraint: Constraint) -> Flags:
+    keep = np.ones(len(column.lower), np.bool_)
+    if (lower := _text(constraint.lower)) is not None:
+        keep &= _at_least(column.upper, lower)
+    if (upper := _text(constraint.upper)) is not None:
+        keep &= _at_most(column.lower, upper)
+    if constraint.values is not None:
+        texts = [_text(value) for value in constraint.values]
+        known = sorted(text for text in texts if text is not None)
+        if len(known) == len(texts):
+            keep &= _any_within(column, known)
+    return keep
+
+
+def _any_within(column: Column, texts: Sequence[bytes]) -> Flags:
+    if len(texts) > _TEXTS_MAX:
+        return _at_least(column.upper, texts[0]) & _at_most(column.lower, texts[-1])
+    found = np.zeros(len(column.lower), np.bool_)
+    for text in texts:
+        found |= _at_least(column.upper, text) & _at_most(column.lower, text)
+    return found
+
+
+def _text(value: Value | None) -> bytes | None:
+    """Bytes of UTF-8 are in the order in which DuckDB compares texts."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _at_least(bounds: pa.BinaryArray, text: bytes) -> Flags:
+    return _true_or_null(pc.greater_equal(bounds, pa.scalar(text, pa.binary())))
+
+
+def _at_most(bounds: pa.BinaryArray, text: bytes) -> Flags:
+    return _true_or_null(pc.less_equal(bounds, pa.scalar(text, pa.binary())))
+
+
+def _true_or_null(flags: pa.BooleanArray) -> Flags:
+    found: Flags = pc.fill_null(flags, True).to_numpy(zero_copy_only=False)
+    return found

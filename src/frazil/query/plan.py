@@ -1,0 +1,200 @@
+"""From a question to the files and rows that answer it: one consistent cut of each table."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from frazil.config import Config
+from frazil.errors import QueryInvalid
+from frazil.lake.files import LakeFileIO, open_files
+from frazil.query.bloom import VALUES_MAX, Filters
+from frazil.query.constants import Constants, Kind
+from frazil.query.constraints import ANYTHING, either_all, wanted_rows
+from frazil.query.index import File
+from frazil.query.lake import Lake, TableVersion
+from frazil.query.model import Constraints, Question, Stats
+from frazil.query.sql import Statement
+from frazil.query.tail import PositionTooOld, Tail, TailCut
+from frazil.query.types import duckdb_type
+from frazil.tables import SIGNALS, Signal, TableSpec, table_spec
+from frazil.wal.journal import promoted
+from frazil.wal.position import Position
+
+_LOOKS_MAX = 4
+_NO_ID = 1_000_000
+"""Field ids from here on are in no file: for columns that the table is yet to get."""
+_BLOOM_BYTES_MAX = 128 << 20
+
+
+@dataclass
+class Plan:
+    """What a worker is told, and what it costs. To be released."""
+
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    cuts: list[TailCut] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+    key: str | None = None
+    """The same question with the same key has the same answer. None: it may not."""
+
+    def release(self) -> None:
+        for cut in self.cuts:
+            cut.release()
+
+    def without_files(self, gone: Sequence[str] | None, reason: str) -> Plan:
+        """The same without files that cannot be read (None: without any), saying so."""
+        tables, dropped = [], 0
+        for table in self.tables:
+            kept = [] if gone is None else [path for path in table["files"] if path not in gone]
+            dropped += len(table["files"]) - len(kept)
+            tables.append({**table, "files": kept})
+        missing = (*self.stats.missing, f"{dropped} data files cannot be read now: {reason}")
+        stats = dataclasses.replace(self.stats, files=self.stats.files - dropped, missing=missing)
+        return Plan(tables, self.cuts, stats, None)
+
+
+class Planner:
+    """Blocking: it lists, and may read manifests and segments. Thread-safe."""
+
+    def __init__(self, config: Config, lake: Lake, tail: Tail | None) -> None:
+        self._config = config
+        self._lake = lake
+        self._tail = tail
+        self._filters = Filters(_BLOOM_BYTES_MAX)
+        self._io: LakeFileIO = open_files(config)
+        extra = promoted(config)
+        self.specs: Mapping[Signal, TableSpec] = {signal: table_spec(signal, extra) for signal in SIGNALS}
+        self._kinds = {
+            str(name): {
+                column.name: kind for column in spec.columns if (kind := _kind(column.type)) is not None
+            }
+            for name, spec in self.specs.items()
+        }
+
+    def close(self) -> None:
+        self._filters.close()
+
+    def plan(self, statement: Statement, question: Question) -> Plan:
+        constants = Constants.of(time.time_ns() // 1000, question.params)
+        uses = wanted_rows(statement.root, self._kinds, constants)
+        plan = Plan()
+        try:
+            for signal in SIGNALS:
+                if signal in statement.tables:
+                    self._add(plan, signal, uses.get(signal) or [ANYTHING], question)
+        except BaseException:
+            plan.release()
+            raise
+        if not statement.is_changing and plan.stats.stale is None and not plan.stats.missing:
+            plan.key = self._key(plan, question)
+        return plan
+
+    def _add(self, plan: Plan, signal: Signal, uses: Sequence[Constraints], question: Question) -> None:
+        version, cut = self.cut(signal, uses, question)
+        if cut is not None:
+            plan.cuts.append(cut)
+        files, total = self._files(version, uses, question.tenant)
+        plan.tables.append(
+            {
+                "name": signal,
+                "columns": self._columns(signal, None if version is None else version.schema),
+                "files": [local_path(file.path) for file in files],
+                "tail": [] if cut is None else [(ref.path, ref.first_row, ref.rows) for ref in cut.chunks],
+            }
+        )
+        before = plan.stats
+        plan.stats = dataclasses.replace(
+            before,
+            files=before.files + len(files),
+            files_total=before.files_total + total,
+            bytes=before.bytes + sum(file.bytes for file in files),
+            tail_rows=before.tail_rows + (0 if cut is None else cut.rows),
+            stale=before.stale or (None if version is None else version.stale),
+            missing=(*before.missing, *(() if cut is None else cut.missing)),
+            snapshots={**before.snapshots, signal: None if version is None else version.snapshot_id},
+        )
+
+    def cut(
+        self, signal: Signal, uses: Sequence[Constraints], question: Question
+    ) -> tuple[TableVersion | None, TailCut | None]:
+        """What has landed first, then what has not: a row that lands in between is still in the log, because
+        segments outlive their landing by minutes.
+        """
+        bounds = either_all(uses).get("time")
+        lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
+        upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
+        for look in range(_LOOKS_MAX):
+            version = self._lake.version(signal, question.as_of, renew=look > 0)
+            if version is None and question.as_of is not None:
+                raise QueryInvalid(f"there is no table {signal} yet, so none as of then")
+            if self._tail is None or question.as_of is not None:
+                return version, None
+            position = Position() if version is None else version.position
+            try:
+                return version, self._tail.cut(signal, position, question.tenant, lower=lower, upper=upper)
+            except PositionTooOld:
+                if look + 1 == _LOOKS_MAX:
+                    raise
+        raise AssertionError
+
+    def _files(
+        self, version: TableVersion | None, uses: Sequence[Constraints], tenant: str
+    ) -> tuple[Sequence[File], int]:
+        """Each use of a table needs its own files; the table is all of them."""
+        if version is None:
+            return [], 0
+        found: dict[str, File] = {}
+        total = 0
+        for use in uses:
+            files = version.files(tenant, use)
+            total = files.total
+            found |= {file.path: file for file in self._holding(files.files, use)}
+        return list(found.values()), total
+
+    def _holding(self, files: Sequence[File], use: Constraints) -> Sequence[File]:
+        wanted = use.get("trace_id")
+        if wanted is None or not wanted.values or len(wanted.values) > VALUES_MAX or len(files) < 2:
+            return files
+        texts = [value for value in wanted.values if isinstance(value, str)]
+        return self._filters.holding(files, "trace_id", texts, self._io)
+
+    def _columns(self, signal: Signal, schema: Schema | None) -> list[tuple[str, str, int]]:
+        ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}
+        return [
+            (column.name, duckdb_type(column.type), ids.get(column.name, _NO_ID + number))
+            for number, column in enumerate(self.specs[signal].columns)
+        ]
+
+    def _key(self, plan: Plan, question: Question) -> str:
+        parts = [question.tenant, question.format, question.sql, repr(list(question.params))]
+        parts += [repr(question.as_of), repr(question.rows_max)]
+        parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
+        parts += [cut.key for cut in plan.cuts]
+        return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _kind(type_: pa.DataType) -> Kind | None:
+    """What constants are compared with; None for what no file can be chosen by."""
+    checks: Sequence[tuple[Callable[[pa.DataType], bool], Kind]] = (
+        (pa.types.is_timestamp, "time"),
+        (pa.types.is_string, "text"),
+        (pa.types.is_integer, "integer"),
+        (pa.types.is_floating, "real"),
+        (pa.types.is_boolean, "flag"),
+    )
+    return next((kind for check, kind in checks if check(type_)), None)
+
+
+def local_path(location: str) -> str:
+    """As DuckDB opens it: `file:/path` and `file:///path` become the path, the rest stays."""
+    if not location.startswith("file:"):
+        return location
+    path = location.removeprefix("file:")
+    return "/" + path.lstrip("/")

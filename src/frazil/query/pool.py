@@ -1,0 +1,288 @@
+"""Worker processes, and whose turn it is to use one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import orjson
+import structlog
+
+from frazil.errors import LimitReached, Overloaded
+from frazil.query import frames
+
+_START_SECONDS_MAX = 60.0
+_INTERRUPT_SECONDS = 1.0
+"""What does not stop by itself within this time is killed."""
+_PARSE_SECONDS_MAX = 10.0
+_RESPAWN_SECONDS = 1.0
+
+log = structlog.get_logger("frazil.query")
+
+
+class WorkerDied(Exception):
+    """The process ended over a question: killed by the system for its memory, or by a defect."""
+
+
+class WorkerProcess:
+    """One worker. Used by one question at a time."""
+
+    def __init__(self, memory_bytes_max: int) -> None:
+        self._memory_bytes_max = memory_bytes_max
+        self._process: asyncio.subprocess.Process | None = None
+        self.percent: float | None = None
+        self.uses = 0
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, settings: Mapping[str, Any]) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # what lies in the current folder is not to be imported
+            "-m",
+            "frazil.query.worker",
+            str(self._memory_bytes_max),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+            limit=4 << 20,
+        )
+        async with asyncio.timeout(_START_SECONDS_MAX):
+            await self._event()
+            await self._send({"op": "prepare", "settings": settings})
+            await self._event()
+
+    async def parse(self, sql: str) -> Mapping[str, Any]:
+        """The events `parsed` or `error`."""
+        await self._send({"op": "parse", "sql": sql})
+        try:
+            async with asyncio.timeout(_PARSE_SECONDS_MAX):
+                return await self._event()
+        except TimeoutError:
+            await self.kill()
+            raise LimitReached(
+                f"this takes longer than {_PARSE_SECONDS_MAX:g} s to parse", limit="query.sql_bytes_max"
+            ) from None
+
+    async def run(self, job: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any] | bytes]:
+        """Events and data until `done` or `error`, which is the last."""
+        self.percent = None
+        self.uses += 1
+        await self._send({"op": "run", **job})
+        while True:
+            kind, payload = await self._frame()
+            if kind == frames.DATA:
+                yield payload
+                continue
+            event: Mapping[str, Any] = orjson.loads(payload)
+            if event["event"] == "progress":
+                self.percent = event["percent"]
+                continue
+            yield event
+            if event["event"] in ("done", "error"):
+                return
+
+    async def ask_progress(self) -> None:
+        """The answer comes between the others."""
+        with contextlib.suppress(WorkerDied):
+            await self._send({"op": "progress"})
+
+    async def interrupt(self) -> None:
+        with contextlib.suppress(WorkerDied):
+            await self._send({"op": "cancel"})
+
+    async def kill(self) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process is not None and self._process.stdin is not None  # noqa: S101, PT018
+        try:
+            self._process.stdin.write(frames.control(message))
+            await self._process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise WorkerDied from None
+
+    async def _frame(self) -> tuple[int, bytes]:
+        assert self._process is not None and self._process.stdout is not None  # noqa: S101, PT018
+        try:
+            return await frames.receive(self._process.stdout)
+        except asyncio.IncompleteReadError:
+            raise WorkerDied from None
+
+    async def _event(self) -> Mapping[str, Any]:
+        event: Mapping[str, Any] = orjson.loads((await self._frame())[1])
+        return event
+
+
+def _environment() -> dict[str, str]:
+    """Nothing that a question could be after: keys and passwords are in the environment of servers."""
+    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
+    return {key: os.environ[key] for key in kept if key in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Pool:
+    """A fixed number of workers. Tenants take turns; within a tenant, who came first is served first."""
+
+    def __init__(self, workers: int, memory_bytes_max: int, *, queue_max: int, tenants_share: bool) -> None:
+        self._wanted = workers
+        self._memory_bytes_max = memory_bytes_max
+        self._queue_max = queue_max
+        # Where there are several tenants, none can have all workers to itself.
+        self._share = max(1, workers - 1) if tenants_share else workers
+        self._idle: list[WorkerProcess] = []
+        self._all: set[WorkerProcess] = set()
+        self._busy: dict[str, int] = {}
+        self._waiting: OrderedDict[str, deque[asyncio.Future[WorkerProcess]]] = OrderedDict()
+        self._settings: Mapping[str, Any] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def start(self, settings: Mapping[str, Any]) -> None:
+        """Returns when one worker is ready; the others follow."""
+        self._settings = settings
+        tasks = [asyncio.create_task(self._spawn()) for _ in range(self._wanted)]
+        self._tasks.update(tasks)
+        for task in tasks:
+            task.add_done_callback(self._tasks.discard)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        for queue in self._waiting.values():
+            for waiting in queue:
+                waiting.cancel()
+        await asyncio.gather(
+            *(worker.kill() for worker in list(self._all)), *self._tasks, return_exceptions=True
+        )
+
+    @property
+    def running(self) -> int:
+        return sum(self._busy.values())
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(queue) for queue in self._waiting.values())
+
+    @property
+    def alive(self) -> int:
+        return sum(worker.is_alive for worker in self._all)
+
+    async def _spawn(self) -> None:
+        while not self._closed:
+            worker = WorkerProcess(self._memory_bytes_max)
+            self._all.add(worker)
+            try:
+                await worker.start(self._settings)
+            except (OSError, TimeoutError, WorkerDied) as error:
+                log.error("a query worker did not start", reason=str(error) or type(error).__name__)
+                self._all.discard(worker)
+                await worker.kill()
+                await asyncio.sleep(_RESPAWN_SECONDS)
+                continue
+            except asyncio.CancelledError:
+                await worker.kill()
+                raise
+            self._idle.append(worker)
+            self._hand_out()
+            return
+
+    @contextlib.asynccontextmanager
+    async def worker(self, tenant: str, seconds_max: float) -> AsyncIterator[WorkerProcess]:
+        """A worker for one question. One that is not alive afterwards is replaced."""
+        worker = await self._take(tenant, seconds_max)
+        try:
+            yield worker
+        finally:
+            self._give_back(tenant, worker)
+
+    async def _take(self, tenant: str, seconds_max: float) -> WorkerProcess:
+        queue = self._waiting.setdefault(tenant, deque())
+        if len(queue) >= max(self._queue_max, 1 if self._idle else 0):
+            raise Overloaded(
+                f"{len(queue)} queries of this tenant wait already (query.queue_max)",
+                bound="query.queue_max",
+                retry_after_seconds=1,
+            )
+        turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        self._hand_out()
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await turn
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if turn.done() and not turn.cancelled():
+                self._give_back(tenant, turn.result())
+            with contextlib.suppress(ValueError):
+                queue.remove(turn)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise Overloaded(
+                f"no query worker was free for {seconds_max:g} s (query.queue_seconds_max)",
+                bound="query.queue_seconds_max",
+                retry_after_seconds=2,
+            ) from None
+
+    def _hand_out(self) -> None:
+        """The tenant that was served goes to the end of the line."""
+        for tenant in list(self._waiting):
+            queue = self._waiting[tenant]
+            while queue and queue[0].done():
+                queue.popleft()
+            if not queue:
+                del self._waiting[tenant]
+                continue
+            if not self._idle:
+                continue
+            if self._busy.get(tenant, 0) >= self._share:
+                continue
+            self._busy[tenant] = self._busy.get(tenant, 0) + 1
+            queue.popleft().set_result(self._idle.pop())
+            self._waiting.move_to_end(tenant)
+        if self._idle and any(
+            self._busy.get(tenant, 0) < self._share for tenant, queue in self._waiting.items() if queue
+        ):
+            self._hand_out()
+
+    def _give_back(self, tenant: str, worker: WorkerProcess) -> None:
+        self._busy[tenant] -= 1
+        if not self._busy[tenant]:
+            del self._busy[tenant]
+        if worker.is_alive:
+            self._idle.append(worker)
+        else:
+            self._all.discard(worker)
+            if not self._closed:
+                task = asyncio.create_task(self._spawn())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        self._hand_out()
+
+
+async def stopped(worker: WorkerProcess, events: AsyncIterator[Any]) -> None:
+    """Interrupts what runs, reads what is left of its answer, and kills where that takes too long."""
+    await worker.interrupt()
+    try:
+        async with asyncio.timeout(_INTERRUPT_SECONDS):
+            async for _ in events:
+                pass
+    except (TimeoutError, WorkerDied):
+        log.warning("a query did not stop when interrupted; its worker is killed", pid=worker.pid)
+        await worker.kill()

@@ -1,0 +1,171 @@
+"""DuckDB with nothing in reach but the files and rows that were planned. Used in worker processes alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from frazil.query.functions import FUNCTIONS
+from frazil.query.sql import VIEWS
+from frazil.query.types import quoted
+
+_SESSION_SETTINGS = (
+    "TimeZone='UTC'",
+    "errors_as_json=true",
+    "enable_progress_bar=true",
+    "enable_progress_bar_print=false",
+)
+_VIEW_CONDITIONS = {"events": "event_name IS NOT NULL"}
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Where the rows of one table are. `columns` are (name, DuckDB type, Iceberg field id)."""
+
+    name: str
+    columns: Sequence[tuple[str, str, int]]
+    files: Sequence[str]
+    tail: Sequence[tuple[str, int, int]]
+    """Of files of the tenant's rows that have not landed: the path, the first row to read, and how many."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    threads: int
+    memory_bytes: int
+    temp_bytes: int
+    temp_dir: str
+    namespace: str
+    s3: Mapping[str, Any] | None = None
+    """`extension` is the path of httpfs; the rest are options of a DuckDB secret."""
+
+
+class Sandbox:
+    """One DuckDB instance for one question. Made ahead of it, so that nobody waits for that."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.connection = duckdb.connect(
+            ":memory:",
+            config={
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_community_extensions": "false",
+                "allow_persistent_secrets": "false",
+                "python_enable_replacements": "false",
+                "python_scan_all_frames": "false",
+                "memory_limit": f"{settings.memory_bytes}B",
+                "threads": str(settings.threads),
+                "temp_directory": settings.temp_dir,
+                "max_temp_directory_size": f"{settings.temp_bytes}B",
+                "preserve_insertion_order": "false",
+            },
+        )
+        for setting in _SESSION_SETTINGS:
+            self.connection.execute(f"SET {setting}")
+        for function in FUNCTIONS:
+            self.connection.execute(function.sql)
+        self.connection.execute(f"CREATE SCHEMA {quoted(settings.namespace)}")
+        if settings.s3 is not None:
+            self._reach_s3(settings.s3)
+
+    def _reach_s3(self, s3: Mapping[str, Any]) -> None:
+        self.connection.execute(f"LOAD {_text(s3['extension'])}")
+        options = ", ".join(f"{key} {_text(value)}" for key, value in s3.items() if key != "extension")
+        self.connection.execute(f"CREATE SECRET lake (TYPE s3{', ' + options if options else ''})")
+
+    def fill(self, tables: Sequence[TableSource]) -> None:
+        """Makes the tables known, then locks everything else away for good."""
+        for table in tables:
+            self._add(table)
+        paths = [path for table in tables for path in (*table.files, *(path for path, *_ in table.tail))]
+        self.connection.execute(f"SET allowed_paths={_list(paths)}")
+        self.connection.execute("SET enable_external_access=false")
+        self.connection.execute("SET lock_configuration=true")
+
+    def _add(self, table: TableSource) -> None:
+        columns = ", ".join(quoted(name) for name, _, _ in table.columns)
+        parts = []
+        if table.files:
+            parts.append(f"SELECT {columns} FROM {_files(table)}")  # noqa: S608
+        parts += [f"SELECT {columns} FROM {tail}" for tail in _tail(table)]  # noqa: S608
+        if not parts:
+            nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)
+            parts.append(f"SELECT {nothing} WHERE false")
+        self._view(table.name, " UNION ALL ".join(parts))
+        for view, of in VIEWS.items():
+            if of == table.name:
+                self._view(view, f"SELECT * FROM main.{quoted(of)} WHERE {_VIEW_CONDITIONS[view]}")  # noqa: S608
+
+    def _view(self, name: str, query: str) -> None:
+        # Bound when it is asked: a view that is not, costs nothing.
+        self.connection.execute(f"CREATE VIEW main.{quoted(name)} AS {query}")
+        namespace = quoted(self._settings.namespace)
+        if namespace != quoted("main"):
+            same = f"SELECT * FROM main.{quoted(name)}"  # noqa: S608
+            self.connection.execute(f"CREATE VIEW {namespace}.{quoted(name)} AS {same}")
+
+    def close(self) -> None:
+        with contextlib.suppress(duckdb.Error):
+            self.connection.close()
+
+
+def serialized(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    """The syntax tree."""
+    found = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+    assert found is not None  # noqa: S101
+    tree: dict[str, Any] = json.loads(found[0])
+    return tree
+
+
+def without_constants(sql: str) -> str:
+    """The question for the audit: texts and numbers in it may be someone's data."""
+    try:
+        tokens = duckdb.tokenize(sql)
+    except (duckdb.Error, RuntimeError):
+        return ""
+    data = sql.encode()  # positions count bytes
+    parts = []
+    for number, (start, kind) in enumerate(tokens):
+        end = tokens[number + 1][0] if number + 1 < len(tokens) else len(data)
+        text = data[start:end].decode(errors="replace")
+        if kind in (duckdb.token_type.string_const, duckdb.token_type.numeric_const):
+            parts.append("? ")
+        elif kind != duckdb.token_type.comment:
+            parts.append(text)
+    return " ".join("".join(parts).split())
+
+
+def _files(table: TableSource) -> str:
+    """By field id, as Iceberg has it: files from before a column was added, or renamed, are read right."""
+    schema = ", ".join(
+        f"{identity}: {{name: {_text(name)}, type: {_text(type_)}, default_value: NULL}}"
+        for name, type_, identity in table.columns
+    )
+    return f"read_parquet({_list(table.files)}, schema=MAP {{{schema}}}, hive_partitioning=false)"
+
+
+def _tail(table: TableSource) -> Iterator[str]:
+    """Whole files together; each that has landed in part alone, from the row on where it has not."""
+    whole = [path for path, first, _ in table.tail if first == 0]
+    if whole:
+        yield f"read_parquet({_list(whole)}, hive_partitioning=false)"
+    for path, first, _ in table.tail:
+        if first:
+            yield (
+                f"read_parquet({_text(path)}, hive_partitioning=false, file_row_number=true) "
+                f"WHERE file_row_number >= {int(first)}"
+            )
+
+
+def _list(texts: Sequence[str]) -> str:
+    return f"[{', '.join(_text(text) for text in texts)}]"
+
+
+def _text(value: Any) -> str:
+    return "'" + str(value).replace("'", "''") + "'"

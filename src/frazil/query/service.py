@@ -1,0 +1,546 @@
+"""The query service: parse, plan, wait for a worker, run, hand on the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import structlog
+from prometheus_client import CollectorRegistry
+
+from frazil.config import Config
+from frazil.errors import (
+    CatalogUnavailable,
+    FrazilError,
+    LimitReached,
+    QueryInvalid,
+    QueryRefused,
+    RequestTooLarge,
+    StoreUnavailable,
+)
+from frazil.query.audit import Audit
+from frazil.query.cache import SizedCache
+from frazil.query.lake import Lake
+from frazil.query.metrics import QueryMetrics
+from frazil.query.model import (
+    Answer,
+    ColumnInfo,
+    Progress,
+    Question,
+    ResultColumn,
+    Stats,
+    TableInfo,
+)
+from frazil.query.plan import Plan, Planner
+from frazil.query.pool import Pool, WorkerDied, WorkerProcess, stopped
+from frazil.query.s3 import s3_options
+from frazil.query.spool import Spool
+from frazil.query.sql import VIEWS, Statement
+from frazil.query.tail import Tail
+from frazil.tables import SIGNALS
+from frazil.tables.columns import type_name
+from frazil.wal.position import Position
+
+_PARSED_BYTES_MAX = 8 << 20
+_RETRIES_WITHOUT_FILES = 3
+_FOLLOW_SECONDS = 2.0
+_FOLLOWED_SECONDS = 300.0
+"""After the last question: listing a log costs something where nobody asks."""
+_VIEW_DOCS = {"events": "The logs that have an event name."}
+
+log = structlog.get_logger("frazil.query")
+
+
+@dataclass
+class _Asked:
+    """A question on its way."""
+
+    question: Question
+    id: str
+    spool: Spool
+    begin: float = field(default_factory=time.monotonic)
+    state: Literal["waiting", "planning", "running"] = "waiting"
+    stats: Stats = field(default_factory=Stats)
+    audit_sql: str = ""
+    columns: Sequence[ResultColumn] = ()
+    worker: WorkerProcess | None = None
+    task: asyncio.Task[None] | None = None
+    why_stopped: FrazilError | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begin
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    tree: Mapping[str, Any]
+    audit_sql: str
+
+
+@dataclass(frozen=True)
+class _Kept:
+    columns: Sequence[ResultColumn]
+    body: bytes
+    stats: Stats
+
+
+class Queries:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._folder: Path | None = None
+        self._metrics = QueryMetrics()
+        self._audit = Audit(config.query.audit_file)
+        self._asked: dict[tuple[str, str], _Asked] = {}
+        self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
+        self._kept: SizedCache[str, _Kept] = SizedCache(config.query.result_cache_bytes_max)
+        tenants = {key.tenant for key in config.auth.keys}
+        self._pool = Pool(
+            config.query.workers,
+            config.query.memory_bytes_max,
+            queue_max=config.query.queue_max,
+            tenants_share=len(tenants) > 1,
+        )
+        self._lake: Lake
+        self._tail: Tail | None = None
+        self._planner: Planner
+        self._warming: asyncio.Task[None] | None = None
+        self._problems: dict[str, str] = {}
+        self._last_asked = time.monotonic()
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        self._metrics.running.set(self._pool.running)
+        self._metrics.waiting.set(self._pool.waiting)
+        return self._metrics.registry
+
+    async def start(self) -> None:
+        temp = self._config.query.temp_dir
+        if temp is not None:
+            temp.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="frazil-query-", dir=temp))
+        self._lake = Lake(self._config)
+        if self._config.wal.type != "kafka":
+            self._tail = Tail(self._config, self._folder / "tail")
+        self._planner = Planner(self._config, self._lake, self._tail)
+        (self._folder / "spill").mkdir()
+        await self._pool.start(await asyncio.to_thread(self._settings))
+        self._warming = asyncio.create_task(self._warm())
+
+    async def close(self) -> None:
+        if self._folder is None:
+            return
+        for asked in list(self._asked.values()):
+            if asked.task is not None:
+                asked.task.cancel()
+        if self._warming is not None:
+            self._warming.cancel()
+        await self._pool.close()
+        await asyncio.to_thread(self._close_readers)
+        self._folder = None
+
+    def _close_readers(self) -> None:
+        self._planner.close()
+        self._lake.close()
+        if self._tail is not None:
+            self._tail.close()
+        assert self._folder is not None  # noqa: S101
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _warm(self) -> None:
+        """Reads ahead what the first questions need, and goes on following, so that none finds much to do."""
+        with contextlib.suppress(FrazilError, OSError):
+            await asyncio.to_thread(self._lake.warm)
+        while self._tail is not None:
+            if time.monotonic() - self._last_asked < _FOLLOWED_SECONDS:
+                with contextlib.suppress(FrazilError, OSError):
+                    await asyncio.to_thread(self._follow)
+            await asyncio.sleep(_FOLLOW_SECONDS)
+
+    def _follow(self) -> None:
+        assert self._tail is not None  # noqa: S101
+        versions = {signal: self._lake.version(signal) for signal in SIGNALS}
+        self._tail.warm(
+            {signal: Position() if found is None else found.position for signal, found in versions.items()}
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        query = self._config.query
+        assert self._folder is not None  # noqa: S101
+        return {
+            "threads": query.threads or os.cpu_count() or 1,
+            "memory_bytes": query.memory_bytes_max,
+            "temp_bytes": query.temp_bytes_max,
+            "temp_dir": str(self._folder / "spill"),
+            "namespace": self._config.lake.namespace,
+            "s3": s3_options(self._config),
+        }
+
+    # Asking
+
+    async def ask(self, question: Question) -> Answer:
+        if len(question.sql.encode(errors="surrogateescape")) > self._config.query.sql_bytes_max:
+            bytes_max = self._config.query.sql_bytes_max
+            raise RequestTooLarge(
+                f"the SQL is longer than {bytes_max} bytes (query.sql_bytes_max)", bytes_max=bytes_max
+            )
+        assert self._folder is not None  # noqa: S101
+        asked = _Asked(question, question.id or uuid.uuid4().hex, Spool(self._folder))
+        key = (question.tenant, asked.id)
+        if key in self._asked:
+            asked.spool.abandon()
+            raise QueryInvalid(f"a query with the id {asked.id} is running")
+        self._asked[key] = asked
+        self._last_asked = asked.begin
+        asked.stats = dataclasses.replace(asked.stats, id=asked.id)
+        asked.task = asyncio.create_task(self._answer(asked))
+        asked.task.add_done_callback(lambda _: self._asked.pop(key, None))
+        try:
+            await asked.spool.ready()
+        except BaseException:
+            asked.task.cancel()
+            await asyncio.gather(asked.task, return_exceptions=True)
+            asked.spool.abandon()
+            raise
+        return Answer(asked.columns, asked.stats, self._content(asked), question.format)
+
+    async def _content(self, asked: _Asked) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in asked.spool.chunks():
+                yield chunk
+        finally:
+            asked.spool.abandon()
+            if asked.task is not None and not asked.task.done():
+                asked.task.cancel()
+
+    async def _answer(self, asked: _Asked) -> None:
+        """Fills the spool. Whatever happens, the spool ends and the audit knows."""
+        outcome = "ok"
+        error: Exception | None = None
+        try:
+            await self._run(asked)
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            error = asked.why_stopped or QueryInvalid("cancelled")
+        except FrazilError as failed:
+            outcome, error = type(failed).__name__, failed
+        except Exception:
+            log.exception("defect while answering a query", id=asked.id)
+            outcome, error = "defect", RuntimeError("defect")
+        asked.stats = dataclasses.replace(asked.stats, seconds=asked.seconds)
+        self._count(asked, outcome)
+        if error is None and asked.question.format == "json":
+            await asked.spool.write(_json_end(asked.stats))
+        await asked.spool.end(error)
+
+    def _count(self, asked: _Asked, outcome: str) -> None:
+        stats, metrics = asked.stats, self._metrics
+        metrics.queries.labels(outcome).inc()
+        metrics.seconds.observe(asked.seconds)
+        metrics.files.inc(stats.files)
+        metrics.bytes.inc(stats.bytes)
+        metrics.tail_rows.inc(stats.tail_rows)
+        metrics.cached.inc(stats.cached)
+        self._audit.note(asked.question, asked.audit_sql, outcome, stats)
+
+    async def _run(self, asked: _Asked) -> None:
+        question = asked.question
+        parsed = self._parsed.get(question.sql)
+        if parsed is not None:
+            # Known: it can be planned, and perhaps answered, without a worker.
+            plan = await self._plan(asked, parsed)
+            try:
+                if await self._from_cache(asked, plan):
+                    return
+                async with self._worker(asked) as worker:
+                    await self._with_plan(asked, worker, plan)
+            finally:
+                plan.release()
+            return
+        async with self._worker(asked) as worker:
+            parsed = await self._parse(asked, worker)
+            plan = await self._plan(asked, parsed)
+            try:
+                if not await self._from_cache(asked, plan):
+                    await self._with_plan(asked, worker, plan)
+            finally:
+                plan.release()
+
+    @contextlib.asynccontextmanager
+    async def _worker(self, asked: _Asked) -> AsyncIterator[WorkerProcess]:
+        begin = time.monotonic()
+        asked.state = "waiting"
+        async with self._pool.worker(asked.question.tenant, self._config.query.queue_seconds_max) as worker:
+            asked.stats = dataclasses.replace(asked.stats, queued_seconds=time.monotonic() - begin)
+            asked.worker = worker
+            try:
+                yield worker
+            finally:
+                asked.worker = None
+
+    async def _parse(self, asked: _Asked, worker: WorkerProcess) -> _Parsed:
+        asked.state = "planning"
+        sql = asked.question.sql
+        try:
+            event = await worker.parse(sql)
+        except WorkerDied:
+            self._metrics.killed.inc()
+            await worker.kill()
+            raise QueryInvalid("this could not be parsed: it ended the process that tried") from None
+        except asyncio.CancelledError:
+            await worker.kill()  # what it answers later would be taken for the next answer
+            raise
+        if event["event"] == "error":
+            raise _failure(event, asked.question, self._config)
+        parsed = _Parsed(event["tree"], event["audit"])
+        self._parsed.put(sql, parsed, 20 * len(sql) + 1000)
+        return parsed
+
+    async def _plan(self, asked: _Asked, parsed: _Parsed) -> Plan:
+        asked.state = "planning"
+        asked.audit_sql = parsed.audit_sql
+        begin = time.monotonic()
+        statement = Statement(parsed.tree, self._config.lake.namespace, SIGNALS)
+        planning = asyncio.create_task(asyncio.to_thread(self._planner.plan, statement, asked.question))
+        try:
+            plan = await asyncio.shield(planning)
+        except asyncio.CancelledError:
+            planning.add_done_callback(_release_plan)
+            raise
+        self._metrics.planning.observe(time.monotonic() - begin)
+        asked.stats = dataclasses.replace(plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds)
+        return plan
+
+    async def _from_cache(self, asked: _Asked, plan: Plan) -> bool:
+        kept = None if plan.key is None else self._kept.get(plan.key)
+        if kept is None:
+            return False
+        asked.columns = kept.columns
+        asked.stats = dataclasses.replace(
+            kept.stats, id=asked.id, cached=True, queued_seconds=asked.stats.queued_seconds
+        )
+        await asked.spool.write(kept.body)
+        return True
+
+    async def _with_plan(self, asked: _Asked, worker: WorkerProcess, plan: Plan) -> None:
+        """Where that is allowed, what cannot be read is left out and named."""
+        for attempt in range(_RETRIES_WITHOUT_FILES + 1):
+            try:
+                await self._execute(asked, worker, plan)
+            except _Unreadable as error:
+                if not asked.question.partial or asked.spool.size or attempt == _RETRIES_WITHOUT_FILES:
+                    raise StoreUnavailable(f"data files cannot be read now: {error.reason}") from None
+                one_by_one = error.files and attempt + 1 < _RETRIES_WITHOUT_FILES
+                reduced = plan.without_files(error.files if one_by_one else None, error.reason)
+                plan.stats, plan.tables, plan.key = reduced.stats, reduced.tables, None
+                asked.stats = dataclasses.replace(
+                    plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds
+                )
+            else:
+                break
+        if plan.key is not None:
+            self._kept.put(
+                plan.key, _Kept(asked.columns, asked.spool.whole(), asked.stats), asked.spool.size + 500
+            )
+
+    async def _execute(self, asked: _Asked, worker: WorkerProcess, plan: Plan) -> None:
+        asked.state = "running"
+        question, query = asked.question, self._config.query
+        rows_kept = question.rows_max
+        job = {
+            "settings": await asyncio.to_thread(self._settings),
+            "tables": plan.tables,
+            "sql": question.sql,
+            "params": list(question.params),
+            "format": question.format,
+            "rows_max": query.rows_max,
+            "rows_kept": None if rows_kept is None else min(rows_kept, query.rows_max),
+            "bytes_max": query.result_bytes_max,
+        }
+        seconds_max = min(question.seconds_max or query.seconds_max, query.seconds_max)
+        events = worker.run(job)
+        guard = asyncio.create_task(self._guard(asked, worker, seconds_max))
+        try:
+            async for event in events:
+                await self._take(asked, event)
+        except WorkerDied:
+            self._metrics.killed.inc()
+            await worker.kill()
+            raise asked.why_stopped or _died() from None
+        except asyncio.CancelledError:
+            guard.cancel()
+            await asyncio.shield(self._stop(worker, events))
+            raise
+        finally:
+            guard.cancel()
+
+    async def _stop(self, worker: WorkerProcess, events: AsyncIterator[Any]) -> None:
+        await stopped(worker, events)
+        if not worker.is_alive:
+            self._metrics.killed.inc()
+
+    async def _guard(self, asked: _Asked, worker: WorkerProcess, seconds_max: float) -> None:
+        """Interrupts at the limit, and kills what does not hear it."""
+        await asyncio.sleep(seconds_max)
+        asked.why_stopped = LimitReached(
+            f"the query ran for {seconds_max:g} s, which is its limit (query.seconds_max): ask for a shorter "
+            "time range or fewer columns",
+            limit="query.seconds_max",
+        )
+        await worker.interrupt()
+        await asyncio.sleep(1)
+        log.warning("a query did not stop at its limit; its worker is killed", id=asked.id, pid=worker.pid)
+        await worker.kill()
+
+    async def _take(self, asked: _Asked, event: Mapping[str, Any] | bytes) -> None:
+        if isinstance(event, bytes):
+            await asked.spool.write(event)
+        elif event["event"] == "columns":
+            asked.columns = [ResultColumn(**column) for column in event["columns"]]
+        elif event["event"] == "done":
+            missing = asked.stats.missing
+            if event["cut"]:
+                missing = (*missing, f"rows after the first {event['rows']}, as asked")
+            asked.stats = dataclasses.replace(asked.stats, rows=event["rows"], missing=missing)
+        elif event["kind"] == "interrupted":
+            raise asked.why_stopped or QueryInvalid("cancelled")
+        elif event["kind"] == "store":
+            raise _Unreadable(event["message"], event["files"])
+        else:
+            raise _failure(event, asked.question, self._config)
+
+    # Watching
+
+    def progress(self, tenant: str, id: str) -> Progress | None:
+        asked = self._asked.get((tenant, id))
+        if asked is None:
+            return None
+        percent = None
+        if asked.worker is not None:
+            percent = asked.worker.percent
+            task = asyncio.ensure_future(asked.worker.ask_progress())
+            task.add_done_callback(lambda done: done.exception())
+        return Progress(id, tenant, asked.state, percent, asked.seconds)
+
+    def cancel(self, tenant: str, id: str) -> bool:
+        asked = self._asked.get((tenant, id))
+        if asked is None or asked.task is None:
+            return False
+        asked.why_stopped = QueryInvalid("the query was cancelled")
+        asked.task.cancel()
+        return True
+
+    def problems(self) -> dict[str, str]:
+        """Asked for health: what keeps questions from being answered well."""
+        problems = dict(self._problems)
+        if not self._pool.alive:
+            problems["workers"] = "no query worker is running"
+        return problems
+
+    async def check(self) -> dict[str, str]:
+        """As `problems`, after looking at the catalog and the log."""
+        found: dict[str, str] = {}
+        try:
+            version = await asyncio.to_thread(self._lake.version, "logs")
+            if version is not None and version.stale is not None:
+                found["catalog"] = version.stale
+        except (CatalogUnavailable, StoreUnavailable) as error:
+            found["catalog"] = str(error)
+        self._problems = found
+        return self.problems()
+
+    # Tables
+
+    async def tables(self, tenant: str) -> list[TableInfo]:
+        return await asyncio.to_thread(self._tables, tenant)
+
+    def _tables(self, tenant: str) -> list[TableInfo]:
+        found = []
+        for signal in SIGNALS:
+            version, cut = self._planner.cut(signal, [{}], Question("", tenant))
+            if cut is not None:
+                cut.release()
+            files = None if version is None else version.files(tenant)
+            spec = self._planner.specs[signal]
+            columns = [
+                ColumnInfo(column.name, type_name(column.type), column.doc, column.source)
+                for column in spec.columns
+            ]
+            info = TableInfo(
+                name=signal,
+                doc=spec.doc,
+                columns=columns,
+                rows=0 if files is None else files.total_rows,
+                tail_rows=0 if cut is None else cut.rows,
+                files=0 if files is None else files.total,
+                bytes=0 if files is None else files.total_bytes,
+                first_time=None if files is None else files.first_time,
+                last_time=None if files is None else files.last_time,
+                snapshot_id=None if version is None else version.snapshot_id,
+                landed_at=None if version is None else version.committed_at,
+            )
+            found.append(info)
+            found += [
+                dataclasses.replace(
+                    info, name=view, doc=_VIEW_DOCS[view], rows=None, tail_rows=None, is_view=True
+                )
+                for view, of in VIEWS.items()
+                if of == signal
+            ]
+        return found
+
+
+class _Unreadable(Exception):
+    def __init__(self, reason: str, files: Sequence[str]) -> None:
+        self.reason = reason
+        self.files = files
+
+
+def _release_plan(planning: asyncio.Task[Plan]) -> None:
+    if not planning.cancelled() and planning.exception() is None:
+        planning.result().release()
+
+
+def _died() -> LimitReached:
+    return LimitReached(
+        "the query's process was ended, most likely because it needed too much memory "
+        "(query.memory_bytes_max): ask for fewer columns or a shorter time range",
+        limit="query.memory_bytes_max",
+    )
+
+
+def _failure(event: Mapping[str, Any], question: Question, config: Config) -> FrazilError:
+    """What a worker says went wrong, as an error of ours."""
+    kind, message, position = event["kind"], event["message"], event.get("position")
+    query = config.query
+    if kind == "refused":
+        return QueryRefused("a query can read the tables and nothing else: " + message, position=position)
+    if kind in ("memory", "temp", "limit"):
+        limit = {"memory": "memory_bytes_max", "temp": "temp_bytes_max"}.get(kind) or event["limit"]
+        what = {
+            "memory_bytes_max": f"the query needs more than {query.memory_bytes_max:,} bytes of memory",
+            "temp_bytes_max": f"the query needs more than {query.temp_bytes_max:,} bytes of temporary files",
+            "rows_max": f"the result has more than {query.rows_max:,} rows",
+            "result_bytes_max": f"the result is larger than {query.result_bytes_max:,} bytes",
+        }[limit]
+        hint = "aggregate, add a LIMIT, or ask for fewer columns or a shorter time range"
+        return LimitReached(f"{what} (query.{limit}): {hint}", limit=f"query.{limit}")
+    if kind == "defect":
+        log.error("DuckDB failed inside", reason=message[:300])
+        return QueryInvalid("DuckDB cannot run this: " + message, position=position)
+    return QueryInvalid(message, position=position)
+
+
+def _json_end(stats: Stats) -> bytes:
+    return b',"stats":' + orjson.dumps(dataclasses.asdict(stats)) + b"}"

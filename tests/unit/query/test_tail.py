@@ -1,0 +1,630 @@
+"""The tail: exactly the rows that landing would take, of one tenant, each once, however the cache stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from frazil.config import Config
+from frazil.errors import SegmentCorrupt, StoreUnavailable
+from frazil.otlp.decode import Decoder, conform
+from frazil.pipeline.land import segments
+from frazil.query.follow import PASSED_SECONDS
+from frazil.query.tail import PositionTooOld, Tail, TailCut
+from frazil.tables import SIGNALS, Signal, landed_spec
+from frazil.wal.journal import Journal, promoted
+from frazil.wal.local import LocalStore
+from frazil.wal.names import SegmentName
+from frazil.wal.position import Position, StreamPosition
+from frazil.wal.reader import NOTHING_LANDED, WalReader
+from frazil.wal.segment import SegmentWriter, read_rows, tombstone
+from tests.fault.land_process import Pipeline, run_here
+from tests.fault.records import logs_request, spans_request
+from tests.wal_stores import HandClock, MemoryStore
+
+STREAMS = [f"20261115T08182312{number}-9f86d081884c7d65" for number in range(3)]
+DECODER = Decoder("logs")
+SPEC = landed_spec("logs")
+TENANTS = ("acme", "globex")
+Rows = dict[str, Sequence[str]]
+
+
+def name_of(stream: int, sequence: int, signal: Signal = "logs") -> SegmentName:
+    return SegmentName(signal, STREAMS[stream], sequence)
+
+
+def segment(name: SegmentName, rows: Rows, *, stream_rows: int = 0, received: int | None = None) -> bytes:
+    """By tenant, the bodies of its rows."""
+    now = received or time.time_ns()
+    writer = SegmentWriter(1)
+    bodies = [logs_request(texts) for texts in rows.values()]
+    writer.write(DECODER.decode(bodies, list(rows), [now] * len(bodies)).table)
+    return writer.finish(name, stream_rows=stream_rows, received=(now, now))
+
+
+class Wal:
+    """A WAL whose rows are known, beside a tail that follows it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.store = MemoryStore()
+        self.clock = HandClock()
+        self.folder = folder / "tail"
+        config = Config.model_validate({"data_dir": folder, **settings})
+        self.tail = Tail(config, self.folder, store=self.store, clock=self.clock)
+        self.next = [0] * len(STREAMS)
+        self.rows = [0] * len(STREAMS)
+
+    def append(self, stream: int, rows: Rows | None = None, **facts: Any) -> SegmentName:
+        name = name_of(stream, self.next[stream])
+        where = f"{stream}/{name.sequence}"
+        rows = rows or {tenant: [f"{where}/{tenant}/{number}" for number in range(3)] for tenant in TENANTS}
+        self.store.create(name.path, segment(name, rows, stream_rows=self.rows[stream], **facts))
+        self.next[stream] += 1
+        self.rows[stream] += sum(len(texts) for texts in rows.values())
+        return name
+
+    def damage(self, name: SegmentName) -> None:
+        data = bytearray(self.store.objects[name.path])
+        data[len(data) // 2] ^= 0xFF
+        self.store.objects[name.path] = bytes(data)
+
+    def close_stream(self, stream: int) -> None:
+        name = name_of(stream, self.next[stream])
+        self.store.create(name.path, tombstone(name, self.rows[stream]))
+        self.next[stream] += 1
+
+    def bodies(self, position: Position = NOTHING_LANDED, tenant: str = "acme", **bounds: int) -> list[str]:
+        cut = self.tail.cut("logs", position, tenant, **bounds)
+        found = texts_of(cut)
+        cut.release()
+        return found
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
+    def settle(self) -> None:
+        """Until merging has nothing to do."""
+        self.tail._merger.submit(lambda: None).result(30)
+
+
+def rows_of(cut: TailCut) -> pa.Table:
+    tables = []
+    for chunk in cut.chunks:
+        table = pq.read_table(chunk.path, partitioning=None)
+        assert chunk.rows > 0
+        assert chunk.first_row + chunk.rows <= table.num_rows
+        tables.append(table.slice(chunk.first_row, chunk.rows))
+    table = pa.concat_tables(tables) if tables else SPEC.arrow_schema.empty_table()
+    assert table.num_rows == cut.rows
+    return table
+
+
+def texts_of(cut: TailCut) -> list[str]:
+    texts: list[str] = rows_of(cut)["body"].to_pylist()
+    return texts
+
+
+def at(*sequences: int, closed: Sequence[int] = ()) -> Position:
+    return Position(
+        {
+            STREAMS[stream]: StreamPosition(sequence, closed=stream in closed)
+            for stream, sequence in enumerate(sequences)
+        }
+    )
+
+
+@pytest.fixture
+def make_wal(tmp_path: Path) -> Iterator[Callable[..., Wal]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(**settings: Any) -> Wal:
+            made = Wal(tmp_path, **settings)
+            stack.callback(made.tail.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def wal(make_wal: Callable[..., Wal]) -> Wal:
+    return make_wal()
+
+
+def pending_texts(wal: Wal, position: Position, tenant: str) -> Counter[str]:
+    """As landing reads it."""
+    found: Counter[str] = Counter()
+    for item in WalReader(wal.store).pending("logs", position):
+        found.update(_texts(item.name, wal.store.objects[item.name.path]).get(tenant, []))
+    return found
+
+
+@functools.cache
+def _texts(name: SegmentName, data: bytes) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(SegmentCorrupt):
+        _, rows = read_rows(name, data, DECODER.spec)
+        for tenant, text in zip(rows["tenant_id"].to_pylist(), rows["body"].to_pylist(), strict=True):
+            found.setdefault(tenant, []).append(text)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cut_holds_what_landing_would_take_whatever_happened_before(
+    make_wal: Callable[..., Wal], seed: int
+) -> None:
+    wal, chance = make_wal(), random.Random(seed)
+    landed, positions, damaged = [0, 0, 0], [NOTHING_LANDED], set()
+    held: list[tuple[TailCut, Counter[str]]] = []
+    for _ in range(80):
+        match chance.choices(
+            ["append", "damage", "land", "clean", "cut", "wait", "hold"], [9, 1, 2, 1, 6, 1, 1]
+        )[0]:
+            case "append":
+                wal.append(chance.randrange(3))
+            case "damage":
+                stream = chance.randrange(3)
+                name = wal.append(stream, {"acme": ["lost"], "globex": ["lost"]})
+                wal.damage(name)
+                damaged.add(name)
+            case "land":
+                landed = [chance.randint(done, there) for done, there in zip(landed, wal.next, strict=True)]
+                positions.append(
+                    Position({STREAMS[n]: StreamPosition(done) for n, done in enumerate(landed) if done})
+                )
+            case "clean":
+                kept = positions[-2:]
+                for stream, name in enumerate(STREAMS):
+                    oldest = min(each.streams.get(name, StreamPosition()).sequence for each in kept)
+                    for sequence in range(oldest):
+                        wal.store.delete(name_of(stream, sequence).path)
+            case "wait":
+                wal.clock.seconds += chance.choice([1, PASSED_SECONDS + 1])
+            case kind:
+                position, tenant = chance.choice(positions[-2:]), chance.choice(TENANTS)
+                cut = wal.tail.cut("logs", position, tenant)
+                expected = pending_texts(wal, position, tenant)
+                assert Counter(texts_of(cut)) == expected
+                waiting = {item.name for item in WalReader(wal.store).pending("logs", position)}
+                assert len(cut.missing) == min(len(damaged & waiting), 11)
+                if kind == "hold":
+                    held.append((cut, expected))
+                else:
+                    cut.release()
+    for cut, expected in held:
+        assert Counter(texts_of(cut)) == expected
+        cut.release()
+
+
+def test_rows_look_the_same_before_and_after_they_have_landed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken clock, columns that were promoted later, several row groups, both tenants."""
+    monkeypatch.setattr(segments, "run_tasks", run_here)
+    extra = [{"attribute": "cart.id", "type": "int"}, {"attribute": "shop", "source": "resource"}]
+    config = Config.model_validate({"data_dir": tmp_path, "tables": {"promoted": extra}})
+    store = LocalStore(config.wal_dir)
+    for sequence in range(3):
+        name = name_of(0, sequence)
+        writer = SegmentWriter(1)
+        for group in range(2):
+            bodies = [carts(f"{sequence}/{group}/{tenant}") for tenant in TENANTS]
+            writer.write(DECODER.decode(bodies, list(TENANTS), [time.time_ns()] * 2).table)
+        now = time.time_ns()
+        store.create(name.path, writer.finish(name, stream_rows=0, received=(now, now)))
+    spec = landed_spec("logs", promoted(config))
+    with contextlib.closing(Tail(config, tmp_path / "tail")) as tail:
+        before = [conform(rows_of(tail.cut("logs", NOTHING_LANDED, tenant)), spec) for tenant in TENANTS]
+        pipeline = Pipeline(config)
+        with contextlib.closing(pipeline.catalog):
+            pipeline.land()
+            after = conform(pipeline.catalog.load_table("otel.logs").scan().to_arrow(), spec)
+            position = Position.from_text(pipeline.lander.checkpoint().position)
+        assert tail.cut("logs", position, "acme").rows == 0
+    for tenant, table in zip(TENANTS, before, strict=True):
+        assert table["cart_id"].null_count == 0
+        assert table["shop"].to_pylist() == ["corner"] * 36
+        landed = after.filter(pc.equal(after["tenant_id"], tenant))
+        assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, landed.to_pylist()))
+
+
+def carts(text: str) -> bytes:
+    """Of which the third has a clock that went wrong, and the fourth one that is years ahead."""
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+    request = ExportLogsServiceRequest()
+    envelope = request.resource_logs.add()
+    envelope.resource.attributes.add(key="shop").value.string_value = "corner"
+    now = time.time_ns()
+    for number, moment in enumerate([now, now - 10**9, 1, now + 10**18, now, now]):
+        record = envelope.scope_logs.add().log_records.add(time_unix_nano=moment)
+        record.body.string_value = f"{text}/{number}"
+        record.attributes.add(key="cart.id").value.int_value = number
+    return bytes(request.SerializeToString())
+
+
+def test_all_chunks_have_one_schema_in_the_order_of_the_table(wal: Wal) -> None:
+    for stream in range(2):
+        wal.append(stream)
+    cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
+    schemas = {str(pq.read_schema(chunk.path)) for chunk in cut.chunks}
+    assert (len(cut.chunks), len(schemas)) == (2, 1)
+    assert rows_of(cut).column_names == [column.name for column in SPEC.columns]
+    conform(rows_of(cut), SPEC)
+    cut.release()
+
+
+def test_a_tenants_file_holds_nothing_of_another(wal: Wal) -> None:
+    wal.append(0, {"acme": ["mine"], "globex": ["secret", "secret two"]})
+    wal.append(0, {"globex": ["secret three"]})
+    cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
+    assert texts_of(cut) == ["mine"]
+    for chunk in cut.chunks:
+        content = Path(chunk.path).read_bytes()
+        assert b"secret" not in content
+        assert b"globex" not in content
+    assert wal.bodies(tenant="nobody") == []
+
+
+def test_a_position_in_mid_chunk_takes_the_rest_of_it(wal: Wal) -> None:
+    for _ in range(10):
+        wal.append(0)
+    assert len(wal.bodies()) == 30
+    wal.settle()
+    for sequence in range(11):
+        cut = wal.tail.cut("logs", at(sequence), "acme")
+        assert len(cut.chunks) <= 1
+        assert Counter(texts_of(cut)) == pending_texts(wal, at(sequence), "acme")
+        cut.release()
+
+
+def test_a_gap_ends_a_stream_and_one_without_its_beginning_gives_nothing(wal: Wal) -> None:
+    for stream in range(3):
+        for _ in range(4):
+            wal.append(stream)
+    wal.store.delete(name_of(0, 2).path)
+    wal.store.delete(name_of(1, 0).path)
+    wal.store.delete(name_of(2, 1).path)
+    position = Position({STREAMS[2]: StreamPosition(1)})
+    cut = wal.tail.cut("logs", position, "acme")
+    assert Counter(texts_of(cut)) == pending_texts(wal, position, "acme")
+    assert cut.missing == (f"{name_of(2, 1).path} is not there, and what lies behind it is left out",)
+
+
+def test_what_comes_into_a_gap_is_seen(wal: Wal) -> None:
+    wal.append(0)
+    late = wal.append(0)
+    wal.append(0)
+    data = wal.store.objects.pop(late.path)
+    assert len(wal.bodies()) == 3
+    wal.store.create(late.path, data)
+    assert len(wal.bodies()) == 9
+
+
+def test_closed_streams_give_nothing_and_tombstones_have_no_rows(wal: Wal) -> None:
+    wal.append(0)
+    wal.close_stream(0)
+    wal.append(1)
+    assert len(wal.bodies()) == 6
+    assert len(wal.bodies(at(2, 0, closed=[0]))) == 3
+    assert wal.tail.cut("logs", NOTHING_LANDED, "acme").missing == ()
+
+
+def test_a_stream_that_was_cleaned_up_and_dropped_from_the_position_does_not_come_back(wal: Wal) -> None:
+    wal.append(0)
+    wal.append(1)
+    assert len(wal.bodies(at(0, 0))) == 6
+    wal.store.delete(name_of(0, 0).path)
+    assert len(wal.bodies(Position({STREAMS[1]: StreamPosition(0)}))) == 3
+    assert len(wal.bodies(at(0, 0))) == 6  # a query that began before still has its cut
+
+
+def test_what_cannot_be_read_is_named_and_passed_over(wal: Wal) -> None:
+    wal.append(0)
+    bad = wal.append(0)
+    wal.append(0)
+    wal.damage(bad)
+    cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
+    assert cut.rows == 6
+    (problem,) = cut.missing
+    assert bad.path in problem
+    assert "set it aside" in problem
+    assert wal.tail.cut("logs", at(2), "acme").missing == ()
+
+
+def test_a_segment_that_vanishes_while_it_is_read_means_that_the_position_is_too_old(wal: Wal) -> None:
+    for _ in range(4):
+        wal.append(0)
+    listing = wal.store.list
+
+    def vanish(prefix: str, after: str | None = None) -> Any:
+        found = list(listing(prefix, after))
+        wal.store.delete(name_of(0, 1).path)
+        return iter(found)
+
+    wal.store.list = vanish  # type: ignore[method-assign]
+    with pytest.raises(PositionTooOld) as raised:
+        wal.tail.cut("logs", at(1), "acme")
+    assert raised.value.table == "logs"
+    assert isinstance(raised.value.again(), PositionTooOld)
+    assert len(wal.bodies(at(2))) == 6
+    with pytest.raises(PositionTooOld):
+        wal.tail.cut("logs", at(1), "acme")
+
+
+def test_bounds_on_time_leave_out_chunks_that_are_wholly_outside(wal: Wal) -> None:
+    before = time.time_ns() // 1000
+    wal.append(0)
+    after = time.time_ns() // 1000
+    assert len(wal.bodies(lower=before, upper=after)) == 3
+    assert wal.bodies(lower=after + 1) == []
+    assert wal.bodies(upper=before - 1) == []
+
+
+def test_the_key_is_that_of_the_content_and_not_of_how_it_is_kept(wal: Wal) -> None:
+    def key(position: Position = NOTHING_LANDED, tenant: str = "acme") -> str:
+        cut = wal.tail.cut("logs", position, tenant)
+        cut.release()
+        return cut.key
+
+    keys = {key()}
+    for _ in range(3):
+        wal.append(0, {"acme": ["one"]})
+        keys.add(key())
+    assert len(keys) == 4
+    now = key()
+    wal.settle()
+    wal.append(0, {"globex": ["of somebody else"]})
+    assert key() == now
+    assert len({now, key(tenant="globex"), key(at(1)), key(at(2))}) == 4
+
+
+def test_many_small_segments_become_few_chunks_and_no_row_is_lost(make_wal: Callable[..., Wal]) -> None:
+    wal = make_wal()
+    written = 0
+    folder = wal.tail._folder
+    write = folder.write
+
+    def counted(name: str, table: pa.Table) -> Any:
+        nonlocal written
+        written += table.num_rows
+        return write(name, table)
+
+    folder.write = counted  # type: ignore[method-assign]
+    for number in range(60):
+        wal.append(0, {"acme": [f"{number}/{row}" for row in range(3)]})
+        wal.bodies()
+        wal.settle()
+    cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
+    assert texts_of(cut) == [f"{number}/{row}" for number in range(60) for row in range(3)]
+    assert len(cut.chunks) <= 7
+    assert len(wal.files()) == len(cut.chunks)
+    assert written <= 180 * 8
+
+
+def test_a_pinned_file_stays_while_merging_and_dropping_go_on(wal: Wal) -> None:
+    cuts = []
+    for _ in range(8):
+        wal.append(0)
+        cuts.append(wal.tail.cut("logs", NOTHING_LANDED, "acme"))
+        wal.settle()
+    assert [len(texts_of(cut)) for cut in cuts] == [3 * (n + 1) for n in range(8)]
+    wal.bodies(at(8))
+    wal.clock.seconds += PASSED_SECONDS + 1
+    wal.bodies(at(8))
+    assert [len(texts_of(cut)) for cut in cuts] == [3 * (n + 1) for n in range(8)]
+    for cut in cuts:
+        cut.release()
+        cut.release()
+    assert wal.files() == set()
+
+
+def test_rows_that_have_landed_are_kept_for_a_while_and_then_dropped(wal: Wal) -> None:
+    for _ in range(4):
+        wal.append(0)
+    assert len(wal.bodies()) == 12
+    assert wal.bodies(at(4)) == []
+    for sequence in range(4):
+        wal.store.delete(name_of(0, sequence).path)
+    assert len(wal.bodies(at(1))) == 9
+    wal.append(0)
+    wal.bodies(at(4))
+    wal.clock.seconds += PASSED_SECONDS + 1
+    assert len(wal.bodies(at(4))) == 3
+    assert len(wal.files()) == 1
+    with pytest.raises(PositionTooOld):
+        wal.bodies(at(1))
+
+
+def test_over_the_bound_the_newest_are_kept_and_the_count_of_the_others_is_said(
+    make_wal: Callable[..., Wal],
+) -> None:
+    wal = make_wal(query={"tail_bytes_max": 16 * 2**20})
+    chance = random.Random(1)
+    now = time.time_ns()
+    reads: list[str] = []
+    read = wal.store.read
+    wal.store.read = lambda path: (reads.append(path), read(path))[1]  # type: ignore[method-assign]
+    for number in range(60):
+        large = chance.randbytes(2**18).hex()
+        wal.append(number % 2, {"acme": [f"{number} {large}"]}, received=now + number)
+    for expected_reads in (True, False):
+        reads.clear()
+        cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
+        assert bool(reads) is expected_reads
+        numbers = sorted(int(text.split()[0]) for text in texts_of(cut))
+        left = 60 - len(numbers)
+        assert 10 < left < 60
+        assert abs(numbers[0] - left) <= 8  # nearly so over both streams
+        for parity in range(2):  # of each stream a prefix is left out
+            kept = [number for number in numbers if number % 2 == parity]
+            assert kept == list(range(kept[0], 60, 2))
+        (missing,) = cut.missing
+        assert missing.startswith(f"{left} rows of logs")
+        assert "query.tail_bytes_max" in missing
+        assert sum(path.stat().st_size for path in wal.folder.iterdir()) <= 17 * 2**20
+        cut.release()
+    wal.append(0, {"acme": ["60 the latest"]}, received=now + 60)
+    assert "60 the latest" in wal.bodies()
+    position = Position({STREAMS[n]: StreamPosition(wal.next[n], durable_rows=30) for n in range(2)})
+    assert wal.tail.cut("logs", position, "acme").missing == ()
+
+
+def test_one_table_never_takes_the_room_of_another(tmp_path: Path) -> None:
+    config = Config.model_validate({"data_dir": tmp_path, "query": {"tail_bytes_max": 16 * 2**20}})
+    store, chance, now = MemoryStore(), random.Random(1), time.time_ns()
+    large = [chance.randbytes(2**18).hex() for _ in range(50)]
+    decoder = Decoder("spans")
+    writer = SegmentWriter(1)
+    writer.write(decoder.decode([spans_request(large[:6])], ["acme"], [now]).table)
+    name = name_of(1, 0, "spans")
+    store.create(name.path, writer.finish(name, stream_rows=0, received=(now, now)))
+    for number, text in enumerate(large):
+        name = name_of(0, number)
+        store.create(name.path, segment(name, {"acme": [text]}, stream_rows=number, received=now + number))
+    with contextlib.closing(Tail(config, tmp_path / "tail", store=store)) as tail:
+        for _ in range(2):
+            spans = tail.cut("spans", NOTHING_LANDED, "acme")
+            logs = tail.cut("logs", NOTHING_LANDED, "acme")
+            assert (spans.rows, spans.missing) == (6, ())
+            assert 0 < logs.rows < 50
+            assert logs.missing
+            spans.release()
+            logs.release()
+
+
+def test_with_nothing_new_no_segment_is_read_and_only_the_end_is_listed(wal: Wal) -> None:
+    for _ in range(5):
+        wal.append(0)
+    wal.tail.warm({"logs": at(0)})
+    reads: list[str] = []
+    read = wal.store.read
+    wal.store.read = lambda path: (reads.append(path), read(path))[1]  # type: ignore[method-assign]
+    wal.store.listed.clear()
+    assert len(wal.bodies(at(0))) == 15
+    assert len(wal.bodies(at(3))) == 6
+    assert (reads, wal.store.listed) == ([], [])
+
+
+def test_callers_share_a_look_but_never_one_that_began_before_they_came(wal: Wal) -> None:
+    wal.append(0)
+    children, looks = wal.store.children, 0
+    entered, go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def slow(prefix: str) -> Sequence[str]:
+        nonlocal looks
+        looks += 1
+        found = children(prefix)
+        entered.release()
+        assert go_on.acquire(timeout=30)
+        return found
+
+    wal.store.children = slow  # type: ignore[method-assign]
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(wal.bodies)
+        assert entered.acquire(timeout=30)
+        wal.append(1)  # behind the first look's back
+        later = [pool.submit(wal.bodies) for _ in range(5)]
+        rounds = wal.tail._rounds["logs"]
+        while rounds._next is None or len(rounds._next.positions) < 5:
+            time.sleep(0.001)
+        go_on.release(2)
+        assert len(first.result(30)) == 3
+        assert {len(each.result(30)) for each in later} == {6}
+    assert looks == 2
+
+
+def test_an_error_of_the_store_reaches_all_and_passes(wal: Wal) -> None:
+    wal.append(0)
+    read = wal.store.read
+
+    def broken(path: str) -> bytes:
+        raise StoreUnavailable("no answer")
+
+    wal.store.read = broken  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            wal.bodies()
+    wal.store.read = read  # type: ignore[method-assign]
+    assert len(wal.bodies()) == 3
+
+
+def test_the_folder_is_private_and_closing_removes_it(wal: Wal) -> None:
+    wal.append(0)
+    wal.bodies()
+    assert stat.S_IMODE(wal.folder.stat().st_mode) == 0o700
+    assert wal.files()
+    for _ in range(2):
+        wal.tail.close()
+        assert not wal.folder.exists()
+    with pytest.raises(StoreUnavailable, match="closing"):
+        wal.bodies()
+
+
+class Quiet:
+    def segment_written(self, segment: object) -> None: ...
+
+    def segment_failed(self, error: object) -> None: ...
+
+
+def test_every_row_acked_before_a_cut_is_in_it_once_while_receivers_write(tmp_path: Path) -> None:
+    """A journal with its lanes, for all signals, and four threads that ask."""
+    config = Config.model_validate({"data_dir": tmp_path, "wal": {"lanes": 2, "group_wait_seconds": 0}})
+    acked: dict[str, set[str]] = {tenant: set() for tenant in TENANTS}
+    ended = threading.Event()
+
+    async def write() -> None:
+        journal = Journal(config, LocalStore(config.wal_dir), Quiet())
+        await journal.start()
+
+        async def client(tenant: str, number: int) -> None:
+            for count in range(12):
+                texts = [f"{tenant}/{number}/{count}/{row}" for row in range(4)]
+                await journal.append("logs", logs_request(texts), tenant, time.time_ns())
+                acked[tenant] |= set(texts)
+                await journal.append("spans", spans_request(texts), tenant, time.time_ns())
+
+        await asyncio.gather(*(client(tenant, number) for tenant in TENANTS for number in range(3)))
+        await journal.close()
+
+    def ask(tail: Tail, tenant: str) -> int:
+        seen: set[str] = set()
+        cuts = 0
+        while True:
+            last, before = ended.is_set(), set(acked[tenant])
+            cut = tail.cut("logs", NOTHING_LANDED, tenant)
+            found = texts_of(cut)
+            cut.release()
+            assert len(found) == len(set(found)), "a row is there twice"
+            assert before <= set(found), "an acked row is missing"
+            assert seen <= set(found), "a row went away"
+            assert all(text.startswith(tenant) for text in found)
+            seen, cuts = set(found), cuts + 1
+            if last:
+                assert len(seen) == 144
+                return cuts
+
+    with contextlib.closing(Tail(config, tmp_path / "tail")) as tail, ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask, tail, tenant) for tenant in TENANTS * 2]
+        try:
+            asyncio.run(write())
+        finally:
+            ended.set()
+        assert min(each.result(60) for each in asking) > 0
+        tail.warm(dict.fromkeys(SIGNALS, NOTHING_LANDED))
+        assert tail.cut("spans", NOTHING_LANDED, "acme").rows == 144
+        assert tail.cut("metrics", NOTHING_LANDED, "acme").rows == 0
