@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +34,13 @@ _UNITS = {
 _LONG_UNITS = {"month": 1, "quarter": 3, "year": 12, "decade": 120, "century": 1200, "millennium": 12_000}
 _NOW = frozenset({"now", "current_timestamp", "get_current_timestamp", "transaction_timestamp"})
 _TODAY = frozenset({"today", "current_date"})
-_TIME_TYPES = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS", "DATE"})
+KEYWORDS = frozenset({"current_timestamp", "current_date"})
+"""Written like columns, and the clock only where no column has the name."""
+_ROUNDED = {"TIMESTAMP_S": SECOND, "TIMESTAMP_MS": 1000}
+_TIME_TYPES = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", *_ROUNDED})
+_MICROS_MAX = 2**62
+"""Far beyond any time that DuckDB has."""
+_FLOAT_MAX = 1e300
 _NUMBERS = frozenset(
     f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 )
@@ -60,6 +66,8 @@ class Constants:
 
     now: int
     params: Mapping[str, Any]
+    keywords: Collection[str] = KEYWORDS
+    """Those of KEYWORDS that do mean the clock."""
 
     @classmethod
     def of(cls, now: int, params: Sequence[Any]) -> Constants:
@@ -67,8 +75,12 @@ class Constants:
 
     def value(self, node: Node, kind: Kind) -> Range | None:
         """What the expression comes to when it is compared with a column of this kind."""
-        if kind == "time":
-            return self._time(node)
+        try:
+            return _of_this_age(self._time(node)) if kind == "time" else self._simple(node, kind)
+        except RecursionError:
+            return None
+
+    def _simple(self, node: Node, kind: Kind) -> Range | None:
         found = self._plain(node)
         if found is None:
             return None
@@ -77,10 +89,17 @@ class Constants:
         if isinstance(found, bool):
             return Range(found, found) if kind == "flag" else None
         if isinstance(found, int) and kind in ("integer", "real"):
-            return _near(found) if kind == "real" else Range(found, found)
+            return near(found) if kind == "real" else Range(found, found)
         if isinstance(found, float) and math.isfinite(found) and kind in ("integer", "real"):
-            return _near(found)
+            return near(found)
         return None
+
+    def date(self, node: Node) -> Range | None:
+        """What it comes to when it is compared with a date: a text is then read as one."""
+        if node.get("class") in ("CONSTANT", "PARAMETER"):
+            found = self._plain(node)
+            return _of_this_age(_date_of(found)) if isinstance(found, str) else None
+        return self.value(node, "time")
 
     def _plain(self, node: Node) -> Value | None:
         match node.get("class"):
@@ -99,17 +118,29 @@ class Constants:
                 found = self._plain(node)
                 return parse_time(found) if isinstance(found, str) else None
             case "CAST":
-                if node["cast_type"]["id"] not in _TIME_TYPES:
-                    return None
-                found_time = self._time(node["child"])
-                if found_time is not None and node["cast_type"]["id"] == "DATE":
-                    return _start_of(found_time, DAY)
-                return found_time
+                return self._cast_time(node["child"], node["cast_type"]["id"])
             case "COLUMN_REF":
-                return self._clock(node["column_names"][-1].lower())
+                name = node["column_names"][-1].lower()
+                is_clock = len(node["column_names"]) == 1 and name in self.keywords
+                return self._clock(name) if is_clock else None
             case "FUNCTION":
                 return self._time_function(node["function_name"].lower(), node["children"])
         return None
+
+    def _cast_time(self, child: Node, to: str) -> Range | None:
+        if to not in _TIME_TYPES:
+            return None
+        text = self._plain(child) if child.get("class") in ("CONSTANT", "PARAMETER") else None
+        if isinstance(text, str) and to != "TIMESTAMP WITH TIME ZONE":
+            found = parse_time(text, ignore_zone=True)
+        else:
+            found = self._time(child)
+        if found is None:
+            return None
+        if to == "DATE":
+            return _start_of(found, DAY)
+        slack = _ROUNDED.get(to, 0)
+        return Range(int(found.low) - slack, int(found.high) + slack)
 
     def _clock(self, name: str) -> Range | None:
         if name in _NOW:
@@ -127,18 +158,17 @@ class Constants:
             unit, time = self._plain(children[0]), self._time(children[1])
             length = _UNITS.get(unit.lower()) if isinstance(unit, str) else None
             return None if time is None or length is None else _start_of(time, length)
-        per_second = {
+        per_count = {
             "to_timestamp": SECOND,
             "epoch_ms": 1000,
             "make_timestamp": 1,
             "make_timestamptz": 1,
         }.get(name)
-        if per_second is not None and len(children) == 1:
-            count = self._plain(children[0])
-            if isinstance(count, int | float) and not isinstance(count, bool) and abs(count) < 1e17:
-                micros = int(count * per_second)
-                return Range(micros - 1, micros + 1)
-        return None
+        count = self._number(children[0]) if per_count is not None and len(children) == 1 else None
+        if per_count is None or count is None:
+            return None
+        slack = 1 + int(abs(count.high) * per_count) // 2**50  # it is made from a double
+        return Range(int(count.low * per_count) - slack, int(count.high * per_count) + slack)
 
     def _moved(self, sign: str, left: Node, right: Node) -> Range | None:
         time, length = self._time(left), self._length(right)
@@ -156,24 +186,46 @@ class Constants:
             text = self._plain(node["child"])
             return parse_length(text) if isinstance(text, str) else None
         if node.get("class") == "FUNCTION" and node["function_name"].startswith("to_"):
-            unit = node["function_name"][3:]
             count = self._number(node["children"][0]) if len(node["children"]) == 1 else None
-            return None if count is None else _length_of(count, unit)
+            unit = node["function_name"][3:]
+            ends = () if count is None else (_length_of(count.low, unit), _length_of(count.high, unit))
+            known = [end for end in ends if end is not None]
+            return _around(known) if known else None
         return None
 
-    def _number(self, node: Node) -> float | None:
-        """A number in the casts that the parser puts around it."""
+    def _number(self, node: Node) -> _Numbers | None:
+        """A number in the casts that the parser puts around it. It writes `trunc` where it wants an integer;
+        DuckDB itself rounds.
+        """
         if node.get("class") == "CAST":
-            return self._number(node["child"])
-        if node.get("class") == "FUNCTION" and node["function_name"] == "trunc":
+            found = self._number(node["child"])
+            if found is None or node["cast_type"]["id"] == "DOUBLE":
+                return found
+            is_whole = node["cast_type"]["id"] in _NUMBERS
+            return _Numbers(math.floor(found.low), math.ceil(found.high)) if is_whole else None
+        if (
+            node.get("class") == "FUNCTION"
+            and node["function_name"] == "trunc"
+            and len(node["children"]) == 1
+        ):
             found = self._number(node["children"][0])
-            return None if found is None else math.trunc(found)
+            return None if found is None else _Numbers(math.trunc(found.low), math.trunc(found.high))
         value = self._plain(node)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _MICROS_MAX:
+            return None
+        return _Numbers(value, value)
 
 
-def _near(value: float) -> Range:
+@dataclass(frozen=True)
+class _Numbers:
+    low: float
+    high: float
+
+
+def near(value: float) -> Range | None:
     """DuckDB compares as doubles, whose neighbours are that far away."""
+    if not abs(value) < _FLOAT_MAX:
+        return None
     slack = abs(value) * 1e-12
     return Range(value - slack, value + slack)
 
@@ -202,14 +254,14 @@ def _cast(value: Value | None, to: str) -> Value | None:
     if to in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
         return value
     if to == "DOUBLE" and isinstance(value, int | float) and not isinstance(value, bool):
-        return value
+        return float(value) if abs(value) < _FLOAT_MAX else None
     if to == "BOOLEAN" and value in ("t", "f"):
         return value == "t"
     return None
 
 
-def parse_time(text: str) -> Range | None:
-    """As DuckDB reads a text as a time, in UTC where it names no zone."""
+def parse_time(text: str, *, ignore_zone: bool = False) -> Range | None:
+    """As DuckDB reads a text as a time, in UTC where it names no zone. Types without one ignore it."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None
@@ -219,12 +271,17 @@ def parse_time(text: str) -> Range | None:
         moment = datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC)
     except ValueError:
         return None
-    micros = int((moment - _EPOCH) / datetime.timedelta(microseconds=1)) + int(fraction[:6])
-    if (zone := match[8]) and zone[0] in "+-":
+    micros = (moment - _EPOCH) // datetime.timedelta(microseconds=1) + int(fraction[:6])
+    if not ignore_zone and (zone := match[8]) and zone[0] in "+-":
         digits = zone[1:].replace(":", "").ljust(4, "0")
         offset = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * SECOND
         micros -= offset if zone[0] == "+" else -offset
     return Range(micros, micros + (1 if match[7] and len(match[7]) > 6 else 0))
+
+
+def _date_of(text: str) -> Range | None:
+    found = parse_time(text, ignore_zone=True)
+    return None if found is None else _start_of(found, DAY)
 
 
 def parse_length(text: str) -> Range | None:
@@ -244,7 +301,8 @@ def _length_of(count: float, unit: str) -> Range | None:
     singular = {"centuries": "century", "millennia": "millennium"}.get(unit, unit.removesuffix("s"))
     if singular in _UNITS:
         micros = count * _UNITS[singular]
-        return Range(math.floor(micros), math.ceil(micros))
+        slack = 0 if micros == int(micros) else 1
+        return Range(math.floor(micros) - slack, math.ceil(micros) + slack)
     if singular in _LONG_UNITS:
         months = count * _LONG_UNITS[singular]
         shortest, longest = sorted((months * 28 * DAY, months * 32 * DAY))
@@ -253,4 +311,16 @@ def _length_of(count: float, unit: str) -> Range | None:
 
 
 def _start_of(time: Range, length: int) -> Range:
-    return Range(int(time.low) - length, time.high)
+    """The beginnings of the days, hours, … that both ends are in. Weeks begin on a Monday."""
+    first = -3 * DAY if length == 7 * DAY else 0
+    low, high = ((int(end) - first) // length * length + first for end in (time.low, time.high))
+    return Range(low, high)
+
+
+def _around(ranges: Sequence[Range]) -> Range:
+    return Range(min(int(each.low) for each in ranges), max(int(each.high) for each in ranges))
+
+
+def _of_this_age(time: Range | None) -> Range | None:
+    far = time is None or int(time.low) < -_MICROS_MAX or int(time.high) > _MICROS_MAX
+    return None if far else time

@@ -230,7 +230,7 @@ class Lake:
             with catalog_errors():
                 found = self._open().list_tables(self._config.lake.namespace)
         except Exception as error:
-            log.warning("tables could not be read ahead", reason=str(error))
+            log.info("tables could not be read ahead", reason=str(error))
             return
         for identifier in found:
             try:

@@ -23,10 +23,11 @@ from frazil.query.lake import Lake, TableVersion
 from frazil.query.model import Constraints, Question, Stats
 from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
-from frazil.query.types import duckdb_type
-from frazil.tables import SIGNALS, Signal, TableSpec, table_spec
+from frazil.query.types import duckdb_type, text
+from frazil.tables import DEFAULT_PROMOTED, SIGNALS, Promoted, Signal, TableSpec, table_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position
+from frazil.wal.promote import FITTING
 
 _LOOKS_MAX = 4
 _NO_ID = 1_000_000
@@ -52,9 +53,14 @@ class Plan:
         """The same without files that cannot be read (None: without any), saying so."""
         tables, dropped = [], 0
         for table in self.tables:
-            kept = [] if gone is None else [path for path in table["files"] if path not in gone]
+            kept = _without(table["files"], gone)
+            older = [{**group, "files": _without(group["files"], gone)} for group in table["older"]]
             dropped += len(table["files"]) - len(kept)
-            tables.append({**table, "files": kept})
+            dropped += sum(
+                len(before["files"]) - len(after["files"])
+                for before, after in zip(table["older"], older, strict=True)
+            )
+            tables.append({**table, "files": kept, "older": [group for group in older if group["files"]]})
         missing = (*self.stats.missing, f"{dropped} data files cannot be read now: {reason}")
         stats = dataclasses.replace(self.stats, files=self.stats.files - dropped, missing=missing)
         return Plan(tables, self.cuts, stats, None)
@@ -70,6 +76,7 @@ class Planner:
         self._filters = Filters(_BLOOM_BYTES_MAX)
         self._io: LakeFileIO = open_files(config)
         extra = promoted(config)
+        self._promoted = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
         self.specs: Mapping[Signal, TableSpec] = {signal: table_spec(signal, extra) for signal in SIGNALS}
         self._kinds = {
             str(name): {
@@ -101,11 +108,14 @@ class Planner:
         if cut is not None:
             plan.cuts.append(cut)
         files, total = self._files(version, uses, question.tenant)
+        columns = self._columns(signal, None if version is None else version.schema)
+        whole, older = self._by_age(files, columns)
         plan.tables.append(
             {
                 "name": signal,
-                "columns": self._columns(signal, None if version is None else version.schema),
-                "files": [local_path(file.path) for file in files],
+                "columns": columns,
+                "files": whole,
+                "older": older,
                 "tail": [] if cut is None else [(ref.path, ref.first_row, ref.rows) for ref in cut.chunks],
             }
         )
@@ -172,12 +182,47 @@ class Planner:
             for number, column in enumerate(self.specs[signal].columns)
         ]
 
+    def _by_age(
+        self, files: Sequence[File], columns: Sequence[tuple[str, str, int]]
+    ) -> tuple[list[str], list[dict[str, Any]]]:
+        """Paths of files that have all promoted columns, and groups of those from before some were: there the
+        map has what the column would.
+        """
+        promoted_ids = {identity: name for name, _, identity in columns if name in self._promoted}
+        groups: dict[frozenset[str], list[str]] = {frozenset(): []}
+        for file in files:
+            lacking = promoted_ids.keys() - file.columns if file.columns else ()
+            names = frozenset(promoted_ids[identity] for identity in lacking)
+            groups.setdefault(names, []).append(local_path(file.path))
+        whole = groups.pop(frozenset())
+        older = [
+            {"files": paths, "columns": {name: from_map(self._promoted[name]) for name in sorted(names)}}
+            for names, paths in groups.items()
+        ]
+        return whole, older
+
     def _key(self, plan: Plan, question: Question) -> str:
         parts = [question.tenant, question.format, question.sql, repr(list(question.params))]
         parts += [repr(question.as_of), repr(question.rows_max)]
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:
+    return [] if gone is None else [path for path in paths if path not in gone]
+
+
+def from_map(item: Promoted) -> str:
+    """The value of a promoted column, as landing would have copied it from the map."""
+    prefix = "resource_" if item.source == "resource" else ""
+    value = f"{prefix}attributes[{text(item.attribute)}]"
+    if item.type == "string":
+        return value
+    fitting = ", ".join(text(name) for name in FITTING[item.type])
+    path = text('$."' + item.attribute.replace('"', '\\"') + '"')
+    kind = f"json_extract_string({prefix}attribute_types, {path})"
+    return f"CASE WHEN {kind} IN ({fitting}) THEN TRY_CAST({value} AS {duckdb_type(item.arrow_type)}) END"
 
 
 def _kind(type_: pa.DataType) -> Kind | None:

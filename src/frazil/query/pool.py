@@ -17,8 +17,6 @@ from frazil.errors import LimitReached, Overloaded
 from frazil.query import frames
 
 _START_SECONDS_MAX = 60.0
-_INTERRUPT_SECONDS = 1.0
-"""What does not stop by itself within this time is killed."""
 _PARSE_SECONDS_MAX = 10.0
 _RESPAWN_SECONDS = 1.0
 
@@ -36,7 +34,8 @@ class WorkerProcess:
         self._memory_bytes_max = memory_bytes_max
         self._process: asyncio.subprocess.Process | None = None
         self.percent: float | None = None
-        self.uses = 0
+        self._run = 0
+        self._is_killed = False
 
     @property
     def pid(self) -> int | None:
@@ -44,7 +43,7 @@ class WorkerProcess:
 
     @property
     def is_alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        return self._process is not None and self._process.returncode is None and not self._is_killed
 
     async def start(self, settings: Mapping[str, Any]) -> None:
         self._process = await asyncio.create_subprocess_exec(
@@ -77,10 +76,12 @@ class WorkerProcess:
             ) from None
 
     async def run(self, job: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any] | bytes]:
-        """Events and data until `done` or `error`, which is the last."""
+        """Events and data until `done` or `error`, which is the last. To be read to its end, or the worker
+        killed: what is left unread would be taken for the next answer.
+        """
         self.percent = None
-        self.uses += 1
-        await self._send({"op": "run", **job})
+        self._run += 1
+        await self._send({"op": "run", "run": self._run, **job})
         while True:
             kind, payload = await self._frame()
             if kind == frames.DATA:
@@ -101,13 +102,15 @@ class WorkerProcess:
 
     async def interrupt(self) -> None:
         with contextlib.suppress(WorkerDied):
-            await self._send({"op": "cancel"})
+            await self._send({"op": "cancel", "run": self._run})
 
     async def kill(self) -> None:
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if not self._is_killed:  # a second signal would take the exit code from asyncio's watcher
+            self._is_killed = True
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
         await self._process.wait()
 
     async def _send(self, message: Mapping[str, Any]) -> None:
@@ -126,8 +129,11 @@ class WorkerProcess:
             raise WorkerDied from None
 
     async def _event(self) -> Mapping[str, Any]:
-        event: Mapping[str, Any] = orjson.loads((await self._frame())[1])
-        return event
+        """What was said of progress comes when it wants."""
+        while True:
+            event: Mapping[str, Any] = orjson.loads((await self._frame())[1])
+            if event["event"] != "progress":
+                return event
 
 
 def _environment() -> dict[str, str]:
@@ -274,15 +280,3 @@ class Pool:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         self._hand_out()
-
-
-async def stopped(worker: WorkerProcess, events: AsyncIterator[Any]) -> None:
-    """Interrupts what runs, reads what is left of its answer, and kills where that takes too long."""
-    await worker.interrupt()
-    try:
-        async with asyncio.timeout(_INTERRUPT_SECONDS):
-            async for _ in events:
-                pass
-    except (TimeoutError, WorkerDied):
-        log.warning("a query did not stop when interrupted; its worker is killed", pid=worker.pid)
-        await worker.kill()

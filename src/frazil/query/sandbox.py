@@ -12,7 +12,7 @@ import duckdb
 
 from frazil.query.functions import FUNCTIONS
 from frazil.query.sql import VIEWS
-from frazil.query.types import quoted
+from frazil.query.types import quoted, text
 
 _SESSION_SETTINGS = (
     "TimeZone='UTC'",
@@ -32,6 +32,13 @@ class TableSource:
     files: Sequence[str]
     tail: Sequence[tuple[str, int, int]]
     """Of files of the tenant's rows that have not landed: the path, the first row to read, and how many."""
+    older: Sequence[Mapping[str, Any]] = ()
+    """`files` from before some columns were promoted, and `columns`: expressions that they have instead."""
+
+    @property
+    def paths(self) -> list[str]:
+        older = (path for group in self.older for path in group["files"])
+        return [*self.files, *older, *(path for path, *_ in self.tail)]
 
 
 @dataclass(frozen=True)
@@ -75,15 +82,15 @@ class Sandbox:
             self._reach_s3(settings.s3)
 
     def _reach_s3(self, s3: Mapping[str, Any]) -> None:
-        self.connection.execute(f"LOAD {_text(s3['extension'])}")
-        options = ", ".join(f"{key} {_text(value)}" for key, value in s3.items() if key != "extension")
+        self.connection.execute(f"LOAD {text(s3['extension'])}")
+        options = ", ".join(f"{key} {text(value)}" for key, value in s3.items() if key != "extension")
         self.connection.execute(f"CREATE SECRET lake (TYPE s3{', ' + options if options else ''})")
 
     def fill(self, tables: Sequence[TableSource]) -> None:
         """Makes the tables known, then locks everything else away for good."""
         for table in tables:
             self._add(table)
-        paths = [path for table in tables for path in (*table.files, *(path for path, *_ in table.tail))]
+        paths = [path for table in tables for path in table.paths]
         self.connection.execute(f"SET allowed_paths={_list(paths)}")
         self.connection.execute("SET enable_external_access=false")
         self.connection.execute("SET lock_configuration=true")
@@ -92,7 +99,14 @@ class Sandbox:
         columns = ", ".join(quoted(name) for name, _, _ in table.columns)
         parts = []
         if table.files:
-            parts.append(f"SELECT {columns} FROM {_files(table)}")  # noqa: S608
+            parts.append(f"SELECT {columns} FROM {_files(table, table.files)}")  # noqa: S608
+        for older in table.older:
+            given = older["columns"]
+            named = ", ".join(
+                f"{given[name]} AS {quoted(name)}" if name in given else quoted(name)
+                for name, _, _ in table.columns
+            )
+            parts.append(f"SELECT {named} FROM {_files(table, older['files'])}")  # noqa: S608
         parts += [f"SELECT {columns} FROM {tail}" for tail in _tail(table)]  # noqa: S608
         if not parts:
             nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)
@@ -141,13 +155,13 @@ def without_constants(sql: str) -> str:
     return " ".join("".join(parts).split())
 
 
-def _files(table: TableSource) -> str:
+def _files(table: TableSource, files: Sequence[str]) -> str:
     """By field id, as Iceberg has it: files from before a column was added, or renamed, are read right."""
     schema = ", ".join(
-        f"{identity}: {{name: {_text(name)}, type: {_text(type_)}, default_value: NULL}}"
+        f"{identity}: {{name: {text(name)}, type: {text(type_)}, default_value: NULL}}"
         for name, type_, identity in table.columns
     )
-    return f"read_parquet({_list(table.files)}, schema=MAP {{{schema}}}, hive_partitioning=false)"
+    return f"read_parquet({_list(files)}, schema=MAP {{{schema}}}, hive_partitioning=false)"
 
 
 def _tail(table: TableSource) -> Iterator[str]:
@@ -158,14 +172,10 @@ def _tail(table: TableSource) -> Iterator[str]:
     for path, first, _ in table.tail:
         if first:
             yield (
-                f"read_parquet({_text(path)}, hive_partitioning=false, file_row_number=true) "
+                f"read_parquet({text(path)}, hive_partitioning=false, file_row_number=true) "
                 f"WHERE file_row_number >= {int(first)}"
             )
 
 
 def _list(texts: Sequence[str]) -> str:
-    return f"[{', '.join(_text(text) for text in texts)}]"
-
-
-def _text(value: Any) -> str:
-    return "'" + str(value).replace("'", "''") + "'"
+    return f"[{', '.join(text(each) for each in texts)}]"

@@ -43,7 +43,7 @@ from frazil.query.model import (
     TableInfo,
 )
 from frazil.query.plan import Plan, Planner
-from frazil.query.pool import Pool, WorkerDied, WorkerProcess, stopped
+from frazil.query.pool import Pool, WorkerDied, WorkerProcess
 from frazil.query.s3 import s3_options
 from frazil.query.spool import Spool
 from frazil.query.sql import VIEWS, Statement
@@ -54,6 +54,8 @@ from frazil.wal.position import Position
 
 _PARSED_BYTES_MAX = 8 << 20
 _RETRIES_WITHOUT_FILES = 3
+_INTERRUPT_SECONDS = 1.0
+"""What does not stop by itself within this time is killed."""
 _FOLLOW_SECONDS = 2.0
 _FOLLOWED_SECONDS = 300.0
 """After the last question: listing a log costs something where nobody asks."""
@@ -369,38 +371,52 @@ class Queries:
             "bytes_max": query.result_bytes_max,
         }
         seconds_max = min(question.seconds_max or query.seconds_max, query.seconds_max)
-        events = worker.run(job)
+        reading = asyncio.create_task(self._read(asked, worker, job))
         guard = asyncio.create_task(self._guard(asked, worker, seconds_max))
         try:
-            async for event in events:
-                await self._take(asked, event)
-        except WorkerDied:
-            self._metrics.killed.inc()
-            await worker.kill()
-            raise asked.why_stopped or _died() from None
+            await asyncio.shield(reading)
         except asyncio.CancelledError:
+            # A frame that is read in part would be lost, so the reader goes on to the end.
             guard.cancel()
-            await asyncio.shield(self._stop(worker, events))
+            guard = asyncio.create_task(self._end(asked, worker))
+            await asyncio.wait([reading])
+            with contextlib.suppress(Exception):
+                reading.result()
             raise
         finally:
             guard.cancel()
 
-    async def _stop(self, worker: WorkerProcess, events: AsyncIterator[Any]) -> None:
-        await stopped(worker, events)
-        if not worker.is_alive:
+    async def _read(self, asked: _Asked, worker: WorkerProcess, job: Mapping[str, Any]) -> None:
+        error: Exception | None = None
+        try:
+            async for event in worker.run(job):
+                try:
+                    await self._take(asked, event)
+                except (FrazilError, _Unreadable) as found:
+                    error = found
+        except WorkerDied:
             self._metrics.killed.inc()
+            await worker.kill()
+            raise asked.why_stopped or _died() from None
+        if error is not None:
+            raise error
 
     async def _guard(self, asked: _Asked, worker: WorkerProcess, seconds_max: float) -> None:
-        """Interrupts at the limit, and kills what does not hear it."""
         await asyncio.sleep(seconds_max)
         asked.why_stopped = LimitReached(
             f"the query ran for {seconds_max:g} s, which is its limit (query.seconds_max): ask for a shorter "
             "time range or fewer columns",
             limit="query.seconds_max",
         )
+        await self._end(asked, worker)
+
+    async def _end(self, asked: _Asked, worker: WorkerProcess) -> None:
+        """Interrupts, and kills what does not hear it."""
         await worker.interrupt()
-        await asyncio.sleep(1)
-        log.warning("a query did not stop at its limit; its worker is killed", id=asked.id, pid=worker.pid)
+        await asyncio.sleep(_INTERRUPT_SECONDS)
+        log.warning(
+            "a query did not stop when interrupted; its worker is killed", id=asked.id, pid=worker.pid
+        )
         await worker.kill()
 
     async def _take(self, asked: _Asked, event: Mapping[str, Any] | bytes) -> None:

@@ -153,6 +153,7 @@ class Tail:
         self._store = store or open_store(config)
         self._place = folder
         self._bytes_max = config.query.tail_bytes_max
+        self._has_tenants = bool(config.auth.keys)
         self._folder = ChunkFolder(folder, chunk_bytes_max(self._bytes_max))
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="tail-read")
         self._merger = ThreadPoolExecutor(1, thread_name_prefix="tail-merge")
@@ -273,9 +274,11 @@ class Tail:
     def _missing(self, signal: Signal, found: _Collected) -> list[str]:
         missing = []
         if found.left_out:
+            # How many is of all tenants together, which is nobody's business where there are several.
+            rows = "rows" if self._has_tenants else f"{found.left_out:,} rows"
             missing.append(
-                f"{found.left_out:,} rows of {signal} (of all tenants) that wait to land are left out, the "
-                "oldest of them: more than query.tail_bytes_max waits"
+                f"{rows} of {signal} that wait to land are left out, the oldest of them: more than "
+                "query.tail_bytes_max waits"
             )
         missing += found.problems[:_PROBLEMS_MAX]
         if (more := len(found.problems) - _PROBLEMS_MAX) > 0:

@@ -29,3 +29,8 @@ def duckdb_type(type_: pa.DataType) -> str:
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: object) -> str:
+    """A constant."""
+    return "'" + str(value).replace("'", "''") + "'"

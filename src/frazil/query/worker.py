@@ -43,7 +43,8 @@ class Worker:
         self._settings: Settings | None = None
         self._next: Sandbox | None = None
         self._running: Sandbox | None = None
-        self._cancelled = False
+        self._run = self._cancelled = 0
+        """Numbers of questions: a word to stop may come when the next has begun."""
 
     def run(self) -> None:
         threading.Thread(target=self._hear, daemon=True, name="commands").start()
@@ -61,8 +62,8 @@ class Worker:
         while (frame := frames.read(self._commands)) is not None:
             message = orjson.loads(frame[1])
             if message["op"] == "cancel":
-                self._cancelled = True
-                if (running := self._running) is not None:
+                self._cancelled = message["run"]
+                if self._run == message["run"] and (running := self._running) is not None:
                     running.connection.interrupt()
             elif message["op"] == "progress":
                 self._say({"event": "progress", "percent": self._progress()})
@@ -111,8 +112,8 @@ class Worker:
                 sandbox.close()
             self._settings = settings
             sandbox = Sandbox(settings)
-        self._next, self._cancelled, self._running = None, False, sandbox
-        paths = [path for table in job["tables"] for path in table["files"]]
+        self._next, self._run, self._running = None, job["run"], sandbox
+        paths = [path for table in job["tables"] for path in TableSource(**table).paths]
         try:
             rows, is_cut = self._send(sandbox, job)
             self._say({"event": "done", "rows": rows, "cut": is_cut})
@@ -146,7 +147,7 @@ class Worker:
         counted = _Counted(job["rows_max"], job["rows_kept"], job["bytes_max"])
         self._data(rendered.begin(), counted)
         for batch in counted.batches(reader, schema):
-            if self._cancelled:
+            if self._cancelled == self._run:
                 raise duckdb.InterruptException("interrupted")
             self._data(rendered.batch(batch), counted)
         self._data(rendered.end(), counted)

@@ -1,0 +1,136 @@
+"""`frazil query`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from frazil.client.answer import Screen, ask_and_show
+from frazil.client.connection import new_id, open_transport
+from frazil.client.output import BINARY, OutputFormat, format_for
+from frazil.client.question import param_from_text, parse_as_of
+from frazil.client.transport import Transport, Unreachable
+from frazil.errors import ConfigError, Forbidden, FrazilError, RequestInvalid, Unauthenticated
+from frazil.query.model import Question
+
+FAILED, CANNOT, INTERRUPTED = 1, 2, 130
+_CANNOT = (ConfigError, Unreachable, Unauthenticated, Forbidden)
+SQL_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """The options of the verb, as given."""
+
+    sql: str | None = None
+    file: Path | None = None
+    format: OutputFormat | None = None
+    output: Path | None = None
+    as_of: str | None = None
+    params: Sequence[str] = ()
+    partial: bool = False
+    limit_rows: int | None = None
+    timeout_seconds: float | None = None
+    url: str | None = None
+    api_key: str | None = None
+    ca_file: Path | None = None
+    tenant: str | None = None
+    config: Path | None = None
+
+
+def run(options: QueryOptions, screen: Screen | None = None) -> int:
+    """The exit code: 0, 1 when the query failed, 2 when it could not be asked, 130 after Ctrl-C."""
+    screen = Screen() if screen is None else screen
+    output = None if options.output == Path("-") else options.output
+    format = options.format or format_for(output)
+    try:
+        sql = _sql(options)
+        if format in BINARY and output is None and screen.out.is_terminal and sql is not None:
+            raise RequestInvalid(f"{format} is not for a terminal: give --output FILE, or pipe it")
+        question = _question(options, sql or "")
+        transport = open_transport(
+            options.url,
+            api_key=_key(options.api_key),
+            config=options.config,
+            tenant=options.tenant,
+            ca_file=options.ca_file,
+        )
+    except FrazilError as error:
+        screen.error(error)
+        return CANNOT
+    except KeyboardInterrupt:
+        screen.say("cancelled", "yellow")
+        return INTERRUPTED
+    try:
+        if sql is None:
+            from frazil.client.prompt import Prompt
+
+            return Prompt(transport, screen, question, "table" if format in BINARY else format).run()
+        return _once(transport, question, screen, format, output)
+    finally:
+        transport.close()
+
+
+def _once(
+    transport: Transport, question: Question, screen: Screen, format: OutputFormat, output: Path | None
+) -> int:
+    try:
+        ask_and_show(transport, question, screen, format=format, output=output)
+    except FrazilError as error:
+        screen.error(error, question.sql)
+        return CANNOT if isinstance(error, _CANNOT) else FAILED
+    except KeyboardInterrupt:
+        screen.say("cancelled", "yellow")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does. The interpreter must not try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _sql(options: QueryOptions) -> str | None:
+    """The SQL to ask; None for a prompt."""
+    if options.sql is not None and options.file is not None:
+        raise RequestInvalid("SQL was given twice: as an argument and with --file")
+    if options.file is not None:
+        try:
+            sql = options.file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise RequestInvalid(f"cannot read {options.file}: {error}") from None
+    elif options.sql in (None, "-"):
+        if options.sql is None and sys.stdin.isatty():
+            return None
+        sql = sys.stdin.read(SQL_BYTES_MAX)
+    else:
+        sql = options.sql or ""
+    if not sql.strip():
+        raise RequestInvalid(
+            "there is no SQL to ask: give it as an argument, with --file, or on standard input"
+        )
+    return sql
+
+
+def _question(options: QueryOptions, sql: str) -> Question:
+    return Question(
+        sql=sql,
+        tenant="",
+        params=[param_from_text(text) for text in options.params],
+        as_of=parse_as_of(options.as_of),
+        seconds_max=options.timeout_seconds,
+        rows_max=options.limit_rows,
+        partial=options.partial,
+        id=new_id(),
+    )
+
+
+def _key(text: str | None) -> str | None:
+    """The API key; `@FILE` names a file that holds it, so that it stays out of the list of processes."""
+    if text is None or not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the API key: {error}") from None

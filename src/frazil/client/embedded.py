@@ -1,0 +1,151 @@
+"""Questions to a query service in this process, where no API runs. It lives in a thread with its own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from frazil.client.transport import Reply
+from frazil.query.model import Progress, Question, TableInfo
+
+if TYPE_CHECKING:
+    from frazil.config import Config
+    from frazil.query.service import Queries
+
+T = TypeVar("T")
+CLOSE_SECONDS_MAX = 10.0
+
+
+class EmbeddedTransport:
+    """Reads the tables and the WAL of `config` itself. Starts at the first question."""
+
+    def __init__(self, config: Config, tenant: str | None = None) -> None:
+        _log_as_a_library()
+        self._tenant = config.tenants.default if tenant is None else tenant
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="frazil-client", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._queries = self._wait(self._start(config))
+        except BaseException:
+            self._stop()
+            raise
+
+    @property
+    def place(self) -> str:
+        return "this machine's files"
+
+    def ask(self, question: Question) -> Reply:
+        question = dataclasses.replace(question, tenant=self._tenant, who="embedded")
+        answer = self._wait(self._queries.ask(question))
+        content = self._chunks(answer.content)
+        return Reply(stats=answer.stats, content=content, close=lambda: self._end(answer.content))
+
+    def tables(self) -> Sequence[TableInfo]:
+        return self._wait(self._queries.tables(self._tenant))
+
+    def progress(self, id: str) -> Progress | None:
+        return self._wait(self._call_progress(id))
+
+    def cancel(self, id: str) -> bool:
+        return self._wait(self._call_cancel(id))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            asyncio.run_coroutine_threadsafe(self._queries.close(), self._loop).result(CLOSE_SECONDS_MAX)
+        finally:
+            self._stop()
+
+    async def _start(self, config: Config) -> Queries:
+        from frazil.query.service import Queries
+
+        queries = Queries(config)
+        try:
+            await queries.start()
+        except BaseException:
+            await queries.close()
+            raise
+        return queries
+
+    async def _call_progress(self, id: str) -> Progress | None:
+        found: Progress | None = self._queries.progress(self._tenant, id)
+        return found
+
+    async def _call_cancel(self, id: str) -> bool:
+        return bool(self._queries.cancel(self._tenant, id))
+
+    def _chunks(self, content: AsyncIterator[bytes]) -> Iterator[bytes]:
+        try:
+            while (chunk := self._wait(_next(content))) is not None:
+                yield chunk
+        finally:
+            self._end(content)
+
+    def _end(self, content: AsyncIterator[bytes]) -> None:
+        close = getattr(content, "aclose", None)
+        if close is not None and not self._closed:
+            self._wait(_await(close))
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _stop(self) -> None:
+        """What still runs ends first: a worker must not outlive who started it."""
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(CLOSE_SECONDS_MAX)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS_MAX)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while it waits: what nobody waits for any more ends too.
+            future.cancel()
+            raise
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+async def _next(content: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(content, None)
+
+
+async def _await(call: Any) -> None:
+    await call()
+
+
+def _log_as_a_library() -> None:
+    """Into the application's own log, warnings and worse: left alone, structlog prints on standard output."""
+    import structlog
+
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
