@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Protocol = Literal["grpc", "http"]
 Incident = Literal["errors", "slow", "drop"]
 Compression = Literal["gzip", "none"]
+QueryFormat = Literal["table", "json", "csv", "arrow", "parquet"]
 
 
 class RoleName(StrEnum):
@@ -111,6 +112,17 @@ def pipeline(context: typer.Context) -> None:
 
 
 @app.command()
+def serve(context: typer.Context) -> None:
+    """Answer SQL and the API."""
+    config = _load(context)
+    from frazil.log import configure_logging
+    from frazil.serve.run import run
+
+    configure_logging(config.log)
+    raise typer.Exit(run(config))
+
+
+@app.command()
 def demo(
     context: typer.Context,
     endpoint: Annotated[
@@ -160,6 +172,68 @@ def demo(
         )
     )
     raise typer.Exit(1 if totals.failed else 0)
+
+
+@app.command()
+def query(
+    context: typer.Context,
+    sql: Annotated[
+        str | None, typer.Argument(help="The SELECT; - reads standard input. Without it: a prompt.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="A file with the SQL.")] = None,
+    format: Annotated[
+        QueryFormat | None,
+        typer.Option(help="How rows are written. Without it: as --output is called, else a table."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", help="What ? or $1 in the SQL stands for, in order; can be repeated."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="Ask the tables as of a time, snapshot:ID or tag:NAME.")
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Answer without files that cannot be read now, and name them.")
+    ] = False,
+    limit_rows: Annotated[int | None, typer.Option(min=1, help="Cut the answer after so many rows.")] = None,
+    timeout: Annotated[str | None, typer.Option(help="Give up after this time, such as 10s.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The API's URL. Without it: the configured one if it runs, else none.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="The API key; @FILE reads it from a file.", show_default=False)
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="The authority (PEM) of the API's certificate.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Read this machine's files as this tenant, without the API.")
+    ] = None,
+) -> None:
+    """Ask SQL over what has landed and what arrived a moment ago; alone it opens a prompt."""
+    from frazil.client.command import QueryOptions, run
+
+    raise typer.Exit(
+        run(
+            QueryOptions(
+                sql=sql,
+                file=file,
+                format=format,
+                output=output,
+                params=tuple(param or ()),
+                as_of=as_of,
+                partial=partial,
+                limit_rows=limit_rows,
+                timeout_seconds=None if timeout is None else _seconds("--timeout", timeout),
+                url=url,
+                api_key=api_key,
+                ca_file=ca_file,
+                tenant=tenant,
+                config=context.obj,
+            )
+        )
+    )
 
 
 @app.command()

@@ -16,7 +16,10 @@ def with_ports(config: Config) -> Config:
         for name, section in (("http", receive.http), ("grpc", receive.grpc))
     }
     pipeline = config.pipeline.model_copy(update={"listen": _with_port(config.pipeline.listen)})
-    return config.model_copy(update={"receive": receive.model_copy(update=listeners), "pipeline": pipeline})
+    serve = config.serve.model_copy(update={"listen": _with_port(config.serve.listen)})
+    return config.model_copy(
+        update={"receive": receive.model_copy(update=listeners), "pipeline": pipeline, "serve": serve}
+    )
 
 
 def _with_port(listen: str) -> str:

@@ -68,11 +68,13 @@ def run(config: Config, config_path: Path | None) -> int:
         "FRAZIL_RECEIVE__HTTP__LISTEN": config.receive.http.listen,
         "FRAZIL_RECEIVE__GRPC__LISTEN": config.receive.grpc.listen,
         "FRAZIL_PIPELINE__LISTEN": config.pipeline.listen,
+        "FRAZIL_SERVE__LISTEN": config.serve.listen,
     }
     grace = config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5
     receiver = _Role("receiver", [*common, "receive"], stop_seconds=grace, environment=ports)
     pipeline = _Role("pipeline", [*common, "pipeline"], stop_seconds=_COMMIT_SECONDS, environment=ports)
-    roles = [receiver, pipeline]
+    api = _Role("api", [*common, "serve"], environment=ports)
+    roles = [receiver, pipeline, api]
     if config.demo.enabled and (config.auth.keys or config.receive.tls is not None):
         log.warning(
             "no demo traffic: it has no API key or certificate; send it with `frazil demo --api-key …`"
@@ -175,6 +177,7 @@ def _greet(config: Config, *, demo: bool) -> None:
     lines = [
         f"[bold]Send[/bold]   OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
         f"       OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
+        f"[bold]Ask[/bold]    API        {config.serve.url}   (SQL, logs, traces; docs at /api/docs)",
         "",
         "[bold]Try[/bold]    point an SDK or Collector here:",
         f"         OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",

@@ -51,7 +51,19 @@ def test_help_lists_every_verb() -> None:
         assert verb in result.output
 
 
-VERBS = ("up", "receive", "demo", "doctor", "keys", "config", "pipeline", "verify", "version")
+VERBS = (
+    "up",
+    "receive",
+    "serve",
+    "query",
+    "demo",
+    "doctor",
+    "keys",
+    "config",
+    "pipeline",
+    "verify",
+    "version",
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)

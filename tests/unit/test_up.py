@@ -43,7 +43,7 @@ class Fake:
         self.command.chmod(0o755)
         monkeypatch.setattr(up.sys, "executable", str(self.command))
         monkeypatch.setattr(up, "_BACKOFF_SECONDS", 0.05)
-        for role in ("receive", "pipeline", "demo"):
+        for role in ("receive", "pipeline", "serve", "demo"):
             self.does(role, self.LIVES)
 
     LIVES = "while :; do sleep 0.05; done"
@@ -212,7 +212,9 @@ def test_a_signal_stops_all_roles_in_order(fake: Fake, health: HTTPServer, numbe
     observer = signalled_when(lambda: fake.starts("demo") == 1, number)
     assert up.run(configured(health), None) == 0
     observer.join()
-    assert [line.split()[0] for line in fake.log() if "start" in line] == ["receive", "pipeline", "demo"]
+    starts = [line.split()[0] for line in fake.log() if "start" in line]
+    assert starts[0] == "receive"
+    assert sorted(starts[1:]) == ["demo", "pipeline", "serve"]
     terminated = [line for line in fake.log() if line.endswith("term")]
     assert terminated[-1:] == ["receive term"] or terminated == []
 
@@ -225,8 +227,10 @@ def test_the_demo_starts_only_when_the_receiver_is_ready(fake: Fake, health: HTT
     assert fake.starts("demo") == 0
 
 
-def test_without_demo_there_are_a_receiver_and_a_pipeline(fake: Fake, health: HTTPServer) -> None:
-    observer = signalled_when(lambda: fake.starts("pipeline") == 1, signal.SIGTERM)
+def test_without_demo_there_are_a_receiver_a_pipeline_and_an_api(fake: Fake, health: HTTPServer) -> None:
+    observer = signalled_when(
+        lambda: fake.starts("pipeline") == 1 and fake.starts("serve") == 1, signal.SIGTERM
+    )
     assert up.run(configured(health, demo=False), None) == 0
     observer.join()
     assert fake.starts("demo") == 0

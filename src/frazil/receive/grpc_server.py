@@ -13,7 +13,7 @@ import structlog
 
 from frazil.config import TlsConfig, split_listen
 from frazil.errors import FrazilError
-from frazil.receive.certificates import is_usable
+from frazil.listen import is_usable
 from frazil.receive.doorway import Doorway, in_doorway
 from frazil.receive.intake import Intake, response
 from frazil.receive.status import PROTOBUF, Refusal, refusal

@@ -1,0 +1,107 @@
+"""What every HTTP listener of frazil shares: granian's settings, TLS, and certificates that are renewed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import ssl
+import threading
+from typing import Any
+
+import structlog
+from granian.constants import HTTPModes, Interfaces, Loops, SSLProtocols
+from granian.http import HTTP1Settings, HTTP2Settings
+from granian.log import LogLevels
+
+from frazil.config import TlsConfig, split_listen
+
+CONNECTIONS_MAX = 16_384
+"""Open connections in each worker. granian's back-pressure counts connections, idle ones too, not requests: a
+small number would let a few idle clients lock all others out."""
+
+log = structlog.get_logger("frazil.listen")
+
+
+def settings(
+    listen: str, tls: TlsConfig | None, *, header_timeout_seconds: float, header_bytes_max: int
+) -> dict[str, Any]:
+    """Arguments of `Granian` for an ASGI application on `listen`."""
+    host, port = split_listen(listen)
+    return {
+        "address": host,
+        "port": port,
+        "interface": Interfaces.ASGI,
+        "loop": Loops.uvloop,
+        "http": HTTPModes.auto,
+        "websockets": False,
+        "backpressure": CONNECTIONS_MAX,
+        "http1_settings": HTTP1Settings(
+            header_read_timeout=int(header_timeout_seconds * 1000), max_buffer_size=header_bytes_max
+        ),
+        "http2_settings": HTTP2Settings(max_headers_size=header_bytes_max),
+        "log_level": LogLevels.warning,
+        "respawn_failed_workers": True,
+        **_tls_settings(tls),
+    }
+
+
+def _tls_settings(tls: TlsConfig | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    return {
+        "ssl_cert": tls.cert_file,
+        "ssl_key": tls.key_file,
+        "ssl_ca": tls.client_ca_file,
+        "ssl_client_verify": tls.client_ca_file is not None,
+        "ssl_protocol_min": SSLProtocols.tls12,
+    }
+
+
+def allow_many_files() -> None:
+    """A connection is an open file, and shells allow 1,024; a process may raise that to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS_MAX * 2 if hard == resource.RLIM_INFINITY else min(hard, CONNECTIONS_MAX * 2)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def is_usable(tls: TlsConfig) -> bool:
+    """Certificate, key and client authorities can be read, and key and certificate belong together.
+
+    A renewal replaces the files one by one.
+    """
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
+        if tls.client_ca_file is not None:
+            context.load_verify_locations(tls.client_ca_file)
+    except (OSError, ValueError):  # ssl.SSLError is an OSError
+        return False
+    return True
+
+
+def watch_certificates(tls: TlsConfig | None) -> None:
+    """granian reads certificates when a worker starts, so renewed ones mean new workers, one by one."""
+    if tls is None:
+        return
+    files = [path for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path is not None]
+
+    def stamps() -> list[int] | None:
+        try:
+            return [path.stat().st_mtime_ns for path in files]
+        except OSError:
+            return None  # half-way through a renewal
+
+    def watch() -> None:
+        seen = stamps()
+        pause = threading.Event()
+        while True:
+            pause.wait(tls.reload_interval_seconds)
+            now = stamps()
+            if now is not None and now != seen and is_usable(tls):
+                seen = now
+                log.info("certificates changed; workers are replaced")
+                os.kill(os.getpid(), signal.SIGHUP)
+
+    threading.Thread(target=watch, daemon=True, name="certificates").start()

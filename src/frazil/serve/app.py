@@ -1,0 +1,91 @@
+"""The API as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request, Response
+from starlette.middleware.cors import CORSMiddleware
+
+from frazil import __version__
+from frazil.config import Config
+from frazil.lake.catalog import open_catalog
+from frazil.serve import find, health, page, sql, tables, traces
+from frazil.serve.auth import Door, require_admin
+from frazil.serve.errors import answer_errors
+from frazil.serve.guard import Guard
+from frazil.serve.iceberg import iceberg_router
+from frazil.serve.state import Life
+from frazil.serve.streams import ClientGone
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from frazil.query.service import Queries
+
+_DESCRIPTION = (
+    "SQL over OpenTelemetry data: what has landed in Apache Iceberg tables, and what arrived a moment ago. "
+    "An API key sees its tenant alone."
+)
+_EXPOSED = ["X-Frazil-Query-Id", "X-Frazil-Stats", "Retry-After"]
+
+
+def create_app(config: Config, queries: Queries) -> FastAPI:
+    """The application; its lifespan is the query service's."""
+    app = FastAPI(
+        title="frazil",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=_life_of(queries),
+    )
+    app.state.config = config
+    app.state.queries = queries
+    app.state.door = Door(config)
+    app.state.life = Life(queries)
+    for part in (sql, tables, find, traces, health, page):
+        app.include_router(part.router)
+    _mount_iceberg(app, config)
+    answer_errors(app)
+    app.add_exception_handler(ClientGone, _nobody_listens)
+    if config.serve.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.serve.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-api-key"],
+            expose_headers=_EXPOSED,
+            max_age=7200,
+        )
+    app.add_middleware(Guard, registry=queries.registry, life=app.state.life)
+    return app
+
+
+def _life_of(queries: Queries) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        await queries.start()
+        try:
+            yield
+        finally:
+            await app.state.life.end()
+
+    return life
+
+
+def _mount_iceberg(app: FastAPI, config: Config) -> None:
+    @cache
+    def catalog() -> Catalog:
+        return open_catalog(config)
+
+    app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
+
+
+async def _nobody_listens(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)

@@ -1,0 +1,136 @@
+"""What people write in a query string: times, durations, names. Everything else is a 400 that says what to
+write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from frazil.errors import RequestInvalid
+from frazil.serve.errors import suggestion
+
+_MICRO = 1_000_000
+_RELATIVE = re.compile(r"-(\d{1,9})([smhdw])\Z", re.ASCII)
+_UNIX = re.compile(r"-?\d{1,11}(?:\.\d{1,9})?\Z", re.ASCII)
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(ns|us|µs|ms|s|m|h|)\Z", re.ASCII)
+_DURATION_NANOS = {
+    "ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
+}  # fmt: skip
+_INT64_MAX = 2**63 - 1
+_TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
+_SEVERITIES = {"trace": 1, "debug": 5, "info": 9, "warn": 13, "error": 17, "fatal": 21}
+_SEVERITY = re.compile(r"([a-z]+)([2-4]?)\Z")
+_KINDS = {"unspecified": 0, "internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
+_STATUSES = {"unset": 0, "ok": 1, "error": 2}
+
+
+def only_known(request: Request) -> None:
+    """A mistyped parameter would silently ask for something else."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute):
+        return
+    known = {field.alias: field for field in route.dependant.query_params}
+    seen: set[str] = set()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            raise RequestInvalid(f"there is no parameter `{name[:100]}` here.{suggestion(name, list(known))}")
+        if name in seen and "list" not in str(known[name].field_info.annotation):
+            raise RequestInvalid(f"the parameter `{name}` is there twice")
+        seen.add(name)
+
+
+def moment(name: str, text: str, now: float) -> int:
+    """Microseconds since 1970: ISO 8601 (UTC unless it says otherwise), unix seconds, `now`, or `-15m`."""
+    if text == "now":
+        return int(now * _MICRO)
+    if match := _RELATIVE.match(text):
+        return int((now - int(match[1]) * _UNIT_SECONDS[match[2]]) * _MICRO)
+    if _UNIX.match(text):
+        whole, _, fraction = text.partition(".")
+        micros = int(fraction.ljust(6, "0")[:6] or 0)
+        seconds = int(whole)
+        return _within(name, seconds * _MICRO + (-micros if whole.startswith("-") else micros))
+    try:
+        parsed = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+    except ValueError:
+        raise RequestInvalid(
+            f"{name} is not a time: write it like 2026-11-15T10:00:00Z, 1790000000 (in seconds), -15m or now"
+        ) from None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    return _within(name, (parsed - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
+
+
+def _within(name: str, micros: int) -> int:
+    """What a timestamp of the SQL engine and of Python holds, with room."""
+    if not -62_000_000_000 * _MICRO < micros < 250_000_000_000 * _MICRO:
+        raise RequestInvalid(f"{name} is too far away to be a time; unix times are in seconds here")
+    return micros
+
+
+def iso(micros: int) -> str:
+    """As it goes into SQL parameters and JSON, to the microsecond."""
+    seconds, rest = divmod(micros, _MICRO)
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:06d}Z"
+
+
+def duration(name: str, text: str) -> int:
+    """Nanoseconds: `250` (milliseconds), `250ms`, `1.5s`, `80us`."""
+    match = _DURATION.match(text.strip())
+    if match is None:
+        raise RequestInvalid(f"{name} is not a duration: write it like 250ms, 1.5s or 80us")
+    whole, _, fraction = match[1].partition(".")
+    nanos: int = int(whole + fraction) * _DURATION_NANOS[match[2]] // 10 ** len(fraction)
+    return min(nanos, _INT64_MAX)
+
+
+def severity(text: str) -> int:
+    """The lowest severity number: 1 to 24, or a name such as `warn` or `error2`."""
+    if re.fullmatch(r"\d{1,2}", text, re.ASCII) and int(text) <= 24:
+        return int(text)
+    match = _SEVERITY.match(text.lower().replace("warning", "warn"))
+    if match is None or match[1] not in _SEVERITIES:
+        raise RequestInvalid(
+            "severity is the lowest one to show: a number from 1 to 24, or a name."
+            + suggestion(text[:50], list(_SEVERITIES))
+        )
+    return _SEVERITIES[match[1]] + (int(match[2]) - 1 if match[2] else 0)
+
+
+def kind(text: str) -> int:
+    return _named("kind", text, _KINDS)
+
+
+def status(text: str) -> int:
+    return _named("status", text, _STATUSES)
+
+
+def _named(name: str, text: str, names: Mapping[str, int]) -> int:
+    lower = text.lower()
+    if lower in names:
+        return names[lower]
+    if lower.isdecimal() and lower.isascii() and int(lower) in names.values():
+        return int(lower)
+    raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], list(names))}")
+
+
+def trace_id(text: str) -> str:
+    """In lower case, as it is stored."""
+    lower = text.lower()
+    if not _TRACE_ID.match(lower):
+        raise RequestInvalid("a trace id is 32 hexadecimal digits")
+    return lower
+
+
+def attribute(text: str) -> tuple[str, str]:
+    """`key=value` or `key:value`, split at whichever comes first."""
+    match = re.match(r"([^=:]+)[=:](.*)\Z", text, re.DOTALL)
+    if match is None:
+        raise RequestInvalid("attr is written as key=value or key:value, such as attr=http.route=/cart")
+    return match[1], match[2]

@@ -1,0 +1,153 @@
+"""Tables, health, the OpenAPI description and its page, and what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from .asking import Client
+from .stand_in import StandIn
+from .telemetry import logs
+
+
+def test_tables_are_described(client: Client, queries: StandIn) -> None:
+    queries.add("logs", logs({}, {}))
+    (table,) = client.get("/api/v1/tables").json()["tables"]
+    assert (table["name"], table["rows"]) == ("logs", 2)
+    assert table["last_time"] == "1970-01-01T00:00:01.000000Z"
+    assert table["first_time"] is None
+    assert table["snapshot_id"] == str(2**60)
+    assert {"name", "type", "doc", "source"} == set(table["columns"][0])
+    assert client.get("/api/v1/tables/logs").json() == table
+    assert client.get("/api/v1/tables/otel.logs").json() == table
+    missing = client.get("/api/v1/tables/log")
+    assert missing.status_code == 404
+    assert "Did you mean `logs`?" in missing.json()["error"]["message"]
+
+
+def test_health_says_why(client: Client, queries: StandIn) -> None:
+    assert client.get("/healthz").text.endswith("api: ok\n")
+    queries.trouble = {"catalog": "does not answer"}
+    assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 200)
+    assert "catalog: does not answer" in client.get("/readyz").text
+    queries.trouble = {"workers": "none runs"}
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/livez").status_code == 200
+
+
+def test_the_query_service_lives_as_long_as_the_application(client: Client, queries: StandIn) -> None:
+    async def live() -> None:
+        async with client.app.router.lifespan_context(client.app):
+            assert queries.started
+            assert not queries.closed
+
+    asyncio.run(live())
+    assert queries.closed
+    assert client.get("/readyz").status_code == client.get("/healthz").status_code == 503
+    assert "shutting down" in client.get("/readyz").text
+    refused = client.post("/api/v1/sql", json={"sql": "SELECT 1"})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+def test_requests_are_counted_by_route_not_by_path(client: Client) -> None:
+    for number in range(3):
+        client.get(f"/api/v1/traces/{number:032x}")
+        client.get(f"/nowhere/{number}")
+    text = client.get("/metrics").text
+    counted = 'frazil_api_requests_total{route="/api/v1/traces/{trace_id}",status="404"} 3.0'
+    assert counted in text
+    assert 'frazil_api_requests_total{route="none",status="404"} 3.0' in text
+
+
+def test_unknown_paths_and_methods_are_told_in_the_same_form(client: Client) -> None:
+    assert client.get("/api/v2/sql").json()["error"]["code"] == "not_found"
+    wrong = client.get("/api/v1/sql")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert "POST" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tables", "/api/docs", "/livez", "/nowhere", "/api/v1/logs?x=1"])
+def test_every_answer_keeps_browsers_careful(client: Client, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cache-control"] == "no-store"
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+
+
+class Seen(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/docs"])
+def test_pages_load_nothing_from_elsewhere(client: Client, path: str) -> None:
+    answer = client.get(path)
+    assert answer.headers["content-type"].startswith("text/html")
+    seen = Seen()
+    seen.feed(answer.text)
+    assert not {"script", "link", "img", "iframe", "form"} & {tag for tag, _ in seen.tags}
+    for _, attributes in seen.tags:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "/").startswith("/")
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+    style = re.search("<style>(.*)</style>", answer.text, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in answer.headers["content-security-policy"]
+
+
+def operations(client: Client) -> list[tuple[str, str, dict[str, Any]]]:
+    paths = client.get("/api/openapi.json").json()["paths"]
+    return [
+        (path, method, operation)
+        for path, methods in paths.items()
+        if not path.startswith("/iceberg")
+        for method, operation in methods.items()
+    ]
+
+
+def test_the_description_is_whole(client: Client) -> None:
+    found = operations(client)
+    assert {f"{method} {path}" for path, method, _ in found} == {
+        "post /api/v1/sql",
+        "get /api/v1/queries/{query_id}",
+        "delete /api/v1/queries/{query_id}",
+        "get /api/v1/tables",
+        "get /api/v1/tables/{name}",
+        "get /api/v1/traces/{trace_id}",
+        "get /api/v1/logs",
+        "get /api/v1/spans",
+        "get /healthz",
+        "get /readyz",
+        "get /livez",
+        "get /metrics",
+    }
+    for path, method, operation in found:
+        assert operation["summary"], path
+        assert operation["description"], path
+        assert all(parameter.get("description") for parameter in operation.get("parameters", [])), path
+        assert all(response["description"] for response in operation["responses"].values()), path
+        if path.startswith("/api/v1"):
+            assert operation["security"], path
+            assert "401" in operation["responses"], path
+            good = operation["responses"].get("200") or operation["responses"]["204"]
+            assert method == "delete" or any("example" in c for c in good["content"].values()), path
+
+
+def test_the_page_shows_each_endpoint_with_a_command_to_try(client: Client) -> None:
+    page = client.get("/api/docs").text
+    for path, _, _ in operations(client):
+        assert f"<code>{path}</code>" in page
+    assert page.count("curl -s") >= len(operations(client))
+    assert "http://127.0.0.1:4380/api/v1/sql" in page
