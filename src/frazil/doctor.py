@@ -100,14 +100,16 @@ def check_jars(config: Config) -> Iterator[Check]:
 
 
 def check_ports(config: Config) -> Iterator[Check]:
-    yield _port("http port", config.receive.http.listen, config)
-    if config.receive.grpc.enabled:
-        yield _port("grpc port", config.receive.grpc.listen, config)
+    receive, serve = config.receive, config.serve
+    yield _port("http port", "receive.http.listen", receive.http.listen, receive.http.listen, receive.tls)
+    if receive.grpc.enabled:
+        yield _port("grpc port", "receive.grpc.listen", receive.grpc.listen, receive.http.listen, receive.tls)
+    yield _port("api port", "serve.listen", serve.listen, serve.listen, serve.tls)
 
 
-def _port(name: str, listen: str, config: Config) -> Check:
+def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) -> Check:
+    """`health` is where the process that has the port says that it is frazil's."""
     host, port = split_listen(listen)
-    key = "receive.http.listen" if name == "http port" else "receive.grpc.listen"
     if port == 0:
         return Check(name, "ok", f"{listen}: any free port will be taken")
     try:
@@ -129,25 +131,21 @@ def _port(name: str, listen: str, config: Config) -> Check:
             return Check(name, "fail", f"{listen} cannot be listened on: {error.strerror}", fix)
     owner = port_owner(port)
     by = f"by {owner}" if owner else "by a process that this user cannot see"
-    if frazil_answers(config):
-        return Check(
-            name, "ok", f"{listen} is in use {by}: a frazil receiver is running and answers /healthz"
-        )
+    if frazil_answers(health, tls):
+        return Check(name, "ok", f"{listen} is in use {by}: frazil is running and answers /healthz")
     fix = f"stop that process, or set {key} to another port"
-    if config.receive.tls is not None and config.receive.tls.client_ca_file is not None:
-        found = (
-            f"{listen} is in use {by}, perhaps a frazil receiver: it would only answer a client certificate"
-        )
+    if tls is not None and tls.client_ca_file is not None:
+        found = f"{listen} is in use {by}, perhaps frazil: it would only answer a client certificate"
         return Check(name, "warn", found, f"if it is something else: {fix}")
     return Check(name, "fail", f"{listen} is in use {by}", fix)
 
 
-def frazil_answers(config: Config) -> bool:
-    """Whether a frazil receiver answers /healthz at the configured HTTP address."""
-    host, port = split_listen(config.receive.http.listen)
+def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
+    """Whether frazil answers /healthz there."""
+    host, port = split_listen(listen)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     connection: http.client.HTTPConnection
-    if config.receive.tls is None:
+    if tls is None:
         connection = http.client.HTTPConnection(host, port, timeout=2)
     else:
         # Only asks who is there; nothing secret is sent, so any certificate will do.
