@@ -5,6 +5,9 @@ UV_VERSION := 0.13.7
 PYTHON     ?= python3
 DEMO       ?= 1
 BIN        := .venv/bin
+# More than the two cores of a small machine: tests often wait for other processes.
+WORKERS    ?= 3
+PYTEST     := $(BIN)/pytest -n $(WORKERS)
 
 # The uv on the path if it is of the same series, else one of our own.
 UV := $(if $(filter $(UV_SERIES).%,$(shell uv --version 2>/dev/null)),$(shell command -v uv),.tools/bin/uv)
@@ -17,7 +20,7 @@ JARS  := .venv/.jars
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help setup run test test-all test-components lint format lock docs bench bench-quick clean
+.PHONY: help setup run test test-all test-long test-components lint format lock docs bench bench-quick clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +31,12 @@ run: $(JARS) ## Start frazil with gentle demo traffic (DEMO=0: without)
 	$(BIN)/frazil up $(if $(filter 0,$(DEMO)),--no-demo,--demo)
 
 test: $(JARS) ## Unit and quick integration tests
-	$(BIN)/pytest -m 'not slow and not go'
+	$(PYTEST) -m 'not slow and not go'
 
-test-all: $(JARS) test-components ## Every test: also the long sweeps and what needs Go
-	$(BIN)/pytest
+test-all: test test-components test-long ## Every test: also the long sweeps and what needs Go
+
+test-long: $(JARS) ## The long sweeps and what needs Go alone
+	$(PYTEST) -m 'slow or go'
 
 test-components: $(STAMP) ## Fetch and build the programs that tests use (once; about seven minutes)
 	$(BIN)/python -m tests.components.kafka

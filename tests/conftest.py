@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
 pytest_plugins = ["tests.components.fixtures"]
 
@@ -23,3 +27,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+class FilesAndSpark(LoadFileScheduling):
+    """The tests of a file go to one worker, and so do all files that use the one Spark: each worker that is
+    asked for it would start a JVM of its own.
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # the long ones are in the folders that come first
+        self._root = config.rootpath
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._scope(super()._split_scope(nodeid))
+
+    @functools.cache  # noqa: B019  one scheduler a run
+    def _scope(self, file: str) -> str:
+        text = (self._root / file).read_text(encoding="utf-8")
+        return "spark" if re.search(r"\bspark: SparkSession\b", text) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndSpark | None:
+    """In place of the usual one; any other that is asked for with --dist is given."""
+    return FilesAndSpark(config, log) if config.getoption("dist") == "load" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from itertools import chain
@@ -45,6 +46,7 @@ def within(path: Numbers, payload: bytes) -> bytes:
     return payload
 
 
+@functools.cache
 def nested_value(depth: int, *, kvlist: bool = False) -> bytes:
     """An AnyValue of arrays (or key-value lists) inside one another; any depth, without recursion."""
     heads: list[bytes] = []

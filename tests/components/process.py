@@ -37,10 +37,18 @@ class ComponentDiedError(Exception):
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; another process may take it, so starts are tried again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago; another process may take it, so starts are tried again.
+
+    Workers of pytest-xdist do not take it from each other: each has ports of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port // 2 % workers == worker % workers:  # half: Linux gives out odd ones first
+            return port
 
 
 def dies_with_parent(command: Sequence[str | Path]) -> list[str]:

@@ -1,8 +1,7 @@
 """A journal without a receiver around it, in processes that can be killed; `JournalProcess` controls them.
 
-Run as a program it imports everything once and then forks a child for each run, so that a sweep over hundreds
-of kills takes seconds. Commands come in on stdin, one JSON object a line; on stdout go lines of words:
-`pid N`, `started`, `ack TEXT`, `refused TEXT REASON`, `done`, and at last, from the parent, `ended STATUS`.
+Commands come in on stdin, one JSON object a line; on stdout go lines of words: `pid N`, `started`,
+`ack TEXT`, `refused TEXT REASON`, `done`, and at last, from the parent, `ended STATUS`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from frazil.tables import Signal, table_spec
 from frazil.wal import open_store
 from frazil.wal.journal import Journal
 from frazil.wal.reader import WalReader
-from tests.components.process import dies_with_parent, end
+from tests.fault.forks import Forks, forked
 from tests.fault.records import logs_request, spans_request
 
 LOG_CLIENTS, SPAN_CLIENTS = 2, 1
@@ -46,27 +44,8 @@ class Run:
     returncode: int = 0
 
 
-class JournalProcess:
-    def __init__(self, log: Path, *, environment: Mapping[str, str] | None = None) -> None:
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                dies_with_parent([sys.executable, "-m", "tests.fault.journal_process"]),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                cwd=Path(__file__).parents[2],
-                env=os.environ | dict(environment or {}),
-            )
-
-    def __enter__(self) -> JournalProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        end(self._process)
-        self._process.stdout.close()
+class JournalProcess(Forks):
+    module = "tests.fault.journal_process"
 
     def run(
         self,
@@ -80,10 +59,10 @@ class JournalProcess:
     ) -> Run:
         """A journal's whole life. The callbacks come in between, and may arm faults or kill the child."""
         command = {"config": str(config_path), "name": name, "requests": requests}
-        self._say(json.dumps(command) + "\n")
+        self.say(json.dumps(command))
         run = Run(attempted=set(texts(name, requests)))
         while True:
-            word, *rest = self._hear()
+            word, *rest = self.hear().split()
             match word:
                 case "pid":
                     run.pid = int(rest[0])
@@ -91,7 +70,7 @@ class JournalProcess:
                 case "started":
                     run.started = True
                     when_started(run)
-                    self._say("go\n")
+                    self.say("go")
                     when_sending(run)
                 case "ack":
                     run.acked.add(rest[0])
@@ -102,17 +81,6 @@ class JournalProcess:
                 case "ended":
                     run.returncode = int(rest[0])
                     return run
-
-    def _say(self, text: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(text.encode())
-        self._process.stdin.flush()
-
-    def _hear(self) -> list[str]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode()
-        assert line, f"the journals' parent ended with {self._process.wait(10)}"
-        return line.split()
 
 
 def texts(name: str, requests: int) -> list[str]:
@@ -203,29 +171,22 @@ class _Silent:
     def segment_failed(self, error: object) -> None: ...
 
 
-def _forked(command: dict[str, Any]) -> None:
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            _say("pid", os.getpid())
-            asyncio.run(_live(command))
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    _say("ended", os.waitstatus_to_exitcode(status))
+def _life(command: dict[str, Any]) -> None:
+    _say("pid", os.getpid())
+    asyncio.run(_live(command))
 
 
 def main() -> None:
+    # Once, here, and not in every child. PyArrow imports pandas when it first converts something.
+    import pandas  # noqa: F401
     import structlog
 
-    import frazil.wal.s3  # noqa: F401  once, here, and not in every child
+    import frazil.wal.s3  # noqa: F401
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     while line := _line():
         if line != "go\n":  # meant for a child that died before it could read it
-            _forked(json.loads(line))
+            _say("ended", forked(lambda line=line: _life(json.loads(line))))
 
 
 if __name__ == "__main__":

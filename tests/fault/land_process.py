@@ -1,6 +1,5 @@
 """Landing in processes that can be killed; `LandProcess` controls them.
 
-As upkeep_process.py: run as a program it imports everything once and then forks a child for each command.
 Everything is the real thing but Spark: the very function that its tasks run is called here, in the child.
 """
 
@@ -8,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pickle
 import select
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +30,7 @@ from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
-from tests.components.process import dies_with_parent, end
+from tests.fault.forks import Forks, say_facts, serve
 from tests.fault.land_power import recorded
 from tests.wal_stores import HandClock
 
@@ -51,29 +48,8 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class LandProcess:
-    def __init__(self, log: Path, *, environment: Mapping[str, str]) -> None:
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                dies_with_parent([sys.executable, "-m", "tests.fault.land_process"]),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                cwd=Path(__file__).parents[2],
-                env=os.environ | dict(environment),
-                text=True,
-            )
-        assert self._hear() == "ready"
-
-    def __enter__(self) -> LandProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        end(self._process)
-        self._process.stdout.close()
+class LandProcess(Forks):
+    module = "tests.fault.land_process"
 
     def land(self, data_dir: Path, **settings: Any) -> Outcome:
         """A pipeline's start, then steps until the table is idle. `settings` are of `land`."""
@@ -98,9 +74,7 @@ class LandProcess:
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def ended(self) -> Outcome:
-        said: dict[str, Any] = {}
-        while "returncode" not in said:
-            said |= json.loads(self._hear())
+        said = self.facts()
         return Outcome(said["returncode"], tuple(said.get("steps", ())), said.get("error", ""), said)
 
     def _run(self, what: str, data_dir: Path, settings: Mapping[str, Any]) -> Outcome:
@@ -108,16 +82,7 @@ class LandProcess:
         return self.ended()
 
     def _begin(self, what: str, data_dir: Path, settings: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        command = {"what": what, "data_dir": str(data_dir), "settings": settings}
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the parent ended with {self._process.wait(10)}"
-        return line.strip()
+        self.say(json.dumps({"what": what, "data_dir": str(data_dir), "settings": settings}))
 
 
 def run_here(spark: object, task: Task, count: int) -> list[TaskResult]:
@@ -162,10 +127,6 @@ class Pipeline:
         return steps
 
 
-def _say(**facts: Any) -> None:
-    os.write(1, json.dumps(facts).encode() + b"\n")
-
-
 def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
     segments.run_tasks = run_here
     trace = settings.pop("into", None)
@@ -178,25 +139,18 @@ def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
             pipeline = Pipeline(config)
             steps = pipeline.land() if what == "land" else pipeline.keep_up()
         except Exception as error:
-            _say(error=repr(error))
+            say_facts(error=repr(error))
             raise
-    _say(steps=steps, recovered=[item.unreadable for item in pipeline.recovered])
+    say_facts(steps=steps, recovered=[item.unreadable for item in pipeline.recovered])
 
 
 def main() -> None:
+    # Once, here, and not in every child.
+    import pyiceberg.avro.decoder_fast  # noqa: F401
+    import sqlalchemy.dialects.sqlite  # noqa: F401
+
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    os.write(1, b"ready\n")
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                _work(**json.loads(line))
-                status = 0
-            finally:
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        _say(returncode=os.waitstatus_to_exitcode(status))
+    serve(_work)
 
 
 if __name__ == "__main__":

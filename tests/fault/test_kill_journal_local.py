@@ -33,11 +33,11 @@ def config_in(folder: Path) -> tuple[Path, Config]:
     ("operations", "when"), [(OPERATIONS, "before"), (OPERATIONS, "after"), (("write",), "halfway")]
 )
 def test_a_journal_killed_at_any_operation_of_a_request_loses_nothing_it_acked(
-    operations: tuple[str, ...], when: When, tmp_path: Path, faults: FaultControl, journals: JournalProcess
+    operations: tuple[str, ...], when: When, disk: Path, faults: FaultControl, journals: JournalProcess
 ) -> None:
     acked = 0
     for n in itertools.count(1):
-        folder = tmp_path / "disk" / str(n)
+        folder = disk / str(n)
         config_path, config = config_in(folder)
         killed = journals.run(
             config_path, "killed", when_started=lambda run, n=n: faults.kill_at(operations, n, when)
@@ -62,10 +62,10 @@ def test_a_journal_killed_at_any_operation_of_a_request_loses_nothing_it_acked(
 
 
 def test_a_journal_killed_at_any_operation_of_its_start_leaves_what_was_there(
-    tmp_path: Path, faults: FaultControl, journals: JournalProcess
+    disk: Path, faults: FaultControl, journals: JournalProcess
 ) -> None:
     """The same folder all the time: every start finds what dozens of killed ones left behind."""
-    config_path, config = config_in(tmp_path / "disk" / "kept")
+    config_path, config = config_in(disk / "kept")
     runs: list[Run] = []
     for n in itertools.count(1):
         killed = journals.run(

@@ -54,10 +54,10 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.timeout(600)
 def test_a_receiver_killed_at_every_kind_of_operation_loses_nothing_it_acked(
-    tmp_path: Path, faults: FaultControl
+    tmp_path: Path, disk: Path, faults: FaultControl
 ) -> None:
     account = Account()
-    settings = ONE_WORKER | {"data_dir": str(tmp_path / "disk")}
+    settings = ONE_WORKER | {"data_dir": str(disk)}
     with running_receiver(tmp_path / "receiver", settings, environment=faults.environment()) as receiver:
         for operation, n, when in KILLS:
             known = segment_files(receiver)

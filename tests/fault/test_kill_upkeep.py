@@ -57,10 +57,10 @@ def there(store: LocalStore, stream: str) -> list[int]:
 
 @pytest.mark.parametrize("how", ["killed before", "killed after", "failing"])
 def test_clean_up_that_ends_anywhere_took_nothing_above_the_position_and_can_be_done_again(
-    how: str, tmp_path: Path, faults: FaultControl, upkeep: UpkeepProcess
+    how: str, disk: Path, faults: FaultControl, upkeep: UpkeepProcess
 ) -> None:
     for n in itertools.count(1):
-        root = tmp_path / "disk" / str(n)
+        root = disk / str(n)
         store = filled(root)
         ARMS[how](faults, n)
         outcome = upkeep.clean_up(root, POSITION)
@@ -91,13 +91,13 @@ def assert_clean(store: LocalStore) -> None:
 
 @pytest.mark.parametrize("how", ARMS)
 def test_closing_that_ends_anywhere_leaves_whole_tombstones_or_none_and_can_be_done_again(
-    how: str, tmp_path: Path, faults: FaultControl, upkeep: UpkeepProcess
+    how: str, disk: Path, faults: FaultControl, upkeep: UpkeepProcess
 ) -> None:
     cleaned_up = StreamPosition(7, durable_rows=70)  # its folder is gone
     position = Position({CLOSED: StreamPosition(5), LIVE: StreamPosition(3), NEW: cleaned_up})
     ends = [name(CLOSED, 5), name(NEW, 7)]
     for n in itertools.count(1):
-        root = tmp_path / "disk" / str(n)
+        root = disk / str(n)
         store = LocalStore(root)
         for stream, sequence in ((CLOSED, 4), (LIVE, 3)):  # the last one's writer was faster
             store.create(name(stream, sequence).path, b"%d" % sequence)

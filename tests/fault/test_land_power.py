@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.components.memory import memory_folder
 from tests.fault.land_power import Disk, Event, make, states
 from tests.fault.land_process import LandProcess
 from tests.fault.land_wal import (
@@ -64,8 +65,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, process: LandProcess) -> Scene:
-    return Scene(tmp_path, process)
+def scene(process: LandProcess) -> Iterator[Scene]:
+    """In memory: what a sync is good for, the record says and not the disk."""
+    with memory_folder() as folder:
+        yield Scene(folder, process)
 
 
 def test_the_record_is_complete(scene: Scene) -> None:

@@ -1,6 +1,6 @@
 """Long runs of mutated input: only our own errors come out, and protobuf is judged as its own parser does.
 
-Each run lasts FRAZIL_FUZZ_SECONDS (20 if not set) and prints its seed; FRAZIL_FUZZ_SEED repeats one.
+Each run lasts FRAZIL_FUZZ_SECONDS (10 if not set) and prints its seed; FRAZIL_FUZZ_SEED repeats one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_sp
 from tests.unit.wal.test_segment import DATA, DECODER, NAME, resealed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
-SECONDS = float(os.environ.get("FRAZIL_FUZZ_SECONDS", "20"))
+SECONDS = float(os.environ.get("FRAZIL_FUZZ_SECONDS", "10"))
 SEED = os.environ.get("FRAZIL_FUZZ_SEED", str(time.time_ns()))
 CANONICAL = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
 each_signal = pytest.mark.parametrize("signal", SIGNALS)

@@ -10,7 +10,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -346,24 +346,25 @@ def test_too_large_bodies_are_refused_announced_or_not(client: httpx.Client, cha
     assert call(channel, "logs", large) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-CRASHERS: dict[str, bytes] = {
-    "a length of 2^64 - 1": b"\x0a" + varint(2**64 - 1) + b"x",
-    "a length of 2^63": b"\x0a" + varint(2**63) + b"x",
-    "arrays in a body": log_with_body(nested_value(200_000)),
-    "key-value lists in a body": log_with_body(nested_value(200_000, kvlist=True)),
-    "arrays in an attribute": log_with_attribute(nested_value(200_000)),
-    "arrays in the resource": within((1, 1, 1, 2), nested_value(200_000)),
-    "arrays in the scope": within((1, 2, 1, 3, 2), nested_value(200_000)),
-    "groups": varint(100 << 3 | 3) * 200_000 + varint(100 << 3 | 4) * 200_000,
-    "groups without an end": b"\x7b" * MIB,
-    "groups in a record": within((1, 2, 2), b"\x7b" * 200_000),
+CRASHERS: dict[str, Callable[[], bytes]] = {
+    "a length of 2^64 - 1": lambda: b"\x0a" + varint(2**64 - 1) + b"x",
+    "a length of 2^63": lambda: b"\x0a" + varint(2**63) + b"x",
+    "arrays in a body": lambda: log_with_body(nested_value(200_000)),
+    "key-value lists in a body": lambda: log_with_body(nested_value(200_000, kvlist=True)),
+    "arrays in an attribute": lambda: log_with_attribute(nested_value(200_000)),
+    "arrays in the resource": lambda: within((1, 1, 1, 2), nested_value(200_000)),
+    "arrays in the scope": lambda: within((1, 2, 1, 3, 2), nested_value(200_000)),
+    "groups": lambda: varint(100 << 3 | 3) * 200_000 + varint(100 << 3 | 4) * 200_000,
+    "groups without an end": lambda: b"\x7b" * MIB,
+    "groups in a record": lambda: within((1, 2, 2), b"\x7b" * 200_000),
 }
 
 
-@pytest.mark.parametrize("body", CRASHERS.values(), ids=CRASHERS)
+@pytest.mark.parametrize("which", CRASHERS)
 def test_what_would_crash_a_parser_is_refused(
-    body: bytes, client: httpx.Client, channel: grpc.Channel
+    which: str, client: httpx.Client, channel: grpc.Channel
 ) -> None:
+    body = CRASHERS[which]()
     assert_refused(post(client, "logs", body), 400)
     assert_refused(post(client, "logs", gzip.compress(body), content_encoding="gzip"), 400)
     assert call(channel, "logs", body) is grpc.StatusCode.INVALID_ARGUMENT

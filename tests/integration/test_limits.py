@@ -49,7 +49,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
         "receive": {
             "http": {
                 "header_timeout_seconds": 0.5,
-                "body_timeout_seconds": 1,
+                "body_timeout_seconds": 2,
                 "header_bytes_max": 8 * KIB,
                 "logs_path": "/custom/logs",
             },
@@ -215,7 +215,8 @@ def test_a_request_that_finds_no_memory_gets_429_and_a_delay(tight: Receiver) ->
         status = status_of(response)
         assert status.code == RESOURCE_EXHAUSTED
         assert status.details[0].type_url.endswith("google.rpc.RetryInfo")
-        with channel(tight) as opened, pytest.raises(grpc.RpcError) as refused:
+    with channel(tight) as opened, _memory_taken(tight, 190 * KIB):
+        with pytest.raises(grpc.RpcError) as refused:
             export(opened, "spans", bytes(150 * KIB))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (retry_delay_of(refused.value) or 0) >= 1
@@ -248,6 +249,7 @@ def test_bytes_of_a_call_that_its_client_gave_up_count_until_they_are_durable(tm
             export(opened, "logs", bodies[2], timeout=5)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert receiver.metric("frazil_receive_in_flight_bytes") == len(bodies[0]) + len(bodies[1])
+        receiver.kill()  # its end would wait for the group
 
 
 def test_more_requests_at_once_than_allowed_get_429(tight: Receiver) -> None:
@@ -320,7 +322,7 @@ def test_a_body_that_stalls_gets_408_and_gives_its_memory_back(tight: Receiver) 
         begin = time.monotonic()
         head, _, body = received(slow).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 408 ")
-    assert time.monotonic() - begin < 5  # for the second that it may stall, not for ever longer
+    assert time.monotonic() - begin < 5  # for the two seconds that it may stall, not for ever longer
     answer = httpx.Response(408, headers={"content-type": JSON}, content=body)
     assert status_of(answer).code == DEADLINE_EXCEEDED
     assert wait_until(lambda: tight.metric("frazil_receive_in_flight_bytes") == 0, seconds_max=10)
