@@ -89,7 +89,7 @@ def conjuncts(condition: Node) -> Iterator[Node]:
 
 
 class Conditions:
-    """Reads conditions. Where one holds, all that is said here does: so it is of rows that must not be NULL."""
+    """Reads conditions. Where one is true, all that is said here of its columns is, and none is NULL."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
@@ -153,7 +153,9 @@ class Conditions:
         if found is not None and value is not None:
             yield found[0], _compared(type_, value)
 
-    def _of_between(self, term: Node, column: Callable[[Node], Found[Key]]) -> Iterator[tuple[Key, Constraint]]:
+    def _of_between(
+        self, term: Node, column: Callable[[Node], Found[Key]]
+    ) -> Iterator[tuple[Key, Constraint]]:
         """All three are compared as one type, which any of them can make another than the column's."""
         found = column(term["input"])
         sides = (

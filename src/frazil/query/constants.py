@@ -48,7 +48,9 @@ _TIME = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)?"
     r"\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
 )
+_DIGITS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _SPAN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([A-Za-z]+)\s*")
+_DAYS_MAX = 1_000_000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -85,7 +87,7 @@ class Constants:
         if found is None:
             return None
         if kind == "text":
-            return Range(found, found) if isinstance(found, str) else None
+            return Range(found, found) if isinstance(found, str) and _is_unicode(found) else None
         if isinstance(found, bool):
             return Range(found, found) if kind == "flag" else None
         if isinstance(found, int) and kind in ("integer", "real"):
@@ -191,6 +193,9 @@ class Constants:
             ends = () if count is None else (_length_of(count.low, unit), _length_of(count.high, unit))
             known = [end for end in ends if end is not None]
             return _around(known) if known else None
+        days = self._plain(node)  # a date can be moved by a number
+        if isinstance(days, int) and not isinstance(days, bool) and abs(days) < _DAYS_MAX:
+            return Range(days * DAY, days * DAY)
         return None
 
     def _number(self, node: Node) -> _Numbers | None:
@@ -211,6 +216,8 @@ class Constants:
             found = self._number(node["children"][0])
             return None if found is None else _Numbers(math.trunc(found.low), math.trunc(found.high))
         value = self._plain(node)
+        if isinstance(value, str) and _DIGITS.fullmatch(value):  # INTERVAL '15' MINUTE
+            value = float(value)
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _MICROS_MAX:
             return None
         return _Numbers(value, value)
@@ -280,8 +287,8 @@ def parse_time(text: str, *, ignore_zone: bool = False) -> Range | None:
 
 
 def _date_of(text: str) -> Range | None:
-    found = parse_time(text, ignore_zone=True)
-    return None if found is None else _start_of(found, DAY)
+    found, elsewhere = parse_time(text), parse_time(text, ignore_zone=True)
+    return None if found is None or found != elsewhere else _start_of(found, DAY)
 
 
 def parse_length(text: str) -> Range | None:
@@ -304,9 +311,9 @@ def _length_of(count: float, unit: str) -> Range | None:
         slack = 0 if micros == int(micros) else 1
         return Range(math.floor(micros) - slack, math.ceil(micros) + slack)
     if singular in _LONG_UNITS:
-        months = count * _LONG_UNITS[singular]
-        shortest, longest = sorted((months * 28 * DAY, months * 32 * DAY))
-        return Range(math.floor(shortest) - DAY, math.ceil(longest) + DAY)
+        months = count * _LONG_UNITS[singular]  # a part of one is days, or lost
+        ends = [whole * days * DAY for whole in (math.floor(months), math.ceil(months)) for days in (28, 32)]
+        return Range(min(ends) - DAY, max(ends) + DAY)
     return None
 
 
@@ -319,6 +326,11 @@ def _start_of(time: Range, length: int) -> Range:
 
 def _around(ranges: Sequence[Range]) -> Range:
     return Range(min(int(each.low) for each in ranges), max(int(each.high) for each in ranges))
+
+
+def _is_unicode(text: str) -> bool:
+    """Half a surrogate pair can be sent as JSON, and is in no table."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _of_this_age(time: Range | None) -> Range | None:

@@ -7,119 +7,184 @@ rows may.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frazil.query.constants import DAY, Constants, Kind, Range
-from frazil.query.model import Constraint, Constraints, Value
-from frazil.query.sql import VIEWS, nodes
+from frazil.query.conditions import ANYTHING, Conditions, add, conjuncts, either_all
+from frazil.query.constants import KEYWORDS, Constants, Kind
+from frazil.query.model import Constraint, Constraints
+from frazil.query.sql import VIEWS, folded, nodes
+
+__all__ = ["ANYTHING", "either_all", "wanted_rows"]
 
 Node = Mapping[str, Any]
+Kinds = Mapping[str, Kind | None]
+"""Columns by name. None: nothing can be concluded from comparing it."""
 _DEPTH_MAX = 60
-_VALUES_MAX = 1000
-_FLIPPED = {
-    "COMPARE_EQUAL": "COMPARE_EQUAL",
-    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
-    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
-    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
-    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
-}
-_PREFIX_FUNCTIONS = frozenset({"starts_with", "^@", "prefix"})
-_LAST_CHARACTER = "\U0010ffff"
-ANYTHING: Constraints = {}
-
-
-def both(one: Constraint, other: Constraint) -> Constraint:
-    """What meets both."""
-    lowers = [bound for bound in (one.lower, other.lower) if bound is not None]
-    uppers = [bound for bound in (one.upper, other.upper) if bound is not None]
-    values = one.values if other.values is None else other.values
-    if one.values is not None and other.values is not None:
-        values = one.values & other.values
-    return Constraint(max(lowers, default=None), min(uppers, default=None), values)
-
-
-def either(one: Constraint, other: Constraint) -> Constraint:
-    """What meets one of them."""
-    if one.values is not None and other.values is not None and _no_bounds(one) and _no_bounds(other):
-        return Constraint(values=one.values | other.values)
-    one, other = _as_bounds(one), _as_bounds(other)
-    lower = None if one.lower is None or other.lower is None else min(one.lower, other.lower)
-    upper = None if one.upper is None or other.upper is None else max(one.upper, other.upper)
-    return Constraint(lower, upper)
-
-
-def _no_bounds(constraint: Constraint) -> bool:
-    return constraint.lower is None and constraint.upper is None
-
-
-def _as_bounds(constraint: Constraint) -> Constraint:
-    if not constraint.values:
-        return Constraint(constraint.lower, constraint.upper)
-    return both(
-        Constraint(constraint.lower, constraint.upper),
-        Constraint(min(constraint.values), max(constraint.values)),
-    )
-
-
-def either_all(alternatives: Sequence[Constraints]) -> Constraints:
-    """What meets one of several: only columns that all of them speak of say anything."""
-    if not alternatives:
-        return ANYTHING
-    common = set(alternatives[0]).intersection(*alternatives[1:])
-    merged: dict[str, Constraint] = {}
-    for column in common:
-        merged[column] = alternatives[0][column]
-        for other in alternatives[1:]:
-            merged[column] = either(merged[column], other[column])
-    return merged
-
-
-def _add(constraints: dict[str, Constraint], column: str, more: Constraint) -> None:
-    constraints[column] = both(constraints[column], more) if column in constraints else more
+_NUMBERED = re.compile(r".*_\d+", re.DOTALL)
 
 
 def wanted_rows(
-    root: Node, kinds: Mapping[str, Mapping[str, Kind]], constants: Constants
-) -> dict[str, list[Constraints]]:
-    """For each table, what each of its uses in the question needs. `kinds` are the tables' columns."""
-    reader = _Reader(kinds, constants)
+    root: Node, kinds: Mapping[str, Kinds], constants: Constants
+) -> dict[str, list[dict[str, Constraint]]]:
+    """For each table, what each of its uses in the question needs. `kinds` are all of the tables' columns."""
+    keywords = frozenset(name for name in KEYWORDS if not _is_claimed(name, root, kinds))
+    reader = _Reader(kinds, dataclasses.replace(constants, keywords=keywords))
     reader.query(root, ANYTHING, {}, 0)
-    for node in nodes(root):
-        if node.get("type") == "BASE_TABLE" and id(node) not in reader.seen:
-            # In a place that was not looked at.
-            name = node["table_name"].lower()
-            reader.uses.setdefault(VIEWS.get(name, name), []).append(ANYTHING)
+    if any(node.get("type") == "BASE_TABLE" and id(node) not in reader.seen for node in nodes(root)):
+        reader.everything()  # one, or a WITH clause made from one, is in a place that was not looked at
     return reader.uses
+
+
+def _is_claimed(keyword: str, root: Node, kinds: Mapping[str, Kinds]) -> bool:
+    """Whether something in the question may be a column of that name: then it means the column."""
+    if any(keyword in columns for columns in kinds.values()):
+        return True
+    for node in nodes(root):
+        if node.get("type") == "PIVOT":
+            return True
+        if node.get("class") == "COLUMN_REF":
+            if len(node["column_names"]) > 1 and node["column_names"][-1].lower() == keyword:
+                return True
+            if keyword in node["alias"].lower():
+                return True
+        elif any(keyword in text.lower() for text in _texts(node)):
+            return True
+        for each in nodes(node.get("select_list")):
+            if each.get("class") == "COLUMN_REF" and each["column_names"][-1].lower() == keyword:
+                return True
+    return False
+
+
+def _texts(node: Node) -> Iterator[str]:
+    for value in node.values():
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, str):
+                yield each
 
 
 @dataclass
 class _Cte:
     node: Node
     scope: Mapping[str, _Cte]
+    is_renamed: bool = False
+    """`WITH name(a, b)`: its columns have other names than its query's."""
     uses: list[Constraints] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Source:
     """One thing in a FROM clause. `wanted` is what the question needs of it."""
 
     alias: str
     node: Node
-    columns: frozenset[str] | None
-    """None: not known."""
-    kinds: Mapping[str, Kind]
-    open: bool = True
-    """Whether conditions of the WHERE clause may be used for it."""
+    columns: Kinds
+    is_complete: bool
+    """Whether it has no other columns."""
+    is_open: bool = True
+    """Whether conditions on its rows may be applied before it is joined."""
+    is_visible: bool = True
+    """The right side of SEMI and ANTI joins is not, outside of the join's own condition."""
     wanted: dict[str, Constraint] = field(default_factory=dict)
 
 
+_Place = tuple[_Source, str]
+"""A column of a source."""
+
+
+@dataclass
+class _From:
+    """A FROM clause, or a part of one."""
+
+    sources: list[_Source] = field(default_factory=list)
+    conditions: list[tuple[Node, list[_Source], list[_Source]]] = field(default_factory=list)
+    """Of ON clauses: the condition, the sources that it can name, and those whose rows it may drop."""
+    equal: list[tuple[_Place, _Place]] = field(default_factory=list)
+    merged: dict[str, _Source | None] = field(default_factory=dict)
+    """Columns that are one for both sides of a join, and whose they are. None: not certain."""
+    is_vague: bool = False
+    """Whether others may be merged that are not known."""
+    is_inner: bool = True
+    """Whether no row comes out of it that has not met all conditions."""
+
+    def visible(self) -> list[_Source]:
+        return [source for source in self.sources if source.is_visible]
+
+    def names(self) -> set[str]:
+        return {name for source in self.visible() for name in source.columns}
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.is_open = False
+
+    def place(self, node: Node, among: Sequence[_Source]) -> _Place | None:
+        """The column that an expression is; None where it is not certain."""
+        if node.get("class") != "COLUMN_REF":
+            return None
+        names = [folded(name) for name in node["column_names"]]
+        if len(names) == 1:
+            return self.unqualified(names[0], among)
+        named = [source for source in among if source.alias == names[0]]
+        if len(names) != 2 or len(named) != 1 or names[1] not in named[0].columns:
+            return None
+        return named[0], names[1]
+
+    def unqualified(self, name: str, among: Sequence[_Source]) -> _Place | None:
+        if self.is_vague:
+            return None
+        holders = [source for source in among if name in source.columns]
+        if name in self.merged:  # is meant before all others
+            holders = [source for source in holders if source is self.merged[name]]
+        return (holders[0], name) if len(holders) == 1 else None
+
+    def merge(self, left: _From, right: _From, names: Iterable[str]) -> None:
+        """For a join of the two in which these columns must be equal. DuckDB means the left one's."""
+        self.merged = {
+            name: None if name in left.merged and name in right.merged else (left.merged | right.merged)[name]
+            for name in left.merged | right.merged
+        }
+        for name in names:
+            one, other = (side.unqualified(name, side.visible()) for side in (left, right))
+            is_same = one is not None and other is not None and one[0].columns[name] == other[0].columns[name]
+            self.merged[name] = one[0] if one is not None and is_same else None
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A column of a query's result. `place` is the column that it is unchanged, if it is one."""
+
+    name: str
+    kind: Kind | None = None
+    place: _Place | None = None
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    columns: Sequence[_Output] = ()
+    is_complete: bool = False
+    """Otherwise there may be more after these."""
+    is_exact: bool = False
+    """Whether they are at these places: tables may have more columns than are known here."""
+
+    def by_name(self) -> dict[str, _Output]:
+        """Of several with one name the first keeps it. Others get a number, which may be another's name."""
+        found: dict[str, _Output] = {}
+        for column in self.columns:
+            found.setdefault(column.name, column)
+        if len(found) == len(self.columns) and self.is_complete:
+            return found
+        return {name: column for name, column in found.items() if not _NUMBERED.fullmatch(name)}
+
+
 class _Reader:
-    def __init__(self, kinds: Mapping[str, Mapping[str, Kind]], constants: Constants) -> None:
+    def __init__(self, kinds: Mapping[str, Kinds], constants: Constants) -> None:
         self._kinds = kinds
-        self._constants = constants
-        self.uses: dict[str, list[Constraints]] = {}
+        self._conditions = Conditions(constants)
+        self._known_outputs: dict[int, _Outputs] = {}
+        self.uses: dict[str, list[dict[str, Constraint]]] = {}
         self.seen: set[int] = set()
 
     # Queries
@@ -127,375 +192,316 @@ class _Reader:
     def query(self, node: Node, wanted: Constraints, ctes: Mapping[str, _Cte], depth: int) -> None:
         """`wanted` is by the names of the query's own columns."""
         if depth > _DEPTH_MAX:
-            self._everything()
+            self.everything()
             return
-        here = dict(ctes)
-        own: list[_Cte] = []
-        for entry in (node.get("cte_map") or {}).get("map", []):
-            cte = _Cte(entry["value"]["query"]["node"], dict(here))
-            here[entry["key"].lower()] = cte
-            own.append(cte)
+        here, own = _with_clause(node, ctes)
         kind = node.get("type")
         if kind == "SELECT_NODE":
             self._select(node, wanted, here, depth)
         elif kind == "SET_OPERATION_NODE":
             self._set_operation(node, wanted, here, depth)
         elif kind == "RECURSIVE_CTE_NODE":
-            inner = {**here, node["cte_name"].lower(): _Cte({"type": "OPAQUE"}, {})}
+            inner = {**here, folded(node["cte_name"]): _Cte({"type": "OPAQUE"}, {})}
             self.query(node["left"], ANYTHING, here, depth + 1)
             self.query(node["right"], ANYTHING, inner, depth + 1)
-        elif kind != "OPAQUE":
-            self._everything()
+        else:
+            self.everything()
         for cte in reversed(own):  # a later one may use an earlier one
             self.query(cte.node, either_all(cte.uses), cte.scope, depth + 1)
 
-    def _everything(self) -> None:
+    def everything(self) -> None:
         """Something that this does not understand: every table may be needed whole."""
         for table in self._kinds:
-            self.uses.setdefault(table, []).append(ANYTHING)
+            self.uses.setdefault(table, []).append({})
 
     def _set_operation(self, node: Node, wanted: Constraints, ctes: Mapping[str, _Cte], depth: int) -> None:
-        sides = node.get("children") or [node["left"], node["right"]]
+        sides = _sides(node)
         inner: list[Constraints] = [ANYTHING for _ in sides]
-        if wanted and node["setop_type"] == "UNION_BY_NAME" and not _is_cut(node):
+        if wanted and not _is_cut(node) and node["setop_type"] == "UNION_BY_NAME":
             inner = [wanted for _ in sides]
-        elif wanted and node["setop_type"] == "UNION" and not _is_cut(node):
-            names = _output_names(sides[0])
-            for number, side in enumerate(sides):
-                others = _output_names(side)
-                if names is None or others is None or len(names) != len(others):
-                    continue
-                inner[number] = {
-                    other: wanted[name] for name, other in zip(names, others, strict=True) if name in wanted
-                }
+        elif wanted and not _is_cut(node) and node["setop_type"] == "UNION":
+            names = list(self._outputs(node, ctes, depth).by_name())
+            outputs = [self._outputs(side, ctes, depth) for side in sides]
+            if all(each.is_exact and len(each.columns) == len(names) for each in outputs):
+                inner = [
+                    {
+                        column.name: wanted[name]
+                        for name, column in zip(names, each.columns, strict=True)
+                        if name in wanted and each.by_name().get(column.name) is column
+                    }
+                    for each in outputs
+                ]
         for side, needed in zip(sides, inner, strict=True):
             self.query(side, needed, ctes, depth + 1)
 
     def _select(self, node: Node, wanted: Constraints, ctes: Mapping[str, _Cte], depth: int) -> None:
-        sources: list[_Source] = []
-        conditions: list[tuple[Node, tuple[_Source, ...] | None]] = []
-        equal: list[tuple[_Source, _Source, str]] = []
-        self._from(node["from_table"], ctes, sources, conditions, equal, depth)
+        source = self._from(node["from_table"], ctes, depth)
         if node.get("sample") is not None:  # is taken before the WHERE clause
-            for source in sources:
-                source.open = False
+            source.close()
+        conditions = list(source.conditions)
         if (where := node.get("where_clause")) is not None:
-            conditions.append((where, None))
-        for condition, only in conditions:
-            for term in _conjuncts(condition):
-                allowed = [source for source in (sources if only is None else only) if only or source.open]
-                self._apply(term, sources, allowed)
-        for name, constraint in _through(node, wanted).items():
-            found = _resolve([name[0]] if name[1] is None else [name[1], name[0]], sources)
-            if found is not None and found.open and _fits(found.kinds.get(name[0]), constraint):
-                _add(found.wanted, name[0], constraint)
-        self._spread(node, conditions, sources, equal)
-        for source in sources:
-            self._need(source, ctes, depth)
+            conditions.append((where, source.visible(), source.visible()))
+        for condition, among, losing in conditions:
+            for (each, name), constraint in self._said(condition, source, among).items():
+                if each.is_open and any(each is one for one in losing):
+                    add(each.wanted, name, constraint)
+        if wanted and _passes_conditions(node):
+            outputs = self._select_outputs(node, source).by_name()
+            for name, constraint in wanted.items():
+                place = outputs[name].place if name in outputs else None
+                if place is not None and place[0].is_open:
+                    add(place[0].wanted, place[1], constraint)
+        self._spread(source, conditions)
+        for each in source.sources:
+            self._need(each, ctes, depth)
         for expression in _expressions(node):
-            for subquery in _subqueries(expression):
-                self.query(subquery, ANYTHING, ctes, depth + 1)
+            self._subqueries(expression, ctes, depth)
 
-    def _need(self, source: _Source, ctes: Mapping[str, _Cte], depth: int) -> None:
-        node = source.node
-        if node["type"] == "SUBQUERY":
-            self.query(node["subquery"]["node"], source.wanted, ctes, depth + 1)
-        elif node["type"] == "BASE_TABLE":
-            self.seen.add(id(node))
-            name = node["table_name"].lower()
-            if not node["schema_name"] and name in ctes:
-                ctes[name].uses.append(source.wanted)
-                return
-            table = VIEWS.get(name, name)
-            if table in self._kinds:
-                self.uses.setdefault(table, []).append(source.wanted)
+    def _said(self, condition: Node, source: _From, among: Sequence[_Source]) -> dict[_Place, Constraint]:
+        def column(node: Node) -> tuple[_Place, Kind] | None:
+            place = source.place(node, among)
+            kind = None if place is None else place[0].columns[place[1]]
+            return None if place is None or kind is None else (place, kind)
 
-    # FROM
+        return self._conditions.read(condition, column)
 
-    def _from(
-        self,
-        node: Node,
-        ctes: Mapping[str, _Cte],
-        sources: list[_Source],
-        conditions: list[tuple[Node, tuple[_Source, ...] | None]],
-        equal: list[tuple[_Source, _Source, str]],
-        depth: int,
-    ) -> None:
-        if depth > _DEPTH_MAX:
-            self._everything()
-            return
-        kind = node["type"]
-        if kind == "JOIN":
-            self._join(node, ctes, sources, conditions, equal, depth)
-        elif kind == "BASE_TABLE":
-            sources.append(self._table_source(node, ctes))
-        elif kind == "SUBQUERY":
-            names = _output_names(node["subquery"]["node"])
-            renamed = bool(node.get("column_name_alias"))
-            columns = None if names is None or renamed else frozenset(names)
-            sources.append(_Source(node["alias"].lower(), node, columns, {}, open=not renamed))
-        elif kind == "SHOW_REF":
-            if node.get("query") is not None:
-                self.query(node["query"], ANYTHING, ctes, depth + 1)
-            else:
-                self._everything()
-        elif kind in ("TABLE_FUNCTION", "EXPRESSION_LIST"):
-            sources.append(_Source(str(node.get("alias", "")).lower(), node, None, {}, open=False))
-            for subquery in _subqueries(node):
-                self.query(subquery, ANYTHING, ctes, depth + 1)
-        elif kind not in ("EMPTY", "EMPTY_FROM"):
-            self._everything()
-
-    def _table_source(self, node: Node, ctes: Mapping[str, _Cte]) -> _Source:
-        name = node["table_name"].lower()
-        alias = (node["alias"] or node["table_name"]).lower()
-        is_open = not node.get("column_name_alias") and node.get("sample") is None
-        if not node["schema_name"] and name in ctes:
-            names = _output_names(ctes[name].node)
-            return _Source(alias, node, None if names is None else frozenset(names), {}, open=is_open)
-        kinds = self._kinds.get(VIEWS.get(name, name), {})
-        return _Source(alias, node, frozenset(kinds) or None, kinds, open=is_open)
-
-    def _join(
-        self,
-        node: Node,
-        ctes: Mapping[str, _Cte],
-        sources: list[_Source],
-        conditions: list[tuple[Node, tuple[_Source, ...] | None]],
-        equal: list[tuple[_Source, _Source, str]],
-        depth: int,
-    ) -> None:
-        left: list[_Source] = []
-        right: list[_Source] = []
-        self._from(node["left"], ctes, left, conditions, equal, depth + 1)
-        self._from(node["right"], ctes, right, conditions, equal, depth + 1)
-        join, how = node["join_type"], node["ref_type"]
-        sources.extend((*left, *right))
-        if how not in ("REGULAR", "CROSS", "ASOF", "NATURAL"):
-            for source in (*left, *right):
-                source.open = False
-            return
-        if how == "ASOF":
-            # Each row takes the nearest of the right: without some of those it would take another.
-            for source in right:
-                source.open = False
-        condition = node.get("condition")
-        # A row of this side that fails the condition is not joined, and is not kept without a partner either.
-        lost_left = join in ("INNER", "RIGHT", "SEMI")
-        lost_right = join in ("INNER", "LEFT", "SEMI", "ANTI")
-        if condition is not None and how != "ASOF":
-            allowed = (*(left if lost_left else ()), *(right if lost_right else ()))
-            conditions.append((condition, tuple(source for source in allowed if source.open)))
-        merged = [name.lower() for name in node.get("using_columns") or []]
-        if join not in ("INNER", "LEFT", "SEMI", "ANTI") and (merged or how == "NATURAL"):
-            # A column of both sides then has no side of its own.
-            for source in (*left, *right):
-                source.open = False
-        if join == "INNER" and how == "REGULAR" and len(left) == 1 and len(right) == 1:
-            equal.extend((left[0], right[0], name) for name in merged)
-
-    # Conditions
-
-    def _apply(self, term: Node, sources: Sequence[_Source], allowed: Sequence[_Source]) -> None:
-        for source, column, constraint in self._of_term(term, sources, 0):
-            if any(source is each for each in allowed):
-                _add(source.wanted, column, constraint)
-
-    def _of_term(
-        self, term: Node, sources: Sequence[_Source], depth: int
-    ) -> Iterator[tuple[_Source, str, Constraint]]:
-        kind, type_ = term.get("class"), term.get("type")
-        if depth > _DEPTH_MAX:
-            return
-        if kind == "CONJUNCTION" and type_ == "CONJUNCTION_AND":
-            for child in term["children"]:
-                yield from self._of_term(child, sources, depth + 1)
-        elif kind == "CONJUNCTION" and type_ == "CONJUNCTION_OR":
-            yield from self._of_alternatives(term["children"], sources, depth)
-        elif kind == "COMPARISON" and type_ in _FLIPPED:
-            yield from self._of_comparison(type_, term["left"], term["right"], sources)
-            yield from self._of_comparison(_FLIPPED[type_], term["right"], term["left"], sources)
-        elif kind == "BETWEEN" and type_ == "COMPARE_BETWEEN":
-            yield from self._of_comparison(
-                "COMPARE_GREATERTHANOREQUALTO", term["input"], term["lower"], sources
-            )
-            yield from self._of_comparison("COMPARE_LESSTHANOREQUALTO", term["input"], term["upper"], sources)
-        elif kind == "OPERATOR" and type_ == "COMPARE_IN":
-            yield from self._of_list(term["children"][0], term["children"][1:], sources)
-        elif kind == "OPERATOR" and type_ == "OPERATOR_IS_NOT_NULL":
-            found = _column(term["children"][0], sources)
-            if found is not None:
-                yield (*found, Constraint())
-        elif kind == "FUNCTION":
-            yield from self._of_function(term, sources)
-
-    def _of_alternatives(
-        self, children: Sequence[Node], sources: Sequence[_Source], depth: int
-    ) -> Iterator[tuple[_Source, str, Constraint]]:
-        alternatives: list[dict[tuple[int, str], Constraint]] = []
-        for child in children:
-            one: dict[tuple[int, str], Constraint] = {}
-            for source, column, constraint in self._of_term(child, sources, depth + 1):
-                key = (next(n for n, each in enumerate(sources) if each is source), column)
-                one[key] = both(one[key], constraint) if key in one else constraint
-            alternatives.append(one)
-        for key in set(alternatives[0]).intersection(*alternatives[1:]):
-            merged = alternatives[0][key]
-            for other in alternatives[1:]:
-                merged = either(merged, other[key])
-            yield sources[key[0]], key[1], merged
-
-    def _of_comparison(
-        self, type_: str, left: Node, right: Node, sources: Sequence[_Source]
-    ) -> Iterator[tuple[_Source, str, Constraint]]:
-        day = 0
-        if left.get("class") == "CAST" and left["cast_type"]["id"] == "DATE":
-            left, day = left["child"], DAY  # a day of a time begins up to a day before it
-        found = _column(left, sources)
-        if found is None:
-            return
-        source, column = found
-        for kind in self._kinds_of(source, column):
-            if day and kind != "time":
-                return
-            value = self._constants.value(right, kind)
-            if value is not None:
-                yield source, column, _compared(type_, value, day)
-
-    def _of_list(
-        self, left: Node, items: Sequence[Node], sources: Sequence[_Source]
-    ) -> Iterator[tuple[_Source, str, Constraint]]:
-        found = _column(left, sources)
-        if found is None or len(items) > _VALUES_MAX:
-            return
-        source, column = found
-        for kind in self._kinds_of(source, column):
-            ranges = [self._constants.value(item, kind) for item in items]
-            known = [each for each in ranges if each is not None]
-            if not known or len(known) < len(ranges):
-                return
-            merged = _compared("COMPARE_EQUAL", known[0], 0)
-            for each in known[1:]:
-                merged = either(merged, _compared("COMPARE_EQUAL", each, 0))
-            yield source, column, merged
-
-    def _of_function(
-        self, term: Node, sources: Sequence[_Source]
-    ) -> Iterator[tuple[_Source, str, Constraint]]:
-        name, children = term["function_name"].lower(), term["children"]
-        if len(children) != 2 or name not in {*_PREFIX_FUNCTIONS, "~~"}:
-            return
-        found = _column(children[0], sources)
-        if found is None or "text" not in self._kinds_of(*found):
-            return
-        value = self._constants.value(children[1], "text")
-        if value is None or not isinstance(value.low, str):
-            return
-        start = value.low
-        if name == "~~":
-            if "\\" in start:
-                return
-            start = min(start.partition("%")[0], start.partition("_")[0], key=len)
-        yield (*found, Constraint(start, start + _LAST_CHARACTER) if start else Constraint())
-
-    def _kinds_of(self, source: _Source, column: str) -> list[Kind]:
-        """Of a table's column its own. What a subquery's column is shows only where it comes from; then each
-        reading of the constant is kept by the table's columns of that kind, and lost by the others.
-        """
-        if column in source.kinds:
-            return [source.kinds[column]]
-        return [] if source.node["type"] == "BASE_TABLE" and source.kinds else self._kinds_by_name(column)
-
-    def _kinds_by_name(self, column: str) -> list[Kind]:
-        """Columns that keep their name through a subquery keep their kind."""
-        found = {kinds[column] for kinds in self._kinds.values() if column in kinds}
-        return list(found) if len(found) == 1 else []
-
-    def _spread(
-        self,
-        node: Node,
-        conditions: Sequence[tuple[Node, tuple[_Source, ...] | None]],
-        sources: Sequence[_Source],
-        equal: Sequence[tuple[_Source, _Source, str]],
-    ) -> None:
+    def _spread(self, source: _From, conditions: Sequence[tuple[Node, list[_Source], list[_Source]]]) -> None:
         """Where two columns must be equal in all rows, what one needs the other needs too."""
-        if not _joins_are_inner(node["from_table"]):
+        if not source.is_inner:
             return
-        pairs = [((left, name), (right, name)) for left, right, name in equal]
-        for condition, _ in conditions:
-            for term in _conjuncts(condition):
+        pairs = list(source.equal)
+        for condition, among, _ in conditions:
+            for term in conjuncts(condition):
                 if term.get("type") == "COMPARE_EQUAL" and term.get("class") == "COMPARISON":
-                    one, other = _column(term["left"], sources), _column(term["right"], sources)
+                    one, other = (source.place(term[side], among) for side in ("left", "right"))
                     if one is not None and other is not None:
                         pairs.append((one, other))
         for _ in range(2):
-            for (first, name), (second, second_name) in pairs:
-                if not (first.open and second.open) or not self._same_kind(first, name, second, second_name):
+            for one, other in pairs:
+                kind = one[0].columns[one[1]]
+                is_sure = one[0].is_open and other[0].is_open and kind == other[0].columns[other[1]]
+                if not is_sure or kind in (None, "real"):
                     continue
-                if name in first.wanted:
-                    _add(second.wanted, second_name, first.wanted[name])
-                if second_name in second.wanted:
-                    _add(first.wanted, name, second.wanted[second_name])
+                for (first, name), (second, second_name) in ((one, other), (other, one)):
+                    if name in first.wanted:
+                        add(second.wanted, second_name, first.wanted[name])
 
-    def _same_kind(self, one: _Source, name: str, other: _Source, other_name: str) -> bool:
-        kinds = self._kinds_of(one, name)
-        return len(kinds) == 1 and kinds == self._kinds_of(other, other_name) and kinds[0] != "real"
-
-
-def _compared(type_: str, value: Range, day: int) -> Constraint:
-    high: Value = value.high + day if day else value.high  # type: ignore[operator]
-    if type_ == "COMPARE_EQUAL":
-        if value.low == high:
-            return Constraint(values=frozenset({value.low}))
-        return Constraint(value.low, high)
-    if type_ in ("COMPARE_GREATERTHAN", "COMPARE_GREATERTHANOREQUALTO"):
-        return Constraint(lower=value.low)
-    return Constraint(upper=high)
-
-
-def _fits(kind: Kind | None, constraint: Constraint) -> bool:
-    """A column that got another's name may be of another kind, and its constants were read by the name."""
-    values = (constraint.lower, constraint.upper, *(constraint.values or ()))
-    return kind is None or all(
-        isinstance(value, str) == (kind == "text") for value in values if value is not None
-    )
-
-
-def _conjuncts(condition: Node) -> Iterator[Node]:
-    waiting = [condition]
-    while waiting:
-        node = waiting.pop()
-        if node.get("class") == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
-            waiting.extend(node["children"])
+    def _need(self, source: _Source, ctes: Mapping[str, _Cte], depth: int) -> None:
+        node = source.node
+        kind = node["type"]
+        if kind == "SUBQUERY":
+            self.query(node["subquery"]["node"], source.wanted, ctes, depth + 1)
+        elif kind == "BASE_TABLE":
+            self.seen.add(id(node))
+            name = folded(node["table_name"])
+            if not node["schema_name"] and name in ctes:
+                ctes[name].uses.append(source.wanted)
+            elif (table := VIEWS.get(name, name)) in self._kinds:
+                self.uses.setdefault(table, []).append(source.wanted)
+        elif kind == "SHOW_REF" and node.get("query") is not None:
+            self.query(node["query"], ANYTHING, ctes, depth + 1)
+        elif kind in ("TABLE_FUNCTION", "EXPRESSION_LIST"):
+            self._subqueries(node, ctes, depth)
         else:
-            yield node
+            self.everything()
 
+    def _subqueries(self, expression: Any, ctes: Mapping[str, _Cte], depth: int) -> None:
+        waiting = [expression]
+        while waiting:
+            found = waiting.pop()
+            if isinstance(found, dict):
+                if found.get("class") == "SUBQUERY":
+                    self.query(found["subquery"]["node"], ANYTHING, ctes, depth + 1)
+                    waiting.append(found.get("child"))
+                else:
+                    waiting.extend(found.values())
+            elif isinstance(found, list):
+                waiting.extend(found)
 
-def _column(node: Node, sources: Sequence[_Source]) -> tuple[_Source, str] | None:
-    if node.get("class") != "COLUMN_REF":
-        return None
-    names = [name.lower() for name in node["column_names"]]
-    source = _resolve(names, sources)
-    return None if source is None else (source, names[-1])
+    # FROM
 
+    def _from(self, node: Node, ctes: Mapping[str, _Cte], depth: int) -> _From:
+        kind = node["type"]
+        if depth > _DEPTH_MAX:
+            return _From([_Source("", {"type": "TOO_DEEP"}, {}, is_complete=False, is_open=False)])
+        if kind == "JOIN":
+            found = self._join(node, ctes, depth)
+        elif kind == "BASE_TABLE":
+            found = _From([self._table(node, ctes, depth)])
+        elif kind == "SUBQUERY":
+            outputs = self._outputs(node["subquery"]["node"], ctes, depth + 1)
+            found = _From([_source_of(node, outputs)])
+        elif kind in ("EMPTY", "EMPTY_FROM"):
+            found = _From()
+        else:
+            alias = folded(node.get("alias") or "")
+            found = _From([_Source(alias, node, {}, is_complete=False, is_open=False)])
+        if node.get("sample") is not None:
+            found.close()
+        return found
 
-def _resolve(names: Sequence[str], sources: Sequence[_Source]) -> _Source | None:
-    """The source that a name is of; None where it is not certain."""
-    if len(names) == 2:
-        found = [source for source in sources if source.alias == names[0]]
-        found = [source for source in found if source.columns is None or names[1] in source.columns]
-    elif len(names) == 1:
-        if any(source.columns is None and len(sources) > 1 for source in sources):
-            known = [
-                source for source in sources if source.columns is not None and names[0] in source.columns
+    def _table(self, node: Node, ctes: Mapping[str, _Cte], depth: int) -> _Source:
+        name = folded(node["table_name"])
+        cte = ctes.get(name) if not node["schema_name"] else None
+        if cte is not None:
+            outputs = self._outputs(cte.node, cte.scope, depth + 1)
+            return _source_of(node, _Outputs() if cte.is_renamed else outputs)
+        kinds = self._kinds.get(VIEWS.get(name, name))
+        columns = [_Output(column, kind) for column, kind in (kinds or {}).items()]
+        return _source_of(node, _Outputs(columns, is_complete=kinds is not None))
+
+    def _join(self, node: Node, ctes: Mapping[str, _Cte], depth: int) -> _From:
+        left = self._from(node["left"], ctes, depth + 1)
+        right = self._from(node["right"], ctes, depth + 1)
+        join, how = node["join_type"], node["ref_type"]
+        using = {folded(name) for name in node.get("using_columns") or []}
+        found = _From(
+            [*left.sources, *right.sources],
+            [*left.conditions, *right.conditions],
+            [*left.equal, *right.equal],
+            is_vague=left.is_vague or right.is_vague,
+            is_inner=left.is_inner and right.is_inner and join == "INNER" and how in ("REGULAR", "CROSS"),
+        )
+        if how == "NATURAL":
+            using = left.names() & right.names()
+            found.is_vague |= not all(source.is_complete for source in found.visible())
+        found.merge(left, right, using)
+        if how not in ("REGULAR", "CROSS", "ASOF", "NATURAL"):
+            found.close()
+            return found
+        if how == "ASOF":
+            # Each row takes the nearest of the right: without some of those it would take another.
+            right.close()
+        elif (condition := node.get("condition")) is not None:
+            # A row that fails the condition is not joined, and on these sides not kept without a partner.
+            losing = [
+                *(left.visible() if join in ("INNER", "RIGHT", "SEMI") else ()),
+                *(right.visible() if join in ("INNER", "LEFT", "SEMI", "ANTI") else ()),
             ]
-            return known[0] if len(known) == 1 else None
-        found = [source for source in sources if source.columns is None or names[0] in source.columns]
-        # In a join with USING both have it, and DuckDB means the left one.
-        return found[0] if found else None
-    else:
+            open_ = [source for source in losing if source.is_open]
+            found.conditions.append((condition, found.visible(), open_))
+        if join not in ("INNER", "LEFT", "SEMI", "ANTI") and (using or how == "NATURAL"):
+            # A column of both sides then has no side of its own.
+            found.close()
+        if join == "INNER" and how == "REGULAR" and len(left.sources) == len(right.sources) == 1:
+            one, other = left.sources[0], right.sources[0]
+            both_have = [name for name in using if name in one.columns and name in other.columns]
+            found.equal.extend(((one, name), (other, name)) for name in both_have)
+        if join in ("SEMI", "ANTI"):
+            for source in right.sources:
+                source.is_visible = False
+        return found
+
+    # The columns of queries
+
+    def _outputs(self, node: Node, ctes: Mapping[str, _Cte], depth: int) -> _Outputs:
+        if id(node) not in self._known_outputs:
+            self._known_outputs[id(node)] = self._find_outputs(node, ctes, depth)
+        return self._known_outputs[id(node)]
+
+    def _find_outputs(self, node: Node, ctes: Mapping[str, _Cte], depth: int) -> _Outputs:
+        if depth > _DEPTH_MAX:
+            return _Outputs()
+        here, _ = _with_clause(node, ctes)
+        if node.get("type") == "SELECT_NODE":
+            return self._select_outputs(node, self._from(node["from_table"], here, depth))
+        if node.get("type") != "SET_OPERATION_NODE":
+            return _Outputs()
+        sides = [self._outputs(side, here, depth + 1) for side in _sides(node)]
+        if node["setop_type"] == "UNION_BY_NAME":
+            return _by_name(sides)
+        if not all(side.is_exact and len(side.columns) == len(sides[0].columns) for side in sides):
+            return _Outputs()
+        columns = [
+            _Output(same[0].name, _common({column.kind for column in same}))
+            for same in zip(*(side.columns for side in sides), strict=True)
+        ]
+        return _Outputs(columns, is_complete=True, is_exact=True)
+
+    def _select_outputs(self, node: Node, source: _From) -> _Outputs:
+        columns: list[_Output] = []
+        is_exact = True
+        for item in node["select_list"]:
+            kind = item.get("class")
+            if kind == "STAR":
+                is_exact = False
+                of = _starred(item, source)
+                for each in of or ():
+                    columns.extend(_starred_columns(each, source))
+                    if not each.is_complete:
+                        return _Outputs(columns)
+                if of is None:
+                    return _Outputs(columns)
+            elif kind == "COLUMN_REF":
+                place = source.place(item, source.visible())
+                name = folded(item["alias"] or item["column_names"][-1])
+                columns.append(_Output(name, None if place is None else place[0].columns[place[1]], place))
+            elif item.get("alias"):
+                columns.append(_Output(folded(item["alias"])))
+            elif kind == "POSITIONAL_REFERENCE" or _has(item, "unnest"):
+                return _Outputs(columns)  # has the name of something else, or is several
+            else:
+                # Is called like its own text, which is no column's name.
+                columns.append(_Output(f"\0{len(columns)}"))
+        return _Outputs(columns, is_complete=True, is_exact=is_exact)
+
+
+def _source_of(node: Node, outputs: _Outputs) -> _Source:
+    alias = folded(node.get("alias") or node.get("table_name") or "")
+    if node.get("column_name_alias"):
+        return _Source(alias, node, {}, is_complete=False, is_open=False)
+    columns = {name: column.kind for name, column in outputs.by_name().items()}
+    is_complete = outputs.is_complete and len(columns) == len(outputs.columns)
+    return _Source(alias, node, columns, is_complete)
+
+
+def _with_clause(node: Node, ctes: Mapping[str, _Cte]) -> tuple[dict[str, _Cte], list[_Cte]]:
+    """What can be named below the node, and those that it adds itself, in their order."""
+    here = dict(ctes)
+    own: list[_Cte] = []
+    for entry in (node.get("cte_map") or {}).get("map", []):
+        value = entry["value"]
+        cte = _Cte(value["query"]["node"], dict(here), is_renamed=bool(value.get("aliases")))
+        here[folded(entry["key"])] = cte
+        own.append(cte)
+    return here, own
+
+
+def _sides(node: Node) -> list[Node]:
+    return list(node.get("children") or [node["left"], node["right"]])
+
+
+def _common(kinds: set[Kind | None]) -> Kind | None:
+    return next(iter(kinds)) if len(kinds) == 1 else None
+
+
+def _by_name(sides: Sequence[_Outputs]) -> _Outputs:
+    """Of UNION BY NAME. A side without a column has NULLs there."""
+    if not all(side.is_complete for side in sides):
+        return _Outputs()
+    kinds: dict[str, set[Kind | None]] = {}
+    for side in sides:
+        for column in side.columns:
+            kinds.setdefault(column.name, set()).add(column.kind)
+    return _Outputs([_Output(name, _common(each)) for name, each in kinds.items()], is_complete=True)
+
+
+def _starred(star: Node, source: _From) -> list[_Source] | None:
+    """The sources whose columns a plain star stands for, in their order."""
+    known = ("class", "type", "alias", "query_location", "relation_name")
+    if any(value for key, value in star.items() if key not in known):
         return None
-    return found[0] if len(found) == 1 else None
+    relation = folded(star.get("relation_name") or "")
+    if not relation:
+        return source.visible()
+    named = [each for each in source.visible() if each.alias == relation]
+    return named if len(named) == 1 else None
+
+
+def _starred_columns(each: _Source, source: _From) -> Iterator[_Output]:
+    for name, kind in each.columns.items():
+        is_certain = name not in source.merged or source.merged[name] is not None
+        yield _Output(name, kind if is_certain else None, (each, name) if is_certain else None)
 
 
 def _is_cut(node: Node) -> bool:
@@ -508,87 +514,23 @@ def _is_cut(node: Node) -> bool:
     return False
 
 
-def _through(node: Node, wanted: Constraints) -> dict[tuple[str, str | None], Constraint]:
-    """What is wanted of a SELECT's results, as conditions on the columns that it selects from: by column and
-    the alias it is written with.
-    """
-    if not wanted or _is_cut(node) or node.get("sample") is not None or node.get("qualify") is not None:
-        return {}
-    if len(node.get("group_sets") or []) > 1:
-        return {}
-    items = node["select_list"]
-    if any(_has_window(item) for item in items):
-        return {}
-    grouped = bool(node.get("group_expressions")) or node.get("aggregate_handling") == "FORCE_AGGREGATES"
-    found: dict[tuple[str, str | None], Constraint] = {}
-    stars = [item for item in items if item.get("class") == "STAR"]
-    named = [_output_name(item) for item in items]
-    for name, item in zip(named, items, strict=True):
-        # Of two columns with one name, or one that a star may have too, it is not certain which is meant.
-        if name is None or name not in wanted or stars or named.count(name) > 1:
-            continue
-        if item.get("class") == "COLUMN_REF" and len(item["column_names"]) <= 2:
-            names = [each.lower() for each in item["column_names"]]
-            found[(names[-1], names[0] if len(names) == 2 else None)] = wanted[name]
-    if len(stars) == 1 and not grouped and _is_plain_star(stars[0]):
-        alias = stars[0].get("relation_name") or None
-        for name, constraint in wanted.items():
-            if name not in named:
-                found[(name, alias.lower() if alias else None)] = constraint
-    return found
+def _passes_conditions(node: Node) -> bool:
+    """Whether a condition on a SELECT's columns can as well be applied to what it selects from."""
+    if _is_cut(node) or node.get("sample") is not None or node.get("qualify") is not None:
+        return False
+    is_grouped = bool(node.get("group_expressions")) or node.get("aggregate_handling") == "FORCE_AGGREGATES"
+    has_star = any(item.get("class") == "STAR" for item in node["select_list"])
+    if len(node.get("group_sets") or []) > 1 or (is_grouped and has_star):
+        return False
+    return not _has(node["select_list"], "unnest") and not _has_window(node["select_list"])
 
 
-def _is_plain_star(star: Node) -> bool:
-    return not any(
-        value
-        for key, value in star.items()
-        if key not in ("class", "type", "alias", "query_location", "relation_name")
-    )
-
-
-def _output_name(item: Node) -> str | None:
-    if item.get("alias"):
-        return str(item["alias"]).lower()
-    if item.get("class") == "COLUMN_REF":
-        return str(item["column_names"][-1]).lower()
-    return None
-
-
-def _output_names(node: Node) -> list[str] | None:
-    """The names of a query's columns; None if they do not show in its text."""
-    if node.get("type") == "SET_OPERATION_NODE":
-        return None if node["setop_type"] == "UNION_BY_NAME" else _output_names(_first_side(node))
-    if node.get("type") != "SELECT_NODE":
-        return None
-    names = [_output_name(item) for item in node["select_list"]]
-    if any(item.get("class") == "STAR" for item in node["select_list"]):
-        return None
-    return [name or "" for name in names]
-
-
-def _first_side(node: Node) -> Node:
-    side: Node = (node.get("children") or [node.get("left")])[0]
-    return side
+def _has(item: Any, function: str) -> bool:
+    return any(node.get("function_name") == function for node in nodes(item))
 
 
 def _has_window(item: Any) -> bool:
-    waiting = [item]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            if node.get("class") == "WINDOW" or node.get("function_name") == "unnest":
-                return True
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(node)
-    return False
-
-
-def _joins_are_inner(node: Node) -> bool:
-    if node["type"] != "JOIN":
-        return True
-    inner = node["join_type"] == "INNER" and node["ref_type"] in ("REGULAR", "CROSS")
-    return inner and _joins_are_inner(node["left"]) and _joins_are_inner(node["right"])
+    return any(node.get("class") == "WINDOW" for node in nodes(item))
 
 
 def _expressions(node: Node) -> Iterator[Any]:
@@ -601,17 +543,3 @@ def _expressions(node: Node) -> Iterator[Any]:
         if table["type"] == "JOIN":
             yield table.get("condition")
             waiting.extend((table["left"], table["right"]))
-
-
-def _subqueries(expression: Any) -> Iterator[Node]:
-    waiting = [expression]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, dict):
-            if found.get("class") == "SUBQUERY":
-                yield found["subquery"]["node"]
-                waiting.append(found.get("child"))
-            else:
-                waiting.extend(found.values())
-        elif isinstance(found, list):
-            waiting.extend(found)

@@ -7,6 +7,7 @@ what is not known to be harmless is refused, and DuckDB is locked up besides.
 from __future__ import annotations
 
 import difflib
+import string
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -27,17 +28,24 @@ _FORBIDDEN_FUNCTIONS = frozenset(
         "all_profiling_output",
         "current_connection_id",
         "current_query",
+        "current_query_id",
         "current_setting",
+        "current_transaction_id",
         "currval",
+        "get_block_size",
         "getenv",
         "getvariable",
         "json_execute_serialized_sql",
         "json_serialize_plan",
         "nextval",
         "parse_duckdb_log_message",
+        "pg_get_constraintdef",
+        "pg_get_viewdef",
         "pg_sleep",
         "setseed",
         "sleep_ms",
+        "stats",
+        "txid_current",
         "write_log",
     }
 )
@@ -56,6 +64,8 @@ CHANGING = frozenset(
         "localtime",
         "localtimestamp",
         "now",
+        "pg_conf_load_time",
+        "pg_postmaster_start_time",
         "random",
         "today",
         "transaction_timestamp",
@@ -65,30 +75,41 @@ CHANGING = frozenset(
     }
 )
 _NOWHERE = 2**64 - 1
+_LETTERS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def folded(name: str) -> str:
+    """As DuckDB compares names: other letters than A to Z are never the same as their small ones."""
+    return name.translate(_LETTERS)
 
 
 class Statement:
     """One SELECT that may be run. `tables` are those of the lake that it names."""
 
-    def __init__(self, serialized: Node, namespace: str, known: Collection[str]) -> None:
-        """`serialized` is what `json_serialize_sql` gave. QueryInvalid or QueryRefused if it may not run."""
+    def __init__(self, serialized: Node, namespace: str, known: Collection[str], sql: str = "") -> None:
+        """`serialized` is what `json_serialize_sql` gave of `sql`. QueryInvalid or QueryRefused if it may not
+        run; they say where in `sql`.
+        """
         self.root = _only_statement(serialized)
         self.tables: set[str] = set()
         self.is_changing = False
         """Asked again of the same rows it may answer something else: it looks at the clock or throws dice."""
-        self._schemas = {"", NAMESPACE_MAIN, namespace.lower()}
-        self._known = {name.lower() for name in known} | set(VIEWS)
-        self._check(self.root)
+        self._schemas = {"", NAMESPACE_MAIN, folded(namespace)}
+        self._known = {folded(name) for name in known} | set(VIEWS)
+        try:
+            self._check(self.root)
+        except (QueryInvalid, QueryRefused) as error:
+            error.position = characters(sql, error.position)
+            raise
 
     def _check(self, root: Node) -> None:
-        own = {name.lower() for name in _named_parts(root)}
-        for node in nodes(root):
+        for node, own in _nodes_with_names(root):
             kind = node.get("type")
             if kind == "BASE_TABLE":
                 self._check_table(node, own)
             elif kind == "TABLE_FUNCTION":
                 self._check_table_function(node)
-            elif kind == "SHOW_REF" and node.get("query") is None and node.get("table_name"):
+            elif kind == "SHOW_REF" and node.get("query") is None:
                 self._check_shown(node)
             elif node.get("class") in ("FUNCTION", "WINDOW"):
                 self._check_function(node)
@@ -98,7 +119,7 @@ class Statement:
                 self.is_changing = True
 
     def _check_table(self, node: Node, own: Collection[str]) -> None:
-        schema, name = node["schema_name"].lower(), node["table_name"].lower()
+        schema, name = folded(node["schema_name"]), folded(node["table_name"])
         if node.get("at_clause") is not None:
             raise QueryInvalid(
                 "AT (…) is not understood here: give `as_of` with the question", position=_position(node)
@@ -106,9 +127,7 @@ class Statement:
         if schema == "information_schema" and name in _INFORMATION and not node["catalog_name"]:
             self.tables |= self._known - set(VIEWS)
             return
-        if not schema and name in own:
-            if name in self._known:  # the WITH clause itself may be made from the table
-                self.tables.add(VIEWS.get(name, name))
+        if not schema and not node["catalog_name"] and name in own:
             return
         if node["catalog_name"] or schema not in self._schemas or name not in self._known:
             raise QueryInvalid(self._no_table(node), position=_position(node))
@@ -132,14 +151,14 @@ class Statement:
             )
 
     def _check_shown(self, node: Node) -> None:
-        """`SHOW x` and `DESCRIBE x` name a table, or one of DuckDB's own lists."""
+        """`SHOW TABLES`, or another of DuckDB's own lists. `SHOW x` of a table comes as a query."""
         name = str(node["table_name"]).strip('"').lower()
-        if name not in self._known and name not in ("tables",):
+        if name != "tables" or node.get("schema_name") or node.get("catalog_name"):
             raise QueryInvalid(
-                f"there is nothing called {name} to show; there are {', '.join(sorted(self._known))}",
+                f"of lists there is SHOW TABLES alone; there are the tables {', '.join(sorted(self._known))}",
                 position=_position(node),
             )
-        self.tables |= {VIEWS.get(name, name)} if name in self._known else self._known - set(VIEWS)
+        self.tables |= self._known - set(VIEWS)
 
     def _check_function(self, node: Node) -> None:
         name = str(node.get("function_name", "")).lower()
@@ -166,15 +185,22 @@ def _only_statement(serialized: Node) -> Node:
     return node
 
 
-def _named_parts(root: Node) -> Iterator[str]:
-    """The names of all WITH clauses, wherever they are. A table of the same name is then taken for one, which
-    at worst means that it is not there when the question is run.
-    """
-    for node in nodes(root):
-        for entry in (node.get("cte_map") or {}).get("map", []):
-            yield entry["key"]
-        if node.get("type") == "RECURSIVE_CTE_NODE":
-            yield node["cte_name"]
+def _nodes_with_names(root: Node) -> Iterator[tuple[Node, frozenset[str]]]:
+    """Every node, with the names of the WITH clauses that it can use: those around it that come before it."""
+    waiting: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
+    while waiting:
+        found, own = waiting.pop()
+        if isinstance(found, list):
+            waiting.extend((each, own) for each in found)
+        elif isinstance(found, dict):
+            for entry in (found.get("cte_map") or {}).get("map", []):
+                waiting.append((entry["value"], own))
+                own |= {folded(entry["key"])}
+            yield found, own
+            inner = own | {folded(found["cte_name"])} if found.get("type") == "RECURSIVE_CTE_NODE" else own
+            for key, value in found.items():
+                if key != "cte_map":
+                    waiting.append((value, inner if key == "right" else own))
 
 
 def nodes(root: Any) -> Iterator[Node]:
@@ -195,3 +221,10 @@ def _position(*nodes: Node) -> int | None:
         if isinstance(at, int) and at != _NOWHERE:
             return at
     return None
+
+
+def characters(sql: str, position: int | None) -> int | None:
+    """A position in characters. DuckDB counts bytes, except in what its parser says."""
+    if position is None or not sql:
+        return position
+    return len(sql.encode(errors="surrogatepass")[:position].decode(errors="ignore"))

@@ -1,0 +1,278 @@
+"""What a question can need of each table, rule by rule."""
+# ruff: noqa: E501 - a question a line is easier to compare
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+
+from frazil.query.constants import DAY, SECOND, Constants
+from frazil.query.constraints import wanted_rows
+from frazil.query.model import Constraint
+from tests.unit.query.answers import compare, connect, micros, tree, wanted
+
+NOW = micros(datetime.datetime(2026, 11, 15, 10, 30, tzinfo=datetime.UTC))
+TODAY = NOW // DAY * DAY
+SLACK = 3600 * SECOND
+JAN = micros(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
+FEB = micros(datetime.datetime(2026, 2, 1, tzinfo=datetime.UTC))
+A = Constraint(values=frozenset({"a"}))
+SET = Constraint()
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect() as opened:
+        yield opened
+
+
+def since(lower: int) -> dict[str, Constraint]:
+    return {"time": Constraint(lower=lower)}
+
+
+@pytest.mark.parametrize(
+    ("condition", "constraints"),
+    [
+        ("time >= now() - INTERVAL 1 HOUR", since(NOW - 3600 * SECOND)),
+        ("time >= now() - INTERVAL '1 hour'", since(NOW - 3600 * SECOND)),
+        ("time >= now() - INTERVAL '1' HOUR", since(NOW - 3600 * SECOND)),
+        ("time > current_timestamp - to_hours(2)", since(NOW - 7200 * SECOND)),
+        ("now() - INTERVAL 15 MINUTES <= time", since(NOW - 900 * SECOND)),
+        ("time >= now() - INTERVAL (90) MINUTE", since(NOW - 5400 * SECOND)),
+        ("time > CURRENT_DATE", since(TODAY)),
+        ("time > today() - INTERVAL 1 DAY", since(TODAY - DAY)),
+        ("time < now()", {"time": Constraint(upper=NOW + SLACK)}),
+        ("time > '2026-01-01'", since(JAN)),
+        ("time > TIMESTAMP '2026-01-01 00:00:00-05'", since(JAN)),
+        ("time > '2026-01-01 00:00:00-05'", since(JAN + 5 * 3600 * SECOND)),
+        ("time BETWEEN '2026-01-01' AND DATE '2026-02-01'", {"time": Constraint(JAN, FEB)}),
+        ("time::DATE = '2026-01-01'", {"time": Constraint(JAN, JAN + DAY)}),
+        ("time::DATE >= '2026-01-01 12:00'", since(JAN)),
+        ("time::DATE <= '2026-01-31'", {"time": Constraint(upper=FEB)}),
+        ("service_name = 'a'", {"service_name": A}),
+        ("SERVICE_NAME = 'a'", {"service_name": A}),
+        ("\"Service_Name\" = 'a'", {"service_name": A}),
+        ("logs.service_name = 'a'", {"service_name": A}),
+        ("'a' = service_name", {"service_name": A}),
+        ("service_name IN ('a', 'b')", {"service_name": Constraint(values=frozenset({"a", "b"}))}),
+        (
+            "service_name = 'a' OR service_name = 'b'",
+            {"service_name": Constraint(values=frozenset({"a", "b"}))},
+        ),
+        ("service_name = 'a' OR service_name > 'c'", {"service_name": Constraint(lower="a")}),
+        ("service_name = 'a' OR severity_number = 1", {}),
+        (
+            "service_name = 'a' AND severity_number > 8",
+            {"service_name": A, "severity_number": Constraint(lower=8)},
+        ),
+        ("service_name LIKE 'ab%'", {"service_name": Constraint("ab", "ac")}),
+        ("service_name LIKE 'a_b%'", {"service_name": Constraint("a", "b")}),
+        ("service_name LIKE '%b'", {"service_name": SET}),
+        ("service_name ILIKE 'a%'", {}),
+        ("starts_with(service_name, 'ab')", {"service_name": Constraint("ab", "ac")}),
+        ("service_name IS NOT NULL", {"service_name": SET}),
+        ("service_name IS NULL", {}),
+        ("NOT service_name = 'a'", {}),
+        ("NOT service_name <> 'a'", {"service_name": A}),
+        ("service_name <> 'a'", {}),
+        ("service_name IS NOT DISTINCT FROM 'a'", {}),
+        ("lower(service_name) = 'a'", {}),
+        ("service_name COLLATE NOCASE = 'a'", {}),
+        ("service_name = 5", {}),
+        ("service_name BETWEEN '1' AND 5", {}),
+        ("severity_number = '5'", {}),
+        ("coalesce(service_name, 'a') = 'a'", {}),
+        ("service_name IN (SELECT name FROM spans)", {}),
+        ("CASE WHEN service_name = 'a' THEN true END", {}),
+    ],
+)
+def test_a_condition_on_a_table(
+    connection: duckdb.DuckDBPyConnection, condition: str, constraints: dict[str, Constraint]
+) -> None:
+    assert wanted(connection, f"SELECT * FROM logs WHERE {condition}", now=NOW)["logs"] == [constraints]
+
+
+def test_parameters_are_constants(connection: duckdb.DuckDBPyConnection) -> None:
+    sql = "SELECT * FROM logs WHERE service_name = ? AND time >= $2 AND trace_id LIKE ?"
+    sql = sql.replace("?", "$1", 1).replace("?", "$3")
+    assert wanted(connection, sql, ["a", "2026-01-01", "b%"])["logs"] == [
+        {"service_name": A, **since(JAN), "trace_id": Constraint("b", "c")}
+    ]
+
+
+X: Any = {"service_name": A}
+
+
+@pytest.mark.parametrize(
+    ("sql", "logs", "spans"),
+    [
+        ("FROM events WHERE service_name = 'a'", [X], None),
+        ("FROM (SELECT * FROM logs) WHERE service_name = 'a'", [X], None),
+        ("FROM (SELECT service_name AS s FROM logs) t WHERE t.s = 'a'", [X], None),
+        ("FROM (SELECT trace_id AS service_name FROM logs) WHERE service_name = 'a'", [{"trace_id": A}], None),
+        ("WITH c AS (FROM logs) FROM c WHERE service_name = 'a'", [X], None),
+        ("WITH c AS (FROM logs) FROM c WHERE service_name = 'a' UNION ALL FROM c", [{}], None),
+        ("WITH logs AS (SELECT * FROM logs) FROM logs WHERE service_name = 'a'", [X], None),
+        ("WITH c(trace_id) AS (SELECT service_name FROM logs) FROM c WHERE trace_id = 'a'", [{}], None),
+        ("SELECT service_name, count(*) FROM logs WHERE service_name = 'a' GROUP BY ALL", [X], None),
+        ("FROM (SELECT service_name, count(*) FROM logs GROUP BY 1) WHERE service_name = 'a'", [X], None),
+        ("FROM (SELECT service_name, count(*) FROM logs GROUP BY ROLLUP (service_name)) WHERE service_name = 'a'", [{}], None),
+        ("FROM (SELECT *, rank() OVER (ORDER BY time) FROM logs) WHERE service_name = 'a'", [{}], None),
+        ("FROM (FROM logs QUALIFY rank() OVER (ORDER BY time) = 1) WHERE service_name = 'a'", [{}], None),
+        ("FROM (FROM logs LIMIT 5) WHERE service_name = 'a'", [{}], None),
+        ("FROM (SELECT DISTINCT service_name FROM logs) WHERE service_name = 'a'", [X], None),
+        ("FROM (SELECT DISTINCT ON (trace_id) * FROM logs) WHERE service_name = 'a'", [{}], None),
+        ("FROM (SELECT * EXCLUDE (time) FROM logs) WHERE service_name = 'a'", [{}], None),
+        ("FROM (SELECT * REPLACE (trace_id AS service_name) FROM logs) WHERE service_name = 'a'", [{}], None),
+        ("FROM logs TABLESAMPLE 10% WHERE service_name = 'a'", [{}], None),
+        ("FROM (FROM logs) TABLESAMPLE 10% WHERE service_name = 'a'", [{}], None),
+        ("SELECT * FROM logs WHERE service_name = 'a' USING SAMPLE 5", [{}], None),
+        ("FROM logs AS l(service_name) WHERE service_name = 'a'", [{}], None),
+        ("SELECT trace_id AS service_name FROM logs WHERE service_name = 'a'", [X], None),
+        ("FROM (SELECT service_name FROM logs UNION ALL SELECT name FROM spans) WHERE service_name = 'a'", [X], [{"name": A}]),
+        ("FROM (SELECT service_name FROM logs UNION ALL BY NAME SELECT service_name FROM spans) WHERE service_name = 'a'", [X], [X]),
+        ("FROM (SELECT service_name FROM logs EXCEPT SELECT name FROM spans) WHERE service_name = 'a'", [{}], [{}]),
+        ("FROM logs l JOIN spans s ON l.trace_id = s.trace_id WHERE l.trace_id = 'a'", [{"trace_id": A}], [{"trace_id": A}]),
+        ("FROM logs l JOIN spans s USING (trace_id) WHERE trace_id = 'a'", [{"trace_id": A}], [{"trace_id": A}]),
+        ("FROM logs l JOIN spans s ON l.service_name = 'a' AND s.name = 'a'", [X], [{"name": A}]),
+        ("FROM logs l LEFT JOIN spans s ON l.service_name = 'a' AND s.name = 'a'", [{}], [{"name": A}]),
+        ("FROM logs l RIGHT JOIN spans s ON l.service_name = 'a' AND s.name = 'a'", [X], [{}]),
+        ("FROM logs l FULL JOIN spans s ON l.service_name = 'a' AND s.name = 'a'", [{}], [{}]),
+        ("FROM logs l SEMI JOIN spans s ON l.service_name = 'a' AND s.name = 'a'", [X], [{"name": A}]),
+        ("FROM logs l ANTI JOIN spans s ON l.service_name = 'a' AND s.name = 'a'", [{}], [{"name": A}]),
+        ("FROM logs l LEFT JOIN spans s ON true WHERE s.name = 'a'", [{}], [{"name": A}]),
+        ("FROM logs l FULL JOIN spans s USING (trace_id) WHERE trace_id = 'a'", [{}], [{}]),
+        ("FROM logs l NATURAL JOIN spans s WHERE name = 'a' AND service_name = 'a'", [X], [{"name": A}]),
+        ("FROM logs l POSITIONAL JOIN spans s WHERE l.service_name = 'a'", [{}], [{}]),
+        ("FROM logs l ASOF JOIN spans s ON l.time >= s.time WHERE l.service_name = 'a' AND s.name = 'a'", [X], [{}]),
+        ("FROM logs l, LATERAL (FROM spans s WHERE s.trace_id = l.trace_id AND s.name = 'a') x WHERE l.service_name = 'a'", [X], [{"name": A}]),
+        ("FROM logs a JOIN logs b ON a.trace_id = b.trace_id WHERE a.service_name = 'a'", [X, {}], None),
+        ("FROM logs WHERE service_name = 'a' AND EXISTS (FROM spans WHERE name = 'a')", [X], [{"name": A}]),
+        ("SELECT (SELECT max(time) FROM spans WHERE name = 'a') FROM logs", [{}], [{"name": A}]),
+        ("FROM logs ORDER BY time LIMIT (SELECT count(*) FROM spans WHERE name = 'a')", [{}], [{"name": A}]),
+        ("SUMMARIZE SELECT * FROM logs WHERE service_name = 'a'", [X], None),
+        ("FROM (PIVOT logs ON severity_number IN (1) USING count(*)) WHERE service_name = 'a'", [{}, {}], [{}, {}]),
+        (
+            "WITH RECURSIVE c AS (SELECT trace_id FROM spans WHERE name = 'a' UNION SELECT s.trace_id FROM spans s, c) "
+            "FROM c WHERE trace_id = 'b'",
+            None,
+            [{"name": A}, {}],
+        ),
+    ],
+)  # fmt: skip
+def test_conditions_go_through_what_does_not_depend_on_other_rows(
+    connection: duckdb.DuckDBPyConnection, sql: str, logs: Any, spans: Any
+) -> None:
+    found = wanted(connection, sql)
+    assert found.get("logs") == logs
+    assert found.get("spans") == spans
+
+
+TRICKY = (
+    # Names that are columns, not the clock.
+    "FROM logs, (SELECT TIMESTAMPTZ '2020-01-01' AS now) p WHERE time > now",
+    "FROM logs, (SELECT TIMESTAMPTZ '2020-01-01' AS current_date) p WHERE time > current_date",
+    "FROM logs, (SELECT current_date UNION ALL SELECT DATE '2020-01-01') p WHERE time > current_date",
+    "FROM logs, (VALUES (DATE '2020-01-01')) p(current_date) WHERE time > p.current_date",
+    # Columns that swap names.
+    "WITH c(trace_id, service_name) AS (SELECT service_name, trace_id FROM logs) FROM c WHERE trace_id = 'a'",
+    "FROM (SELECT service_name, trace_id FROM logs) c(trace_id, service_name) WHERE trace_id = 'a'",
+    "FROM (SELECT service_name AS trace_id, trace_id AS service_name FROM logs) WHERE trace_id = 'a'",
+    "FROM (SELECT service_name, trace_id AS service_name FROM logs UNION ALL SELECT trace_id, name FROM spans) WHERE service_name = 'a'",
+    "FROM (SELECT service_name AS t, trace_id AS t, event_name AS t_1 FROM logs) WHERE t_1 = 'a'",
+    "FROM (SELECT #2, trace_id AS service_name FROM logs) WHERE service_name = 'a'",
+    'FROM (SELECT trace_id AS "É", service_name AS "é" FROM logs) WHERE "é" = \'a\'',
+    # Of a star over several, the first one's column is meant.
+    "FROM (SELECT * FROM (SELECT * FROM spans) s, logs l) WHERE service_name = 'a'",
+    "FROM (SELECT * FROM (SELECT * EXCLUDE (kind) FROM spans) s, logs l) WHERE service_name = 'a'",
+    "FROM (SELECT * FROM range(1) r(severity_number), logs l) WHERE severity_number = 0",
+    # A merged column is meant before any other of its name.
+    "SELECT x.* FROM spans x, logs a JOIN logs b USING (service_name) WHERE service_name = 'a'",
+    "FROM (logs a RIGHT JOIN spans b USING (trace_id)) WHERE trace_id = 'a'",
+    "SELECT trace_id FROM (SELECT * EXCLUDE (name) FROM spans) s LEFT JOIN logs l USING (trace_id) WHERE trace_id = 'a'",
+    # The right side of these is not seen outside.
+    "FROM (VALUES (1), (2)) v(kind) WHERE EXISTS (FROM logs l ANTI JOIN spans o USING (trace_id) WHERE kind = 1)",
+    "FROM (VALUES (1), (2)) s(kind) WHERE EXISTS (SELECT 1 FROM logs l ANTI JOIN spans s USING (trace_id) WHERE s.kind = 1)",
+    "FROM (VALUES (1), (2)) v(kind) WHERE EXISTS (FROM (FROM logs ANTI JOIN spans USING (trace_id)) WHERE kind = 1)",
+    # An integer that has a text's name is compared as an integer.
+    "SELECT l.* FROM (SELECT kind AS service_name FROM spans) s "
+    "JOIN (SELECT '05' AS service_name UNION ALL SELECT '5') l ON s.service_name = l.service_name",
+    "SELECT l.* FROM (SELECT kind AS service_name FROM spans) s JOIN logs l "
+    "ON s.service_name = TRY_CAST(l.service_name AS INTEGER) WHERE s.service_name = '5'",
+    "FROM (SELECT kind AS service_name FROM (SELECT severity_number AS kind FROM logs) WHERE kind >= 1) "
+    "WHERE service_name = '5'",
+    "FROM (SELECT kind AS k FROM spans UNION ALL SELECT severity_number FROM logs) WHERE k = '05'",
+    # Used twice, in places that are easily overlooked.
+    "WITH c AS (FROM logs) SELECT (SELECT count(*) FROM c) FROM c WHERE service_name = 'a'",
+    "WITH c AS (FROM logs) FROM c WHERE service_name = 'a' ORDER BY (SELECT count(*) FROM c) LIMIT (SELECT count(*) FROM c)",
+    "WITH c AS (FROM logs), d AS (FROM c WHERE service_name = 'a') SELECT (SELECT count(*) FROM c), * FROM d",
+    "WITH c AS (FROM logs) FROM c, (PIVOT c ON severity_number IN (1, 5) USING count(*) GROUP BY trace_id) p "
+    "WHERE c.service_name = 'a'",
+    "WITH c AS (FROM logs) FROM c, range((SELECT count(*) FROM c)) WHERE c.service_name = 'a'",
+    # Constants that DuckDB rounds or reads otherwise.
+    "FROM logs WHERE time >= (today() - INTERVAL 1 DAY + INTERVAL '5 hours 59 minutes 59.7 seconds')::TIMESTAMP_S::TIMESTAMPTZ",
+    "FROM logs WHERE time >= today() - to_days(CAST(0.7 AS INTEGER))",
+    "FROM logs WHERE severity_number IN (5, 0.5)",
+    "FROM logs WHERE service_name BETWEEN '05' AND 'a' OR service_name ^@ 'a'",
+    # Outer joins of outer joins.
+    "FROM logs a LEFT JOIN (spans b LEFT JOIN logs c ON b.kind = 1) ON c.service_name = 'a' AND a.trace_id = b.trace_id",
+    "FROM logs a RIGHT JOIN spans b ON a.service_name = 'a' LEFT JOIN logs c ON b.name = 'a' AND c.service_name = 'a'",
+    "FROM logs a FULL JOIN spans b ON a.trace_id = b.trace_id WHERE a.service_name = 'a' OR b.name = 'a'",
+    "FROM (logs a ANTI JOIN spans b USING (trace_id)) JOIN spans c USING (trace_id) WHERE trace_id = 'a'",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", TRICKY)
+def test_no_row_that_matters_is_lost_by_a_tricky_question(
+    connection: duckdb.DuckDBPyConnection, sql: str
+) -> None:
+    for seed in range(12):
+        compare(connection, random.Random(seed), sql)
+
+
+def test_integers_beside_a_double_are_compared_as_doubles(connection: duckdb.DuckDBPyConnection) -> None:
+    big = 2**53 + 1
+    for condition in (f"= {big}::DOUBLE", f"BETWEEN {big} AND 1e18", f"IN ({big}, 1e18)"):
+        sql = f"SELECT {2**53}::BIGINT AS duration_nano WHERE duration_nano {condition}"
+        assert connection.execute(sql).fetchall(), "DuckDB finds them equal"
+        (use,) = wanted(connection, f"FROM spans WHERE duration_nano {condition}")["spans"]
+        constraint = use["duration_nano"]
+        assert constraint.values is None
+        assert isinstance(constraint.lower, float)
+        assert constraint.lower <= 2**53
+
+
+def test_a_prefix_keeps_the_texts_that_go_on_with_the_last_character(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    (use,) = wanted(connection, "FROM logs WHERE service_name LIKE 'a%'")["logs"]
+    upper = use["service_name"].upper
+    assert isinstance(upper, str)
+    assert upper >= "a\U0010ffff\U0010ffff"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM logs WHERE " + " OR ".join(f"(service_name = 'a' AND {n} = {n})" for n in range(300)),
+        "FROM logs WHERE time > now()" + " + INTERVAL 1 HOUR" * 400,
+        "FROM logs" + "".join(f", spans s{n}" for n in range(400)),
+        "FROM " + "(FROM " * 100 + "logs" + ")" * 100,
+        " UNION ALL ".join(["SELECT service_name FROM logs"] * 400),
+        "WITH " + ", ".join(f"c{n + 1} AS (FROM c{n} a JOIN c{n} b USING (time))" for n in range(40)).replace("c0 ", "logs ")
+        + " FROM c40",
+    ],
+    ids=["alternatives", "sums", "joins", "nesting", "union", "doubling"],
+)  # fmt: skip
+def test_large_questions_are_read_in_time(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    assert wanted(connection, sql)["logs"]
+
+
+def test_a_huge_parameter_is_no_error(connection: duckdb.DuckDBPyConnection) -> None:
+    root = tree(connection, "FROM m WHERE v = $1")["statements"][0]["node"]
+    assert wanted_rows(root, {"m": {"v": "real"}}, Constants.of(NOW, [10**400])) == {"m": [{}]}
