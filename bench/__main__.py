@@ -2,7 +2,7 @@
 
 Speed is stated as records per CPU-second of all processes together (of the receiver; for landing, of Spark's
 JVM, its Python workers and the driver), since machines differ and are noisy; latency, wall time and memory
-are of the machine that ran it.
+are of the machine that ran it. Questions are asked of the API and, in the same run, of bare DuckDB.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PUT_DOLLARS = 0.005 / 1000
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
 LANDING = ("land", "backlog", "commits", "cluster", "idle")
+ASKING = ("query", "questions", "freshness")
 
 
 @contextmanager
@@ -237,13 +238,23 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
         idle.idle(bench)
 
 
+def asking(bench: Bench, only: str | None) -> None:
+    from bench import freshness, questions
+
+    configure_logging(LogConfig(level="warning"))
+    if only in (None, "query", "questions"):
+        questions.questions(bench)
+    if only in (None, "query", "freshness"):
+        freshness.freshness(bench)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the most important lines, with a quarter of the work"
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for the README")
-    parser.add_argument("--only", choices=(*RECEIVING, *LANDING))
+    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING))
     parser.add_argument("--land-records", type=int, metavar="N", help="how many logs the backlog has")
     arguments = parser.parse_args()
     console, only = Console(stderr=arguments.markdown, width=180), arguments.only
@@ -253,7 +264,10 @@ def main() -> int:
         receiving(received, only)
     if only in (None, *LANDING):
         landing(landed, only, arguments.land_records)
-    tables = [bench for bench in (received, landed) if bench.rows]
+    asked = Bench(console, arguments.quick, "bare DuckDB", "frazil's API")
+    if only in (None, *ASKING):
+        asking(asked, only)
+    tables = [bench for bench in (received, landed, asked) if bench.rows]
     for number, bench in enumerate(tables):
         if number and arguments.markdown:
             print()

@@ -28,11 +28,17 @@ class Row:
 class Bench:
     """Collects the rows of one table."""
 
-    def __init__(self, console: Console, quick: bool, latency_heading: str) -> None:
+    def __init__(
+        self,
+        console: Console,
+        quick: bool,
+        latency_heading: str,
+        speed_heading: str = "records per CPU-second",
+    ) -> None:
         self.console = console
         self.quick = quick
         self.rows: list[Row] = []
-        self._latency_heading = latency_heading
+        self._headings = ("what", speed_heading, latency_heading, "more", "promise", "kept")
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -43,7 +49,6 @@ class Bench:
         return max(8, full // 4) if self.quick else full
 
     def show(self, markdown: bool) -> None:
-        headings = ("what", "records per CPU-second", self._latency_heading, "more", "promise", "kept")
         lines = [
             (
                 row.name,
@@ -56,12 +61,12 @@ class Bench:
             for row in self.rows
         ]
         if markdown:
-            print("| " + " | ".join(headings) + " |")
+            print("| " + " | ".join(self._headings) + " |")
             print("|---|--:|--:|---|---|---|")
             for line in lines:
                 print("| " + " | ".join(line) + " |")
             return
-        table = Table(*headings, title=machine())
+        table = Table(*self._headings, title=machine())
         for line in lines:
             table.add_row(*line)
         self.console.print(table)

@@ -173,7 +173,6 @@ def _catalog(config: Config) -> str:
 def _greet(config: Config, *, demo: bool) -> None:
     frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
-    wal = config.wal_dir
     lines = [
         f"[bold]Send[/bold]   OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
         f"       OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
@@ -184,14 +183,14 @@ def _greet(config: Config, *, demo: bool) -> None:
         "       send one log with curl:",
         f"         curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
         """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
+        "       ask:",
+        f"         {frazil} query \"SELECT service_name, count(*) FROM logs GROUP BY ALL\"",
         f"       what is durable, landed:  {frazil} verify",
         f"       watch the counters:       curl -s {http}/metrics | grep ^frazil",
         f"       break something:          {frazil} demo --incident errors --duration 2m",
         f"[bold]Tables[/bold] {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
-        f"       at most {config.land.age_max(config.wal.type):g} s after their data",
+        f"       at most {config.land.age_max(config.wal.type):g} s after their data; SQL sees it before that",
     ]
-    if config.wal.type == "local":
-        lines.append(f"       before that, in segments:  SELECT * FROM '{wal}/logs/*/*.parquet'")  # noqa: S608
     if demo:
         lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]
     lines += ["", "Ctrl-C stops everything; what was acked stays."]

@@ -14,7 +14,7 @@ from frazil.wal.rowgroups import coded_table
 _SOURCES = {"resource": "resource_attributes", "record": "attributes"}
 _TYPES = {"resource": "resource_attribute_types", "record": "attribute_types"}
 # As at the receiver: see Attributes.promoted. Text takes values of any type.
-_FITTING = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}
+FITTING = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}
 
 
 def fill_columns(table: pa.Table, schema: pa.Schema, promoted: Mapping[str, Promoted]) -> pa.Table:
@@ -42,7 +42,7 @@ def _from_map(table: pa.Table, promoted: Promoted) -> pa.Array:
         types = types.dictionary_encode()
     fits = pa.array(
         [
-            bool(text) and json.loads(text).get(promoted.attribute) in _FITTING[promoted.type]
+            bool(text) and json.loads(text).get(promoted.attribute) in FITTING[promoted.type]
             for text in types.dictionary.to_pylist()
         ]
         + [False]

@@ -1,0 +1,99 @@
+"""A table of logs to ask: landed files over several days, written by landing's own writer, without Spark."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+
+from bench.payloads import logs_request
+from frazil.config import Config
+from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.commit import Committer, checkpoint_of
+from frazil.lake.tables import open_table
+from frazil.otlp.decode import Decoder
+from frazil.pipeline.land.arrange import Horizon, arrange
+from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.tables import SEGMENT, landed_spec
+from frazil.wal.position import Position
+
+RECORDS_PER_REQUEST = 1000
+_DISTINCT_FILES = 8
+_HORIZON = Horizon(10**15, 10**15, 64)
+_SHIFTED = {"time": 1, "received_time": 1, "time_unix_nano": 1000, "observed_time_unix_nano": 1000}
+"""Columns of time, and their units in a microsecond."""
+_FILES_A_COMMIT = 5
+
+
+def make_lake(config: Config, files: int, records_per_file: int, first_micros: int, last_micros: int) -> None:
+    """`files` data files that follow each other in time. Of their records only ids and times are all
+    distinct: making a record costs more than landing it.
+    """
+    with closing(open_catalog(config)) as catalog:
+        ensure_namespace(catalog, config.lake.namespace)
+        checkpoint = open_table(catalog, config.lake.namespace, landed_spec("logs"), Position().to_text())
+        layout = Layout.of(checkpoint.table, "logs", (), config.land.compression_level)
+        step = (last_micros - first_micros) // files
+        jobs = [(number, first_micros + number * step, step, records_per_file) for number in range(files)]
+        writers = os.cpu_count() or 1
+        committer = Committer(catalog, deadline_seconds=60)
+        with ProcessPoolExecutor(writers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            written = list(pool.map(_write, [layout] * writers, [jobs[n::writers] for n in range(writers)]))
+        found = sorted((entry for part in written for entry in part), key=lambda entry: entry[0])
+        for first in range(0, len(found), _FILES_A_COMMIT):
+            batch = [file for _, file in found[first : first + _FILES_A_COMMIT]]
+            committer.append(checkpoint, batch, Position().to_text())
+            checkpoint = checkpoint_of(catalog.load_table(checkpoint.table.name()))
+
+
+def _write(layout: Layout, jobs: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, object]]:
+    pa.set_cpu_count(1)
+    rng = np.random.default_rng(jobs[0][0])
+    records = jobs[0][3]
+    base = [_rows(number, records, layout) for number in range(min(_DISTINCT_FILES, len(jobs)))]
+    written: list[tuple[int, object]] = []
+    for number, first, length, _ in jobs:
+        table = _spread(base[number % len(base)], first, length, rng)
+        parts = arrange([table], layout.spec, _HORIZON).parts
+        for index, part in enumerate(parts):
+            written.append((number, write_part(layout, part, f"bench-{number:06}-{index}")))
+    return written
+
+
+def _rows(seed: int, records: int, layout: Layout) -> pa.Table:
+    """As a landing task has them before it arranges them."""
+    decoder, tables = Decoder("logs"), []
+    for part in range(records // RECORDS_PER_REQUEST):
+        body = logs_request(seed * 10_000 + part, RECORDS_PER_REQUEST)
+        tables.append(decoder.decode([body], ["default"], [0]).table)
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    segment = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), ["bench/0"])
+    table = table.append_column(layout.coded.field(SEGMENT.name), segment)
+    columns = [
+        column.cast(field.type) if column.type != field.type else column
+        for field, column in ((field, table[field.name]) for field in layout.coded)
+    ]
+    return pa.table(columns, schema=layout.coded)
+
+
+def _spread(table: pa.Table, first: int, length: int, rng: np.random.Generator) -> pa.Table:
+    """The same rows at other times, with other ids."""
+    micros = np.sort(rng.integers(first, first + length, table.num_rows))
+    for name, units in _SHIFTED.items():
+        at = table.schema.get_field_index(name)
+        field = table.schema.field(at)
+        values = pa.array(micros * units)
+        if pa.types.is_timestamp(field.type):
+            values = values.cast(pa.timestamp("us")).cast(field.type)
+        table = table.set_column(at, field, values)
+    for name, size in (("trace_id", 16), ("span_id", 8)):
+        digits = rng.bytes(size * table.num_rows).hex()
+        ids = pa.array([digits[n : n + 2 * size] for n in range(0, len(digits), 2 * size)])
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), ids)
+    return table
