@@ -30,6 +30,7 @@ _READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _COMMIT_SECONDS = 60.0
 """A pipeline finishes the commit that is under way."""
+_QUESTION = "SELECT service_name, count(*) FROM logs GROUP BY ALL"
 _NOT_WORTH_TRYING_AGAIN = 2
 """The exit code of a role that cannot run as configured."""
 
@@ -184,12 +185,12 @@ def _greet(config: Config, *, demo: bool) -> None:
         f"         curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
         """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
         "       ask:",
-        f"         {frazil} query \"SELECT service_name, count(*) FROM logs GROUP BY ALL\"",
+        f"         {frazil} query '{_QUESTION}'",
         f"       what is durable, landed:  {frazil} verify",
         f"       watch the counters:       curl -s {http}/metrics | grep ^frazil",
         f"       break something:          {frazil} demo --incident errors --duration 2m",
         f"[bold]Tables[/bold] {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
-        f"       at most {config.land.age_max(config.wal.type):g} s after their data; SQL sees it before that",
+        f"       at most {config.land.age_max(config.wal.type):g} s after their data; SQL sees it sooner",
     ]
     if demo:
         lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]

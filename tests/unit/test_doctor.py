@@ -206,7 +206,7 @@ def test_with_client_certificates_a_port_in_use_is_only_a_warning(tmp_path: Path
 def test_an_address_of_another_machine_fails(tmp_path: Path) -> None:
     receive = {"allow_anonymous": True, "http": {"listen": "192.0.2.1:4318"}, "grpc": {"enabled": False}}
     checks = by_name(doctor.check_ports(config_with(tmp_path, receive=receive)))
-    assert set(checks) == {"http port"}
+    assert set(checks) == {"http port", "api port"}
     assert "cannot be listened on" in checks["http port"].found
 
 

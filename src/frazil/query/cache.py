@@ -31,8 +31,11 @@ class SizedCache(Generic[K, V]):
             self._entries.move_to_end(key)
             return entry[0]
 
+    def takes(self, size: int) -> bool:
+        return size * 4 <= self._bytes_max
+
     def put(self, key: K, value: V, size: int) -> None:
-        if size * 4 > self._bytes_max:
+        if not self.takes(size):
             return
         with self._lock:
             before = self._entries.pop(key, None)

@@ -32,8 +32,8 @@ class Look:
 
     begun: set[str] = field(default_factory=set)
     """Streams that were seen from their beginning, of those that a position does not name."""
-    gaps: set[str] = field(default_factory=set)
-    """Streams that go on, but not where a position says."""
+    gaps: dict[str, int] = field(default_factory=dict)
+    """Streams that go on behind a segment that is not there: which one that is."""
     vanished: dict[str, int] = field(default_factory=dict)
     """Listed, and then not there: the last of each stream. It has landed and was cleaned up."""
 
@@ -85,7 +85,7 @@ class Follower:
         listings = dict(zip(wanted, self._pool.map(self._list, wanted, wanted.values()), strict=True))
         look = Look(
             {name for name, found in listings.items() if found.begun},
-            {name for name, found in listings.items() if found.gap},
+            {name: found.next for name, found in listings.items() if found.gap},
         )
         with self.lock:
             new = {name: segments for name, found in listings.items() if (segments := self._new(name, found))}
@@ -123,10 +123,15 @@ class Follower:
         return first is not None and first.name.sequence == 0
 
     def _contiguous(self, stream: str, first: int) -> _Listing:
+        """Listed twice before a gap is believed: a writer may have overtaken the first look."""
+        listing = self._listed(stream, first)
+        return self._listed(stream, first) if listing.gap else listing
+
+    def _listed(self, stream: str, first: int) -> _Listing:
         found: list[Segment] = []
         for wanted, segment in enumerate(self._reader.stream(self.signal, stream, first), first):
             if segment.name.sequence != wanted:
-                return _Listing(first, found, gap=not found and first > 0)
+                return _Listing(first, found, gap=wanted > 0)
             found.append(segment)
         return _Listing(first, found)
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -38,7 +39,7 @@ from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.query.model import AsOf, Constraints
 from frazil.wal.position import Position
 
-__all__ = ["File", "Files", "Lake", "TableVersion"]
+__all__ = ["File", "Files", "Lake", "Looked", "TableVersion"]
 
 FILES_KEPT_MAX = 200_000
 """Data files whose statistics are kept in memory, beyond those of the snapshots in use: about 1 KB each."""
@@ -50,6 +51,10 @@ _NAMES_SHOWN_MAX = 20
 # How long a query waits for the catalog when there is something it can be answered from.
 _PATIENCE_SECONDS = 2.0
 _ASK_AGAIN_SECONDS = 5.0
+_COMMIT_SECONDS = 10.0
+"""A snapshot's time is a while before it can be seen: a time that is no longer ago than this is looked for in
+what the catalog says now.
+"""
 _NO_CONSTRAINTS: Constraints = {}
 
 log = structlog.get_logger("frazil.query")
@@ -76,6 +81,20 @@ class TableVersion:
     def files(self, tenant: str, constraints: Constraints = _NO_CONSTRAINTS) -> Files:
         """Those of the tenant that may hold rows for which all constraints hold. Reads nothing."""
         return self.index.select(tenant, constraints, self.schema)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look at a table found: `version` is None if there is no such table yet."""
+
+    version: TableVersion | None
+    stale: str | None
+    asked_at: float
+    """When the catalog was last asked with success, by the clock of the lake."""
+
+    @property
+    def position(self) -> Position:
+        return Position() if self.version is None else self.version.position
 
 
 class Manifests:
@@ -217,12 +236,20 @@ class Lake:
         Raises CatalogUnavailable if the catalog does not answer and never did, StoreUnavailable if metadata
         cannot be read, QueryInvalid for an `as_of` that names nothing and for tables with delete files.
         """
+        return self.look(table, as_of, renew=renew).version
+
+    def look(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> Looked:
+        """As `version`, and says also of a table that is not there how old that knowledge is."""
+        if as_of is not None:
+            return self._past(table, as_of)
         known, stale = self._current(table, renew=renew)
         if known.table is None:
-            return None
-        if as_of is not None:
-            return self._past(table, known, as_of)
-        return _version(table, known, known.table, known.table.current_snapshot(), known.index, stale)
+            return Looked(None, stale, known.asked_at)
+        found = _version(table, known, known.table, known.table.current_snapshot(), known.index, stale)
+        return Looked(found, stale, known.asked_at)
+
+    def age_seconds(self, looked: Looked) -> float:
+        return self._clock() - looked.asked_at
 
     def warm(self) -> None:
         """Reads metadata and manifests of all tables ahead. Errors are logged: queries will meet them too."""
@@ -246,21 +273,36 @@ class Lake:
                 self._catalog.close()
                 self._catalog = None
 
-    def _past(self, name: str, known: _Known, as_of: AsOf) -> TableVersion | None:
-        for renewed in (False, True):
-            if renewed:  # its manifests are gone, so the metadata that named it is old
-                known, _ = self._current(name, renew=True)
+    def _past(self, name: str, as_of: AsOf) -> Looked:
+        """What is known may be too old to know what is asked for, or name manifests that are gone by now."""
+        known, stale = self._current(name)
+        if self._is_recent(known, as_of):
+            known, stale = self._current(name, renew=True)
+        for may_renew in (True, False):
             if known.table is None:
-                return None
-            snapshot = _snapshot(known.table, as_of)
+                return Looked(None, stale, known.asked_at)
             try:
+                snapshot = _snapshot(known.table, as_of)
                 index = self._manifests.index(known.table, snapshot)
+            except QueryInvalid:
+                if not may_renew:
+                    raise
             except FileNotFoundError as error:
-                missing = error
-                continue
-            past = replace(known, position=Position())
-            return _version(name, past, known.table, snapshot, index, None)
-        raise StoreUnavailable(f"{name}: {missing.filename} is gone, and a snapshot still needs it")
+                if not may_renew:
+                    raise StoreUnavailable(
+                        f"{name}: {error.filename} is gone, and a snapshot still needs it"
+                    ) from error
+            else:
+                stale = None if as_of.snapshot_id is not None else stale
+                past = replace(known, position=Position())
+                version = _version(name, past, known.table, snapshot, index, stale)
+                return Looked(version, stale, known.asked_at)
+            known, stale = self._current(name, renew=True)
+        raise AssertionError
+
+    def _is_recent(self, known: _Known, as_of: AsOf) -> bool:
+        asked_at = time.time() - (self._clock() - known.asked_at)
+        return as_of.time is not None and as_of.time > (asked_at - _COMMIT_SECONDS) * 1_000_000
 
     def _current(self, name: str, *, renew: bool = False) -> tuple[_Known, str | None]:
         """What is known and, if that is older than it may be, why."""
@@ -375,9 +417,21 @@ class Lake:
                 self._catalog.close()
                 self._catalog = None
             if self._catalog is None:
+                if self._is_lost():
+                    raise CatalogUnavailable(
+                        f"the catalog {self._config.catalog_file} is gone, and {self._config.warehouse} has "
+                        "tables: bring it back"
+                    )
                 self._catalog = open_catalog(self._config)
                 self._catalog_inode = self._inode()
             return self._catalog
+
+    def _is_lost(self) -> bool:
+        """Opening it would make an empty one, in which no table has any rows."""
+        if self._config.lake.catalog.type != "sqlite" or self._inode() is not None:
+            return False
+        warehouse = self._config.warehouse
+        return "://" not in warehouse and next(Path(warehouse).rglob("metadata"), None) is not None
 
     def _inode(self) -> tuple[int, int] | None:
         if self._config.lake.catalog.type != "sqlite":

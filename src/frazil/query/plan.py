@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,20 +13,19 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from frazil.config import Config
-from frazil.errors import QueryInvalid
+from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.bloom import VALUES_MAX, Filters
 from frazil.query.constants import Constants, Kind
 from frazil.query.constraints import ANYTHING, either_all, wanted_rows
 from frazil.query.index import File
-from frazil.query.lake import Lake, TableVersion
-from frazil.query.model import Constraints, Question, Stats
+from frazil.query.lake import Lake, Looked, TableVersion
+from frazil.query.model import AsOf, Constraints, Question, Stats
 from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.query.types import duckdb_type, text
 from frazil.tables import DEFAULT_PROMOTED, SIGNALS, Promoted, Signal, TableSpec, table_spec
 from frazil.wal.journal import promoted
-from frazil.wal.position import Position
 from frazil.wal.promote import FITTING
 
 _LOOKS_MAX = 4
@@ -66,6 +65,13 @@ class Plan:
         return Plan(tables, self.cuts, stats, None)
 
 
+@dataclass(frozen=True)
+class _Cut:
+    looked: Looked
+    tail: TailCut | None
+    missing: Sequence[str] = ()
+
+
 class Planner:
     """Blocking: it lists, and may read manifests and segments. Thread-safe."""
 
@@ -73,15 +79,15 @@ class Planner:
         self._config = config
         self._lake = lake
         self._tail = tail
+        # Half: a commit takes a while, and so does reading the log after it.
+        self._safe_seconds = config.land.wal_grace_seconds / 2
         self._filters = Filters(_BLOOM_BYTES_MAX)
         self._io: LakeFileIO = open_files(config)
         extra = promoted(config)
         self._promoted = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
         self.specs: Mapping[Signal, TableSpec] = {signal: table_spec(signal, extra) for signal in SIGNALS}
         self._kinds = {
-            str(name): {
-                column.name: kind for column in spec.columns if (kind := _kind(column.type)) is not None
-            }
+            str(name): {column.name: _kind(column.type) for column in spec.columns}
             for name, spec in self.specs.items()
         }
 
@@ -95,7 +101,7 @@ class Planner:
         try:
             for signal in SIGNALS:
                 if signal in statement.tables:
-                    self._add(plan, signal, uses.get(signal) or [ANYTHING], question)
+                    self._add(plan, signal, uses.get(signal) or [ANYTHING], question, statement.names)
         except BaseException:
             plan.release()
             raise
@@ -103,8 +109,16 @@ class Planner:
             plan.key = self._key(plan, question)
         return plan
 
-    def _add(self, plan: Plan, signal: Signal, uses: Sequence[Constraints], question: Question) -> None:
-        version, cut = self.cut(signal, uses, question)
+    def _add(
+        self,
+        plan: Plan,
+        signal: Signal,
+        uses: Sequence[Constraints],
+        question: Question,
+        names: Collection[str] | None,
+    ) -> None:
+        found = self._cut(signal, uses, question)
+        version, cut = found.looked.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
         files, total = self._files(version, uses, question.tenant)
@@ -116,6 +130,7 @@ class Planner:
                 "columns": columns,
                 "files": whole,
                 "older": older,
+                "names": None if names is None else sorted(names),
                 "tail": [] if cut is None else [(ref.path, ref.first_row, ref.rows) for ref in cut.chunks],
             }
         )
@@ -126,33 +141,64 @@ class Planner:
             files_total=before.files_total + total,
             bytes=before.bytes + sum(file.bytes for file in files),
             tail_rows=before.tail_rows + (0 if cut is None else cut.rows),
-            stale=before.stale or (None if version is None else version.stale),
-            missing=(*before.missing, *(() if cut is None else cut.missing)),
+            stale=before.stale or found.looked.stale,
+            missing=(*before.missing, *found.missing, *(() if cut is None else cut.missing)),
             snapshots={**before.snapshots, signal: None if version is None else version.snapshot_id},
         )
 
     def cut(
         self, signal: Signal, uses: Sequence[Constraints], question: Question
     ) -> tuple[TableVersion | None, TailCut | None]:
+        """What has landed, and what has not. The latter is to be released."""
+        found = self._cut(signal, uses, question)
+        return found.looked.version, found.tail
+
+    def _cut(self, signal: Signal, uses: Sequence[Constraints], question: Question) -> _Cut:
         """What has landed first, then what has not: a row that lands in between is still in the log, because
-        segments outlive their landing by minutes.
+        segments outlive their landing. Where that may not be so, both are read until none lands in between.
         """
+        if self._tail is None or question.as_of is not None:
+            return _Cut(self._look(signal, question.as_of), None)
         bounds = either_all(uses).get("time")
         lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
         upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
-        for look in range(_LOOKS_MAX):
-            version = self._lake.version(signal, question.as_of, renew=look > 0)
-            if version is None and question.as_of is not None:
-                raise QueryInvalid(f"there is no table {signal} yet, so none as of then")
-            if self._tail is None or question.as_of is not None:
-                return version, None
-            position = Position() if version is None else version.position
+        looked = self._look(signal)
+        for _ in range(_LOOKS_MAX):
             try:
-                return version, self._tail.cut(signal, position, question.tenant, lower=lower, upper=upper)
+                tail = self._tail.cut(signal, looked.position, question.tenant, lower=lower, upper=upper)
             except PositionTooOld:
-                if look + 1 == _LOOKS_MAX:
-                    raise
-        raise AssertionError
+                looked = self._look(signal, renew=True)
+                continue
+            if self._lake.age_seconds(looked) <= self._safe_seconds:
+                return _Cut(looked, tail)
+            try:
+                now = self._look(signal, renew=True)
+            except BaseException:
+                tail.release()
+                raise
+            if now.position == looked.position:
+                unsure = now.stale is not None and self._lake.age_seconds(now) > self._safe_seconds
+                return _Cut(now, tail, (self._perhaps_gone(signal, now),) if unsure else ())
+            tail.release()
+            looked = now
+        raise StoreUnavailable(
+            f"{signal}: the log is cleaned up faster than it can be read; ask again, and if it is often so, "
+            "set land.wal_grace_seconds to more"
+        )
+
+    def _look(self, signal: Signal, as_of: AsOf | None = None, *, renew: bool = False) -> Looked:
+        looked = self._lake.look(signal, as_of, renew=renew)
+        if looked.version is None and as_of is not None:
+            raise QueryInvalid(f"there is no table {signal} yet, so none as of then")
+        return looked
+
+    def _perhaps_gone(self, signal: Signal, looked: Looked) -> str:
+        seconds = self._lake.age_seconds(looked)
+        return (
+            f"rows of {signal} that landed in the last {seconds:.0f} s may be missing: the catalog does not "
+            "say where they are, and the log keeps them for "
+            f"{self._config.land.wal_grace_seconds:g} s (land.wal_grace_seconds)"
+        )
 
     def _files(
         self, version: TableVersion | None, uses: Sequence[Constraints], tenant: str

@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import structlog
@@ -25,17 +23,17 @@ from frazil.errors import (
     FrazilError,
     LimitReached,
     QueryInvalid,
-    QueryRefused,
-    RequestTooLarge,
     StoreUnavailable,
 )
+from frazil.query.asked import Asked, Content
 from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
+from frazil.query.failures import Unreadable, died, failure
+from frazil.query.inventory import inventory
 from frazil.query.lake import Lake
 from frazil.query.metrics import QueryMetrics
 from frazil.query.model import (
     Answer,
-    ColumnInfo,
     Progress,
     Question,
     ResultColumn,
@@ -44,45 +42,29 @@ from frazil.query.model import (
 )
 from frazil.query.plan import Plan, Planner
 from frazil.query.pool import Pool, WorkerDied, WorkerProcess
+from frazil.query.question import check
 from frazil.query.s3 import s3_options
-from frazil.query.spool import Spool
-from frazil.query.sql import VIEWS, Statement
+from frazil.query.spool import OwnFolder, Spool
+from frazil.query.sql import Statement
 from frazil.query.tail import Tail
 from frazil.tables import SIGNALS
-from frazil.tables.columns import type_name
 from frazil.wal.position import Position
 
-_PARSED_BYTES_MAX = 8 << 20
+_PARSED_BYTES_MAX = 32 << 20
+_TREE_BYTES_PER_BYTE = 6
+"""Of Python's objects, for each byte of their JSON."""
 _RETRIES_WITHOUT_FILES = 3
 _INTERRUPT_SECONDS = 1.0
 """What does not stop by itself within this time is killed."""
 _FOLLOW_SECONDS = 2.0
 _FOLLOWED_SECONDS = 300.0
 """After the last question: listing a log costs something where nobody asks."""
-_VIEW_DOCS = {"events": "The logs that have an event name."}
 
 log = structlog.get_logger("frazil.query")
 
 
-@dataclass
-class _Asked:
-    """A question on its way."""
-
-    question: Question
-    id: str
-    spool: Spool
-    begin: float = field(default_factory=time.monotonic)
-    state: Literal["waiting", "planning", "running"] = "waiting"
-    stats: Stats = field(default_factory=Stats)
-    audit_sql: str = ""
-    columns: Sequence[ResultColumn] = ()
-    worker: WorkerProcess | None = None
-    task: asyncio.Task[None] | None = None
-    why_stopped: FrazilError | None = None
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.begin
+class _ParserDied(Exception):
+    pass
 
 
 @dataclass(frozen=True)
@@ -101,16 +83,17 @@ class _Kept:
 class Queries:
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._own = OwnFolder(config.query.temp_dir)
         self._folder: Path | None = None
         self._metrics = QueryMetrics()
         self._audit = Audit(config.query.audit_file)
-        self._asked: dict[tuple[str, str], _Asked] = {}
+        self._asked: dict[tuple[str, str], Asked] = {}
+        self._endings: set[asyncio.Future[None]] = set()
         self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
         self._kept: SizedCache[str, _Kept] = SizedCache(config.query.result_cache_bytes_max)
         tenants = {key.tenant for key in config.auth.keys}
         self._pool = Pool(
             config.query.workers,
-            config.query.memory_bytes_max,
             queue_max=config.query.queue_max,
             tenants_share=len(tenants) > 1,
         )
@@ -128,10 +111,7 @@ class Queries:
         return self._metrics.registry
 
     async def start(self) -> None:
-        temp = self._config.query.temp_dir
-        if temp is not None:
-            temp.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="frazil-query-", dir=temp))
+        self._folder = await asyncio.to_thread(self._own.take)
         self._lake = Lake(self._config)
         if self._config.wal.type != "kafka":
             self._tail = Tail(self._config, self._folder / "tail")
@@ -157,8 +137,7 @@ class Queries:
         self._lake.close()
         if self._tail is not None:
             self._tail.close()
-        assert self._folder is not None  # noqa: S101
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._own.give_back()
 
     async def _warm(self) -> None:
         """Reads ahead what the first questions need, and goes on following, so that none finds much to do."""
@@ -192,13 +171,10 @@ class Queries:
     # Asking
 
     async def ask(self, question: Question) -> Answer:
-        if len(question.sql.encode(errors="surrogateescape")) > self._config.query.sql_bytes_max:
-            bytes_max = self._config.query.sql_bytes_max
-            raise RequestTooLarge(
-                f"the SQL is longer than {bytes_max} bytes (query.sql_bytes_max)", bytes_max=bytes_max
-            )
-        assert self._folder is not None  # noqa: S101
-        asked = _Asked(question, question.id or uuid.uuid4().hex, Spool(self._folder))
+        check(question, self._config.query.sql_bytes_max)
+        if self._folder is None:
+            raise StoreUnavailable("the query service is closing")
+        asked = Asked(question, question.id or uuid.uuid4().hex, Spool(self._folder))
         key = (question.tenant, asked.id)
         if key in self._asked:
             asked.spool.abandon()
@@ -207,7 +183,7 @@ class Queries:
         self._last_asked = asked.begin
         asked.stats = dataclasses.replace(asked.stats, id=asked.id)
         asked.task = asyncio.create_task(self._answer(asked))
-        asked.task.add_done_callback(lambda _: self._asked.pop(key, None))
+        asked.task.add_done_callback(lambda _: self._finish(key, asked))
         try:
             await asked.spool.ready()
         except BaseException:
@@ -215,18 +191,16 @@ class Queries:
             await asyncio.gather(asked.task, return_exceptions=True)
             asked.spool.abandon()
             raise
-        return Answer(asked.columns, asked.stats, self._content(asked), question.format)
+        return Answer(asked.columns, asked.stats, Content(asked), question.format)
 
-    async def _content(self, asked: _Asked) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in asked.spool.chunks():
-                yield chunk
-        finally:
-            asked.spool.abandon()
-            if asked.task is not None and not asked.task.done():
-                asked.task.cancel()
+    def _finish(self, key: tuple[str, str], asked: Asked) -> None:
+        self._asked.pop(key, None)
+        if not asked.spool.has_ended:  # cancelled before its first step, or in its last
+            ending = asyncio.ensure_future(asked.spool.end(asked.why_stopped or QueryInvalid("cancelled")))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
 
-    async def _answer(self, asked: _Asked) -> None:
+    async def _answer(self, asked: Asked) -> None:
         """Fills the spool. Whatever happens, the spool ends and the audit knows."""
         outcome = "ok"
         error: Exception | None = None
@@ -237,16 +211,18 @@ class Queries:
             error = asked.why_stopped or QueryInvalid("cancelled")
         except FrazilError as failed:
             outcome, error = type(failed).__name__, failed
+        except OSError as failed:
+            log.error("a temporary file failed", id=asked.id, reason=str(failed))
+            outcome, error = "StoreUnavailable", StoreUnavailable("the server's temporary files are full")
         except Exception:
             log.exception("defect while answering a query", id=asked.id)
             outcome, error = "defect", RuntimeError("defect")
         asked.stats = dataclasses.replace(asked.stats, seconds=asked.seconds)
         self._count(asked, outcome)
-        if error is None and asked.question.format == "json":
-            await asked.spool.write(_json_end(asked.stats))
-        await asked.spool.end(error)
+        last = _json_end(asked.stats) if error is None and asked.question.format == "json" else b""
+        await asked.spool.end(error, last)
 
-    def _count(self, asked: _Asked, outcome: str) -> None:
+    def _count(self, asked: Asked, outcome: str) -> None:
         stats, metrics = asked.stats, self._metrics
         metrics.queries.labels(outcome).inc()
         metrics.seconds.observe(asked.seconds)
@@ -256,7 +232,7 @@ class Queries:
         metrics.cached.inc(stats.cached)
         self._audit.note(asked.question, asked.audit_sql, outcome, stats)
 
-    async def _run(self, asked: _Asked) -> None:
+    async def _run(self, asked: Asked) -> None:
         question = asked.question
         parsed = self._parsed.get(question.sql)
         if parsed is not None:
@@ -270,17 +246,26 @@ class Queries:
             finally:
                 plan.release()
             return
-        async with self._worker(asked) as worker:
-            parsed = await self._parse(asked, worker)
-            plan = await self._plan(asked, parsed)
+        for is_last in (False, True):  # a worker may be killed for what another has done
             try:
-                if not await self._from_cache(asked, plan):
-                    await self._with_plan(asked, worker, plan)
-            finally:
-                plan.release()
+                async with self._worker(asked) as worker:
+                    await self._from_scratch(asked, worker)
+                return
+            except _ParserDied:
+                if is_last:
+                    raise QueryInvalid("this cannot be parsed: it ends the process that tries") from None
+
+    async def _from_scratch(self, asked: Asked, worker: WorkerProcess) -> None:
+        parsed = await self._parse(asked, worker)
+        plan = await self._plan(asked, parsed)
+        try:
+            if not await self._from_cache(asked, plan):
+                await self._with_plan(asked, worker, plan)
+        finally:
+            plan.release()
 
     @contextlib.asynccontextmanager
-    async def _worker(self, asked: _Asked) -> AsyncIterator[WorkerProcess]:
+    async def _worker(self, asked: Asked) -> AsyncIterator[WorkerProcess]:
         begin = time.monotonic()
         asked.state = "waiting"
         async with self._pool.worker(asked.question.tenant, self._config.query.queue_seconds_max) as worker:
@@ -291,7 +276,7 @@ class Queries:
             finally:
                 asked.worker = None
 
-    async def _parse(self, asked: _Asked, worker: WorkerProcess) -> _Parsed:
+    async def _parse(self, asked: Asked, worker: WorkerProcess) -> _Parsed:
         asked.state = "planning"
         sql = asked.question.sql
         try:
@@ -299,22 +284,24 @@ class Queries:
         except WorkerDied:
             self._metrics.killed.inc()
             await worker.kill()
-            raise QueryInvalid("this could not be parsed: it ended the process that tried") from None
+            raise _ParserDied from None
         except asyncio.CancelledError:
             await worker.kill()  # what it answers later would be taken for the next answer
             raise
         if event["event"] == "error":
-            raise _failure(event, asked.question, self._config)
-        parsed = _Parsed(event["tree"], event["audit"])
-        self._parsed.put(sql, parsed, 20 * len(sql) + 1000)
+            raise failure(event, self._config.query)
+        try:
+            parsed = _Parsed(orjson.loads(event["tree"]), event["audit"])
+        except orjson.JSONDecodeError:
+            raise QueryInvalid("this is nested too deeply: write it in several parts, with WITH") from None
+        self._parsed.put(sql, parsed, _TREE_BYTES_PER_BYTE * len(event["tree"]) + 1000)
         return parsed
 
-    async def _plan(self, asked: _Asked, parsed: _Parsed) -> Plan:
+    async def _plan(self, asked: Asked, parsed: _Parsed) -> Plan:
         asked.state = "planning"
         asked.audit_sql = parsed.audit_sql
         begin = time.monotonic()
-        statement = Statement(parsed.tree, self._config.lake.namespace, SIGNALS)
-        planning = asyncio.create_task(asyncio.to_thread(self._planner.plan, statement, asked.question))
+        planning = asyncio.create_task(asyncio.to_thread(self._planned, parsed, asked.question))
         try:
             plan = await asyncio.shield(planning)
         except asyncio.CancelledError:
@@ -324,7 +311,11 @@ class Queries:
         asked.stats = dataclasses.replace(plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds)
         return plan
 
-    async def _from_cache(self, asked: _Asked, plan: Plan) -> bool:
+    def _planned(self, parsed: _Parsed, question: Question) -> Plan:
+        statement = Statement(parsed.tree, self._config.lake.namespace, SIGNALS, question.sql)
+        return self._planner.plan(statement, question)
+
+    async def _from_cache(self, asked: Asked, plan: Plan) -> bool:
         kept = None if plan.key is None else self._kept.get(plan.key)
         if kept is None:
             return False
@@ -335,12 +326,12 @@ class Queries:
         await asked.spool.write(kept.body)
         return True
 
-    async def _with_plan(self, asked: _Asked, worker: WorkerProcess, plan: Plan) -> None:
+    async def _with_plan(self, asked: Asked, worker: WorkerProcess, plan: Plan) -> None:
         """Where that is allowed, what cannot be read is left out and named."""
         for attempt in range(_RETRIES_WITHOUT_FILES + 1):
             try:
                 await self._execute(asked, worker, plan)
-            except _Unreadable as error:
+            except Unreadable as error:
                 if not asked.question.partial or asked.spool.size or attempt == _RETRIES_WITHOUT_FILES:
                     raise StoreUnavailable(f"data files cannot be read now: {error.reason}") from None
                 one_by_one = error.files and attempt + 1 < _RETRIES_WITHOUT_FILES
@@ -351,12 +342,11 @@ class Queries:
                 )
             else:
                 break
-        if plan.key is not None:
-            self._kept.put(
-                plan.key, _Kept(asked.columns, asked.spool.whole(), asked.stats), asked.spool.size + 500
-            )
+        size = asked.spool.size + 500
+        if plan.key is not None and self._kept.takes(size) and (body := asked.spool.whole()) is not None:
+            self._kept.put(plan.key, _Kept(asked.columns, body, asked.stats), size)
 
-    async def _execute(self, asked: _Asked, worker: WorkerProcess, plan: Plan) -> None:
+    async def _execute(self, asked: Asked, worker: WorkerProcess, plan: Plan) -> None:
         asked.state = "running"
         question, query = asked.question, self._config.query
         rows_kept = question.rows_max
@@ -370,9 +360,8 @@ class Queries:
             "rows_kept": None if rows_kept is None else min(rows_kept, query.rows_max),
             "bytes_max": query.result_bytes_max,
         }
-        seconds_max = min(question.seconds_max or query.seconds_max, query.seconds_max)
         reading = asyncio.create_task(self._read(asked, worker, job))
-        guard = asyncio.create_task(self._guard(asked, worker, seconds_max))
+        guard = asyncio.create_task(self._guard(asked, worker))
         try:
             await asyncio.shield(reading)
         except asyncio.CancelledError:
@@ -386,23 +375,26 @@ class Queries:
         finally:
             guard.cancel()
 
-    async def _read(self, asked: _Asked, worker: WorkerProcess, job: Mapping[str, Any]) -> None:
+    async def _read(self, asked: Asked, worker: WorkerProcess, job: Mapping[str, Any]) -> None:
         error: Exception | None = None
         try:
             async for event in worker.run(job):
                 try:
                     await self._take(asked, event)
-                except (FrazilError, _Unreadable) as found:
+                except (FrazilError, Unreadable) as found:
                     error = found
         except WorkerDied:
             self._metrics.killed.inc()
             await worker.kill()
-            raise asked.why_stopped or _died() from None
+            raise asked.why_stopped or died() from None
         if error is not None:
             raise error
 
-    async def _guard(self, asked: _Asked, worker: WorkerProcess, seconds_max: float) -> None:
-        await asyncio.sleep(seconds_max)
+    async def _guard(self, asked: Asked, worker: WorkerProcess) -> None:
+        query = self._config.query
+        seconds_max = min(asked.question.seconds_max or query.seconds_max, query.seconds_max)
+        asked.running_since = asked.running_since or time.monotonic()
+        await asyncio.sleep(asked.running_since + seconds_max - time.monotonic())
         asked.why_stopped = LimitReached(
             f"the query ran for {seconds_max:g} s, which is its limit (query.seconds_max): ask for a shorter "
             "time range or fewer columns",
@@ -410,7 +402,7 @@ class Queries:
         )
         await self._end(asked, worker)
 
-    async def _end(self, asked: _Asked, worker: WorkerProcess) -> None:
+    async def _end(self, asked: Asked, worker: WorkerProcess) -> None:
         """Interrupts, and kills what does not hear it."""
         await worker.interrupt()
         await asyncio.sleep(_INTERRUPT_SECONDS)
@@ -419,7 +411,7 @@ class Queries:
         )
         await worker.kill()
 
-    async def _take(self, asked: _Asked, event: Mapping[str, Any] | bytes) -> None:
+    async def _take(self, asked: Asked, event: Mapping[str, Any] | bytes) -> None:
         if isinstance(event, bytes):
             await asked.spool.write(event)
         elif event["event"] == "columns":
@@ -432,9 +424,9 @@ class Queries:
         elif event["kind"] == "interrupted":
             raise asked.why_stopped or QueryInvalid("cancelled")
         elif event["kind"] == "store":
-            raise _Unreadable(event["message"], event["files"])
+            raise Unreadable(event["message"], event["files"])
         else:
-            raise _failure(event, asked.question, self._config)
+            raise failure(event, self._config.query)
 
     # Watching
 
@@ -453,8 +445,9 @@ class Queries:
         asked = self._asked.get((tenant, id))
         if asked is None or asked.task is None:
             return False
-        asked.why_stopped = QueryInvalid("the query was cancelled")
-        asked.task.cancel()
+        if not asked.task.cancelling():  # a second time would end it before it has cleared up
+            asked.why_stopped = QueryInvalid("the query was cancelled")
+            asked.task.cancel()
         return True
 
     def problems(self) -> dict[str, str]:
@@ -479,83 +472,12 @@ class Queries:
     # Tables
 
     async def tables(self, tenant: str) -> list[TableInfo]:
-        return await asyncio.to_thread(self._tables, tenant)
-
-    def _tables(self, tenant: str) -> list[TableInfo]:
-        found = []
-        for signal in SIGNALS:
-            version, cut = self._planner.cut(signal, [{}], Question("", tenant))
-            if cut is not None:
-                cut.release()
-            files = None if version is None else version.files(tenant)
-            spec = self._planner.specs[signal]
-            columns = [
-                ColumnInfo(column.name, type_name(column.type), column.doc, column.source)
-                for column in spec.columns
-            ]
-            info = TableInfo(
-                name=signal,
-                doc=spec.doc,
-                columns=columns,
-                rows=0 if files is None else files.total_rows,
-                tail_rows=0 if cut is None else cut.rows,
-                files=0 if files is None else files.total,
-                bytes=0 if files is None else files.total_bytes,
-                first_time=None if files is None else files.first_time,
-                last_time=None if files is None else files.last_time,
-                snapshot_id=None if version is None else version.snapshot_id,
-                landed_at=None if version is None else version.committed_at,
-            )
-            found.append(info)
-            found += [
-                dataclasses.replace(
-                    info, name=view, doc=_VIEW_DOCS[view], rows=None, tail_rows=None, is_view=True
-                )
-                for view, of in VIEWS.items()
-                if of == signal
-            ]
-        return found
-
-
-class _Unreadable(Exception):
-    def __init__(self, reason: str, files: Sequence[str]) -> None:
-        self.reason = reason
-        self.files = files
+        return await asyncio.to_thread(inventory, self._planner, tenant)
 
 
 def _release_plan(planning: asyncio.Task[Plan]) -> None:
     if not planning.cancelled() and planning.exception() is None:
         planning.result().release()
-
-
-def _died() -> LimitReached:
-    return LimitReached(
-        "the query's process was ended, most likely because it needed too much memory "
-        "(query.memory_bytes_max): ask for fewer columns or a shorter time range",
-        limit="query.memory_bytes_max",
-    )
-
-
-def _failure(event: Mapping[str, Any], question: Question, config: Config) -> FrazilError:
-    """What a worker says went wrong, as an error of ours."""
-    kind, message, position = event["kind"], event["message"], event.get("position")
-    query = config.query
-    if kind == "refused":
-        return QueryRefused("a query can read the tables and nothing else: " + message, position=position)
-    if kind in ("memory", "temp", "limit"):
-        limit = {"memory": "memory_bytes_max", "temp": "temp_bytes_max"}.get(kind) or event["limit"]
-        what = {
-            "memory_bytes_max": f"the query needs more than {query.memory_bytes_max:,} bytes of memory",
-            "temp_bytes_max": f"the query needs more than {query.temp_bytes_max:,} bytes of temporary files",
-            "rows_max": f"the result has more than {query.rows_max:,} rows",
-            "result_bytes_max": f"the result is larger than {query.result_bytes_max:,} bytes",
-        }[limit]
-        hint = "aggregate, add a LIMIT, or ask for fewer columns or a shorter time range"
-        return LimitReached(f"{what} (query.{limit}): {hint}", limit=f"query.{limit}")
-    if kind == "defect":
-        log.error("DuckDB failed inside", reason=message[:300])
-        return QueryInvalid("DuckDB cannot run this: " + message, position=position)
-    return QueryInvalid(message, position=position)
 
 
 def _json_end(stats: Stats) -> bytes:

@@ -1,14 +1,57 @@
-"""A result on its way: taken from the worker as fast as it comes, given to the client as fast as it reads."""
+"""Results on their way: taken from the worker as fast as they come, given to clients as fast as they read."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 _MEMORY_BYTES = 8 << 20
 _READ_BYTES = 256 << 10
+_PREFIX = "frazil-query-"
+_LOCK = ".lock"
+
+
+class OwnFolder:
+    """A folder for temporary files, of this process alone. What one that was killed left is cleared away:
+    there are rows of tenants in it.
+    """
+
+    def __init__(self, parent: Path | None) -> None:
+        self._parent = Path(tempfile.gettempdir()) if parent is None else parent
+        self._path: Path | None = None
+        self._lock: int | None = None
+
+    def take(self) -> Path:
+        self._parent.mkdir(parents=True, exist_ok=True)
+        self._clear()
+        self._path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+        self._lock = os.open(self._path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return self._path
+
+    def give_back(self) -> None:
+        if self._path is None or self._lock is None:
+            return
+        shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._lock)
+        self._path = self._lock = None
+
+    def _clear(self) -> None:
+        for folder in self._parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # in use, being made, or someone else's
+                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(lock)
 
 
 class Spool:
@@ -18,29 +61,43 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.SpooledTemporaryFile(_MEMORY_BYTES, dir=str(folder))  # noqa: SIM115
+        self._using = threading.Lock()
         self._size = 0
         self._ended = False
         self._error: Exception | None = None
         self._changed = asyncio.Condition()
-        self._abandoned = False
 
     @property
     def size(self) -> int:
         return self._size
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
+
     async def write(self, data: bytes) -> None:
-        if self._abandoned:
-            return
         async with self._changed:
-            self._file.seek(self._size)
             if self._size + len(data) > _MEMORY_BYTES:
-                await asyncio.to_thread(self._file.write, data)
+                await asyncio.to_thread(self._append, data)
             else:
-                self._file.write(data)
-            self._size += len(data)
+                self._append(data)
             self._changed.notify_all()
 
-    async def end(self, error: Exception | None = None) -> None:
+    def _append(self, data: bytes) -> None:
+        with self._using:
+            if self._file.closed:
+                return
+            self._file.seek(self._size)
+            self._file.write(data)
+            self._size += len(data)
+
+    async def end(self, error: Exception | None = None, last: bytes = b"") -> None:
+        """`last` is the end of a good answer."""
+        if last:
+            try:
+                await self.write(last)
+            except OSError as failed:
+                error = failed
         async with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
@@ -63,17 +120,24 @@ class Spool:
                     raise self._error
                 if at >= self._size:
                     return
-                self._file.seek(at)
-                data = self._file.read(min(_READ_BYTES, self._size - at))
+                data = self._read(at, min(_READ_BYTES, self._size - at))
+            if not data:
+                return
             at += len(data)
             yield data
 
-    def whole(self) -> bytes:
-        """After a good end."""
-        self._file.seek(0)
-        return self._file.read()
+    def _read(self, at: int, size: int) -> bytes:
+        with self._using:
+            if self._file.closed:
+                return b""
+            self._file.seek(at)
+            return self._file.read(size)
+
+    def whole(self) -> bytes | None:
+        """After a good end. None where nobody reads it any more."""
+        return self._read(0, self._size) or None
 
     def abandon(self) -> None:
         """Nobody reads it any more."""
-        self._abandoned = True
-        self._file.close()
+        with self._using:
+            self._file.close()

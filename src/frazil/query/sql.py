@@ -92,6 +92,8 @@ class Statement:
         """
         self.root = _only_statement(serialized)
         self.tables: set[str] = set()
+        self.names: set[str] | None = set()
+        """How it calls them: `logs`, `otel.logs`, `events`. None: it may look at all that there are."""
         self.is_changing = False
         """Asked again of the same rows it may answer something else: it looks at the clock or throws dice."""
         self._schemas = {"", NAMESPACE_MAIN, folded(namespace)}
@@ -125,13 +127,19 @@ class Statement:
                 "AT (…) is not understood here: give `as_of` with the question", position=_position(node)
             )
         if schema == "information_schema" and name in _INFORMATION and not node["catalog_name"]:
-            self.tables |= self._known - set(VIEWS)
+            self._name_all()
             return
         if not schema and not node["catalog_name"] and name in own:
             return
         if node["catalog_name"] or schema not in self._schemas or name not in self._known:
             raise QueryInvalid(self._no_table(node), position=_position(node))
         self.tables.add(VIEWS.get(name, name))
+        if self.names is not None:
+            self.names.add(name if schema in ("", NAMESPACE_MAIN) else f"{schema}.{name}")
+
+    def _name_all(self) -> None:
+        self.tables |= self._known - set(VIEWS)
+        self.names = None
 
     def _no_table(self, node: Node) -> str:
         parts = (node["catalog_name"], node["schema_name"], node["table_name"])
@@ -158,7 +166,7 @@ class Statement:
                 f"of lists there is SHOW TABLES alone; there are the tables {', '.join(sorted(self._known))}",
                 position=_position(node),
             )
-        self.tables |= self._known - set(VIEWS)
+        self._name_all()
 
     def _check_function(self, node: Node) -> None:
         name = str(node.get("function_name", "")).lower()

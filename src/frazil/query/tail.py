@@ -243,7 +243,7 @@ class Tail:
 
     def _collect(self, follower: Follower, look: Look, position: Position, tenant: str) -> _Collected:
         found = _Collected()
-        for stream in sorted(follower.lines.keys() | look.gaps):
+        for stream in sorted(follower.lines.keys() | look.gaps.keys()):
             at = position.streams.get(stream)
             if at.closed if at is not None else stream not in look.begun:
                 continue
@@ -255,11 +255,13 @@ class Tail:
             if line is None or begin < line.listed or (begin >= line.next and stream in look.gaps):
                 if follower.passed.get(stream, 0) > begin:
                     raise PositionTooOld(follower.signal, wanted.path)
-                found.problems.append(f"{wanted.path} is not there, and what lies behind it is left out")
+                found.problems.append(_not_there(wanted))
                 continue
             if begin < line.first:
                 found.left_out += max(0, line.rows_before_first() - (0 if at is None else at.durable_rows))
             self._take(follower, stream, line, max(begin, line.first), tenant, found)
+            if look.gaps.get(stream) == line.next:
+                found.problems.append(_not_there(SegmentName(follower.signal, stream, line.next)))
         return found
 
     def _take(
@@ -311,6 +313,10 @@ class Tail:
         except Exception:
             if not self._closed:  # its files go away then
                 log.exception("chunks could not be merged; they stay as they are", table=signal)
+
+
+def _not_there(name: SegmentName) -> str:
+    return f"{name.path} is not there, and what lies behind it is left out"
 
 
 def _cut(inside: Sequence[_Taken], missing: Sequence[str], what: str, release: Callable[[], None]) -> TailCut:

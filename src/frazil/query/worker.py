@@ -7,12 +7,12 @@ configuration and no environment of its own: what it needs to know comes with ea
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import queue
 import re
 import resource
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +25,17 @@ import pyarrow as pa
 from frazil.family import end_with_parent
 from frazil.query import frames
 from frazil.query.render import renderer
-from frazil.query.sandbox import Sandbox, Settings, TableSource, serialized, without_constants
+from frazil.query.sandbox import Sandbox, Settings, TableSource, serialized_text, without_constants
+from frazil.query.sql import characters
 
-_BATCH_ROWS = 2048 * 4
+_BATCH_ROWS = 2048
+"""As few as DuckDB gives: rows can be large, and what is on its way out is outside of its memory limit."""
+_BATCH_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
 _ERROR_CHARACTERS_MAX = 2000
-_MEMORY_OF_ITS_OWN = 2 << 30
+_MEMORY_OF_ITS_OWN = 1 << 30
+_SPENT_BYTES = 512 << 20
+"""A worker that still has so much after a question is replaced."""
 
 
 class Worker:
@@ -41,6 +46,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._parser = duckdb.connect(":memory:", config={"autoload_known_extensions": "false"})
         self._settings: Settings | None = None
+        self._memory: _Memory
         self._next: Sandbox | None = None
         self._running: Sandbox | None = None
         self._run = self._cancelled = 0
@@ -64,9 +70,10 @@ class Worker:
             if message["op"] == "cancel":
                 self._cancelled = message["run"]
                 if self._run == message["run"] and (running := self._running) is not None:
-                    running.connection.interrupt()
+                    with contextlib.suppress(duckdb.Error):  # it has just ended
+                        running.connection.interrupt()
             elif message["op"] == "progress":
-                self._say({"event": "progress", "percent": self._progress()})
+                self._say({"event": "progress", "run": self._run, "percent": self._progress()})
             else:
                 self._jobs.put(message)
         self._jobs.put(None)
@@ -90,14 +97,15 @@ class Worker:
 
     def _parse(self, sql: str) -> None:
         try:
-            tree = serialized(self._parser, sql)
+            tree = serialized_text(self._parser, sql)
             self._say({"event": "parsed", "tree": tree, "audit": without_constants(sql)})
-        except duckdb.Error as error:
-            self._say({"event": "error", **_explained(error, ())})
+        except Exception as error:
+            self._say({"event": "error", **_explained(error, (), sql)})
 
     def _prepare(self, job: Mapping[str, Any]) -> None:
         self._settings = Settings(**job["settings"])
         self._make_next()
+        self._memory = _Memory(self._settings.memory_bytes)
         self._say({"event": "prepared"})
 
     def _make_next(self) -> None:
@@ -114,26 +122,29 @@ class Worker:
             sandbox = Sandbox(settings)
         self._next, self._run, self._running = None, job["run"], sandbox
         paths = [path for table in job["tables"] for path in TableSource(**table).paths]
+        said: dict[str, Any]
         try:
             rows, is_cut = self._send(sandbox, job)
-            self._say({"event": "done", "rows": rows, "cut": is_cut})
+            said = {"event": "done", "rows": rows, "cut": is_cut}
         except _TooMany as error:
-            self._say({"event": "error", "kind": "limit", "limit": error.limit, "message": ""})
+            said = {"event": "error", "kind": "limit", "limit": error.limit, "message": ""}
         except MemoryError:
-            self._say({"event": "error", "kind": "memory", "message": ""})
-        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
-            self._say({"event": "error", **_explained(error, paths)})
-        finally:
-            self._running = None
-            sandbox.close()
+            said = {"event": "error", "kind": "memory", "message": ""}
+        except Exception as error:
+            said = {"event": "error", **_explained(error, [*paths, settings.temp_dir], job["sql"])}
+        self._running = None
+        self._say({**said, "spent": self._memory.is_spent(sandbox)})
+        sandbox.close()
         self._make_next()
 
     def _send(self, sandbox: Sandbox, job: Mapping[str, Any]) -> tuple[int, bool]:
         sandbox.fill([TableSource(**table) for table in job["tables"]])
+        self._stop_if_asked()
         begin = time.monotonic()
         result = sandbox.connection.execute(job["sql"], job["params"])
         description = result.description or []
         types = [str(column[1]) for column in description]
+        _check_types([column[0] for column in description], types)
         reader = result.to_arrow_reader(_BATCH_ROWS)
         schema = _distinct_names(reader.schema)
         self._say(
@@ -147,11 +158,14 @@ class Worker:
         counted = _Counted(job["rows_max"], job["rows_kept"], job["bytes_max"])
         self._data(rendered.begin(), counted)
         for batch in counted.batches(reader, schema):
-            if self._cancelled == self._run:
-                raise duckdb.InterruptException("interrupted")
+            self._stop_if_asked()
             self._data(rendered.batch(batch), counted)
         self._data(rendered.end(), counted)
         return counted.rows, counted.is_cut
+
+    def _stop_if_asked(self) -> None:
+        if self._cancelled == self._run:
+            raise duckdb.InterruptException("interrupted")
 
     def _data(self, data: bytes, counted: _Counted) -> None:
         counted.took(len(data))
@@ -181,9 +195,24 @@ class _Counted:
             self.rows += batch.num_rows
             if self.rows > self._rows_max:
                 raise _TooMany("rows_max")
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            yield from self._pieces(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             if self.is_cut:
                 return
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rendering takes several times the memory of what is rendered."""
+        size = batch.nbytes
+        if size <= _BATCH_BYTES:
+            yield batch
+            return
+        if batch.num_rows == 1:
+            if size > self._bytes_left:
+                raise _TooMany("result_bytes_max")
+            yield batch
+            return
+        half = batch.num_rows // 2
+        yield from self._pieces(batch.slice(0, half))
+        yield from self._pieces(batch.slice(half))
 
     def took(self, size: int) -> None:
         self._bytes_left -= size
@@ -205,6 +234,19 @@ def _distinct_names(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
+_NOT_IN_RESULTS = re.compile(r"\b(UHUGEINT|BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)\b")
+"""On the way out DuckDB makes something else of them."""
+
+
+def _check_types(names: Sequence[str], types: Sequence[str]) -> None:
+    for name, type_ in zip(names, types, strict=True):
+        if found := _NOT_IN_RESULTS.search(re.sub(r"'(?:[^']|'')*'", "", type_)):
+            raise duckdb.NotImplementedException(
+                f"the column {name} has the type {found.group()}, which results cannot have: "
+                f'cast it, as in "{name}"::VARCHAR'
+            )
+
+
 _KINDS = {
     "INTERRUPT": "interrupted",
     "Out of Memory": "memory",
@@ -216,38 +258,100 @@ _KINDS = {
 }
 
 
-def _explained(error: Exception, paths: Sequence[str]) -> dict[str, Any]:
+def _explained(error: Exception, paths: Sequence[str], sql: str) -> dict[str, Any]:
     """What DuckDB says, with the place in the SQL, and without the names of files."""
     text = str(error)
     facts: dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # Arrow hands on DuckDB's errors as its own
         facts = json.loads(text[text.index("{") :])
-    kind = _KINDS.get(str(facts.get("exception_type")), "invalid")
+    type_ = str(facts.get("exception_type") or text.partition(" Error: ")[0])
+    kind = _KINDS.get(type_, "invalid")
     if isinstance(error, duckdb.InterruptException):
         kind = "interrupted"
+    elif not isinstance(error, (duckdb.Error, pa.ArrowException, RuntimeError, OSError)):
+        kind, text = "defect", type(error).__name__
     message = str(facts.get("exception_message") or text)
-    named = [path for path in paths if path in message] if kind == "store" else []
-    for path in paths:
-        message = message.replace(path, "a data file")
+    named = [path for path in paths if path in message] if kind in ("store", "invalid") else []
+    if named:
+        kind = "store"  # also when it is there, and is no Parquet file
     if kind == "memory" and "max_temp_directory_size" in text:
         kind = "temp"
-    message = re.sub(r"\n+(?=Candidate bindings|Did you mean)", "; ", message)
-    message = re.sub(r"\n\nLINE \d+:.*", "", message, flags=re.DOTALL)
-    position = facts.get("position")
     return {
         "kind": kind,
-        "message": message[:_ERROR_CHARACTERS_MAX],
-        "position": int(position) if position is not None and str(position).isdigit() else None,
+        "message": (_named(facts) or _without_paths(message, kind, paths))[:_ERROR_CHARACTERS_MAX],
+        "position": _position(facts, sql),
         "files": named,
     }
 
 
+def _named(facts: Mapping[str, Any]) -> str | None:
+    """What DuckDB looked for and did not find, and what may have been meant."""
+    name, subtype = facts.get("name"), facts.get("error_subtype")
+    near = [each for each in str(facts.get("candidates") or "").split(",") if each]
+    hint = f"; did you mean {' or '.join(near[:2])}?" if near else ""
+    if subtype == "COLUMN_NOT_FOUND" and name:
+        return f"there is no column {name}{hint}"
+    if subtype == "MISSING_ENTRY" and "Function" in str(facts.get("type")):
+        return f"there is no function {name}{hint}"
+    return None
+
+
+def _position(facts: Mapping[str, Any], sql: str) -> int | None:
+    """In characters. The parser counts those already; all others count bytes."""
+    found = str(facts.get("position", ""))
+    if not found.isdigit():
+        return None
+    return int(found) if facts.get("exception_type") == "Parser" else characters(sql, int(found))
+
+
+def _without_paths(message: str, kind: str, paths: Sequence[str]) -> str:
+    for path in paths:
+        message = message.replace(path, "a data file")
+    if kind in ("store", "defect"):
+        message = message.partition("\n")[0]  # the rest is a stack trace
+        message = re.sub(r"(\w+://|(?<![\w/])/)[^\s'\"]+", "a file", message)
+    message = re.sub(r"\n+(?=Candidate bindings|Did you mean)", "; ", message)
+    return re.sub(r"\n\nLINE \d+:.*", "", message, flags=re.DOTALL)
+
+
+class _Memory:
+    """A bound behind DuckDB's own, which does not count all that it takes, nor results on their way. And
+    whether what a question took has come back: allocators keep what they had.
+    """
+
+    def __init__(self, query_bytes_max: int) -> None:
+        _, at_rest = _bytes_used()
+        bound = at_rest + 2 * query_bytes_max + _MEMORY_OF_ITS_OWN
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+        self._resident_max = _SPENT_BYTES
+        self._data_max = at_rest + query_bytes_max + _SPENT_BYTES
+
+    def is_spent(self, sandbox: Sandbox) -> bool:
+        """Closes the sandbox where that may help."""
+        if self._is_within():
+            return False
+        sandbox.close()
+        pa.default_memory_pool().release_unused()
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)
+        return not self._is_within()
+
+    def _is_within(self) -> bool:
+        resident, data = _bytes_used()
+        return resident <= self._resident_max and data <= self._data_max
+
+
+def _bytes_used() -> tuple[int, int]:
+    """What is in memory, and what RLIMIT_DATA counts."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        pages = [int(count) for count in file.read().split()]
+    return pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()
+
+
 def main() -> None:
     end_with_parent()
-    memory = int(sys.argv[1])
-    # Behind DuckDB's own limit. Mapped files count too, so there is room for them.
-    limit = 4 * memory + _MEMORY_OF_ITS_OWN
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # where memory runs out, it is this process that goes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nobody else may write between the frames

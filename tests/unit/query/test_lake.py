@@ -369,7 +369,8 @@ def test_a_catalog_that_is_gone_leaves_what_was_last_known_and_is_used_again_whe
     assert stale.stale is not None
     assert "does not answer since 20" in stale.stale
     assert "catalog.db is gone" in stale.stale
-    assert version(lake, AsOf(tag="landed")).stale is None
+    assert version(lake, AsOf(tag="landed")).stale == stale.stale, "a tag may have moved"
+    assert version(lake, AsOf(snapshot_id=stale.snapshot_id)).stale is None, "a snapshot never does"
     assert not config.catalog_file.exists()
     (tmp_path / "away").rename(config.catalog_file)
     land(catalog, 2, "b")

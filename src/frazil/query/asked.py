@@ -1,0 +1,66 @@
+"""A question on its way, and the body of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from frazil.errors import FrazilError
+from frazil.query.model import Question, ResultColumn, Stats
+from frazil.query.pool import WorkerProcess
+from frazil.query.spool import Spool
+
+
+@dataclass
+class Asked:
+    question: Question
+    id: str
+    spool: Spool
+    begin: float = field(default_factory=time.monotonic)
+    state: Literal["waiting", "planning", "running"] = "waiting"
+    stats: Stats = field(default_factory=Stats)
+    audit_sql: str = ""
+    columns: Sequence[ResultColumn] = ()
+    worker: WorkerProcess | None = None
+    task: asyncio.Task[None] | None = None
+    why_stopped: FrazilError | None = None
+    running_since: float | None = None
+    """Also when it is tried again without some files."""
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begin
+
+
+class Content:
+    """The body of an answer. Whoever closes it before its end ends the query, also before its beginning."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._chunks = asked.spool.chunks()
+        # Nobody closes what is forgotten.
+        self._closing = weakref.finalize(self, _abandon, asked)
+        self._closing.atexit = False
+
+    def __aiter__(self) -> Content:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._chunks)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        self._closing()
+
+
+def _abandon(asked: Asked) -> None:
+    asked.spool.abandon()
+    if asked.task is not None and not asked.task.done() and not asked.task.cancelling():
+        asked.task.cancel()
