@@ -361,6 +361,7 @@ class Queries:
             "bytes_max": query.result_bytes_max,
         }
         reading = asyncio.create_task(self._read(asked, worker, job))
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits
         guard = asyncio.create_task(self._guard(asked, worker))
         try:
             await asyncio.shield(reading)
@@ -369,8 +370,6 @@ class Queries:
             guard.cancel()
             guard = asyncio.create_task(self._end(asked, worker))
             await asyncio.wait([reading])
-            with contextlib.suppress(Exception):
-                reading.result()
             raise
         finally:
             guard.cancel()
