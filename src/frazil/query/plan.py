@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,13 @@ class Planner:
     def close(self) -> None:
         self._filters.close()
 
+    def column_names(self, tables: Sequence[str]) -> list[str]:
+        """Of all these tables: what may have been meant by a name that is none."""
+        found = {
+            column.name for name, spec in self.specs.items() if name in tables for column in spec.columns
+        }
+        return sorted(found)
+
     def plan(self, statement: Statement, question: Question) -> Plan:
         constants = Constants.of(time.time_ns() // 1000, question.params)
         uses = wanted_rows(statement.root, self._kinds, constants)
@@ -101,7 +108,7 @@ class Planner:
         try:
             for signal in SIGNALS:
                 if signal in statement.tables:
-                    self._add(plan, signal, uses.get(signal) or [ANYTHING], question, statement.names)
+                    self._add(plan, signal, uses.get(signal) or [ANYTHING], question, statement)
         except BaseException:
             plan.release()
             raise
@@ -115,7 +122,7 @@ class Planner:
         signal: Signal,
         uses: Sequence[Constraints],
         question: Question,
-        names: Collection[str] | None,
+        statement: Statement,
     ) -> None:
         found = self._cut(signal, uses, question)
         version, cut = found.looked.version, found.tail
@@ -124,6 +131,10 @@ class Planner:
         files, total = self._files(version, uses, question.tenant)
         columns = self._columns(signal, None if version is None else version.schema)
         whole, older = self._by_age(files, columns)
+        names, asked = statement.names, statement.columns
+        if asked is not None and not older:
+            # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
+            columns = [column for column in columns if column[0] in asked] or columns[:1]
         plan.tables.append(
             {
                 "name": signal,

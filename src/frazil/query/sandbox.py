@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 
 from frazil.query.functions import FUNCTIONS
-from frazil.query.sql import VIEWS, folded
+from frazil.query.sql import VIEW_CONDITIONS, VIEWS, folded
 from frazil.query.types import quoted, text
 
 _SESSION_SETTINGS = (
@@ -23,7 +23,6 @@ _SESSION_SETTINGS = (
     "enable_progress_bar=true",
     "enable_progress_bar_print=false",
 )
-_VIEW_CONDITIONS = {"events": "event_name IS NOT NULL"}
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class Sandbox:
         self._view(table, table.name, " UNION ALL ".join(parts))
         for view, of in VIEWS.items():
             if of == table.name and table.is_called(view):
-                same = f"SELECT * FROM main.{quoted(of)} WHERE {_VIEW_CONDITIONS[view]}"  # noqa: S608
+                same = f"SELECT * FROM main.{quoted(of)} WHERE {VIEW_CONDITIONS[view]} IS NOT NULL"  # noqa: S608
                 self._view(table, view, same)
 
     def _view(self, table: TableSource, name: str, query: str) -> None:

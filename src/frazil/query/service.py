@@ -353,6 +353,7 @@ class Queries:
         job = {
             "settings": await asyncio.to_thread(self._settings),
             "tables": plan.tables,
+            "columns": self._planner.column_names([table["name"] for table in plan.tables]),
             "sql": question.sql,
             "params": list(question.params),
             "format": question.format,

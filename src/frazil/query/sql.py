@@ -18,6 +18,8 @@ Node = Mapping[str, Any]
 NAMESPACE_MAIN = "main"
 VIEWS: Mapping[str, str] = {"events": "logs"}
 """Views, and the tables that they are of. Their columns have the same names."""
+VIEW_CONDITIONS: Mapping[str, str] = {"events": "event_name"}
+"""A view has the rows in which this column is not NULL."""
 _INFORMATION = frozenset({"tables", "columns", "schemata"})
 _TABLE_FUNCTIONS = frozenset(
     {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat", "repeat_row"}
@@ -74,6 +76,7 @@ CHANGING = frozenset(
         "uuidv7",
     }
 )
+_ALL_COLUMNS = frozenset({"STAR", "NATURAL", "PIVOT", "SHOW_REF"})
 _NOWHERE = 2**64 - 1
 _LETTERS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
@@ -94,6 +97,8 @@ class Statement:
         self.tables: set[str] = set()
         self.names: set[str] | None = set()
         """How it calls them: `logs`, `otel.logs`, `events`. None: it may look at all that there are."""
+        self.columns: frozenset[str] | None = _columns(self.root)
+        """Columns that it names, and other words; None: it may use all that there are."""
         self.is_changing = False
         """Asked again of the same rows it may answer something else: it looks at the clock or throws dice."""
         self._schemas = {"", NAMESPACE_MAIN, folded(namespace)}
@@ -139,7 +144,7 @@ class Statement:
 
     def _name_all(self) -> None:
         self.tables |= self._known - set(VIEWS)
-        self.names = None
+        self.names = self.columns = None
 
     def _no_table(self, node: Node) -> str:
         parts = (node["catalog_name"], node["schema_name"], node["table_name"])
@@ -174,6 +179,27 @@ class Statement:
             raise QueryRefused(f"{name}() is not available here", position=_position(node))
         if name in CHANGING:
             self.is_changing = True
+
+
+def _columns(root: Node) -> frozenset[str] | None:
+    """Every word of the tree: whatever is not in it cannot be asked for by its name."""
+    words: set[str] = set()
+    sources: set[str] = set()
+    named: set[str] = set()
+    for node in nodes(root):
+        if not _ALL_COLUMNS.isdisjoint(str(node.get(key)) for key in ("class", "type", "ref_type")):
+            return None
+        words.update(folded(value) for value in node.values() if isinstance(value, str))
+        for value in node.values():
+            if isinstance(value, list):
+                words.update(folded(each) for each in value if isinstance(each, str))
+        if "table_name" in node or node.get("type") == "SUBQUERY":
+            sources |= {folded(str(node.get(key) or "")) for key in ("alias", "table_name")}
+        if node.get("class") == "COLUMN_REF":
+            named.add(folded(node["column_names"][-1]))
+    words.update(column for view, column in VIEW_CONDITIONS.items() if view in words)
+    # `SELECT logs FROM logs` is a whole row.
+    return None if named & sources else frozenset(words)
 
 
 def _only_statement(serialized: Node) -> Node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import difflib
 import json
 import os
 import queue
@@ -131,7 +132,10 @@ class Worker:
         except MemoryError:
             said = {"event": "error", "kind": "memory", "message": ""}
         except Exception as error:
-            said = {"event": "error", **_explained(error, [*paths, settings.temp_dir], job["sql"])}
+            said = {
+                "event": "error",
+                **_explained(error, [*paths, settings.temp_dir], job["sql"], job["columns"]),
+            }
         self._running = None
         self._say({**said, "spent": self._memory.is_spent(sandbox)})
         sandbox.close()
@@ -258,7 +262,9 @@ _KINDS = {
 }
 
 
-def _explained(error: Exception, paths: Sequence[str], sql: str) -> dict[str, Any]:
+def _explained(
+    error: Exception, paths: Sequence[str], sql: str, columns: Sequence[str] = ()
+) -> dict[str, Any]:
     """What DuckDB says, with the place in the SQL, and without the names of files."""
     text = str(error)
     facts: dict[str, Any] = {}
@@ -278,22 +284,28 @@ def _explained(error: Exception, paths: Sequence[str], sql: str) -> dict[str, An
         kind = "temp"
     return {
         "kind": kind,
-        "message": (_named(facts) or _without_paths(message, kind, paths))[:_ERROR_CHARACTERS_MAX],
+        "message": (_named(facts, columns) or _without_paths(message, kind, paths))[:_ERROR_CHARACTERS_MAX],
         "position": _position(facts, sql),
         "files": named,
     }
 
 
-def _named(facts: Mapping[str, Any]) -> str | None:
-    """What DuckDB looked for and did not find, and what may have been meant."""
+def _named(facts: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+    """What DuckDB looked for and did not find, and what may have been meant. It knows only the columns that
+    the question names.
+    """
     name, subtype = facts.get("name"), facts.get("error_subtype")
     near = [each for each in str(facts.get("candidates") or "").split(",") if each]
-    hint = f"; did you mean {' or '.join(near[:2])}?" if near else ""
     if subtype == "COLUMN_NOT_FOUND" and name:
-        return f"there is no column {name}{hint}"
+        close = difflib.get_close_matches(str(name).lower(), columns, 2, 0.6)
+        return f"there is no column {name}{_meant(close or near)}"
     if subtype == "MISSING_ENTRY" and "Function" in str(facts.get("type")):
-        return f"there is no function {name}{hint}"
+        return f"there is no function {name}{_meant(near)}"
     return None
+
+
+def _meant(near: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(near[:2])}?" if near else ""
 
 
 def _position(facts: Mapping[str, Any], sql: str) -> int | None:

@@ -270,3 +270,46 @@ def test_what_is_asked_again_may_be_answered_otherwise(
     connection: duckdb.DuckDBPyConnection, sql: str, is_changing: bool
 ) -> None:
     assert asked(connection, sql).is_changing == is_changing
+
+
+@pytest.mark.parametrize(
+    ("sql", "named"),
+    [
+        ("SELECT Body FROM logs WHERE l.Time > now()", {"body", "time"}),
+        ("SELECT count(*) FROM logs", set()),
+        ("SELECT count(*) FROM logs a JOIN spans b USING (trace_id)", {"trace_id"}),
+        ("SELECT x.n FROM (SELECT service_name AS n FROM logs ORDER BY severity_number) x", {"service_name"}),
+        ("SELECT count(*) FROM events", {"event_name"}),
+        ("SELECT list_transform([1], lambda time: time + 1) FROM logs", {"time"}),
+        ("SELECT a.attributes['body'] FROM logs a", {"attributes"}),
+    ],
+)
+def test_columns_that_are_not_named_need_not_be_known(
+    connection: duckdb.DuckDBPyConnection, sql: str, named: set[str]
+) -> None:
+    columns = asked(connection, sql).columns
+    assert columns is not None
+    assert named <= columns
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM logs",
+        "FROM logs",
+        "SELECT l.* FROM logs l",
+        "SELECT COLUMNS('time.*') FROM logs",
+        "SELECT logs FROM logs",
+        "SELECT x FROM logs x",
+        "SELECT count(X) FROM logs AS x",
+        "SELECT y FROM (SELECT body FROM logs) y",
+        "SELECT count(*) FROM logs NATURAL JOIN spans",
+        "DESCRIBE logs",
+        "SUMMARIZE logs",
+        "SHOW TABLES",
+        "SELECT column_name FROM information_schema.columns",
+        "SELECT body FROM logs UNION SELECT name FROM (FROM spans)",
+    ],
+)
+def test_whoever_may_mean_any_column_gets_all(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    assert asked(connection, sql).columns is None
