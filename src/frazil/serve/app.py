@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
@@ -35,6 +35,7 @@ _EXPOSED = ["X-Frazil-Query-Id", "X-Frazil-Stats", "Retry-After"]
 
 def create_app(config: Config, queries: Queries) -> FastAPI:
     """The application; its lifespan is the query service's."""
+    catalog = _OneCatalog(config)
     app = FastAPI(
         title="frazil",
         version=__version__,
@@ -43,7 +44,7 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=_life_of(queries),
+        lifespan=_life_of(queries, catalog),
     )
     app.state.config = config
     app.state.queries = queries
@@ -51,7 +52,7 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     app.state.life = Life(queries)
     for part in (sql, tables, find, traces, health, page):
         app.include_router(part.router)
-    _mount_iceberg(app, config)
+    app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
     answer_errors(app)
     app.add_exception_handler(ClientGone, _nobody_listens)
     if config.serve.cors_origins:
@@ -67,7 +68,9 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     return app
 
 
-def _life_of(queries: Queries) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _life_of(
+    queries: Queries, catalog: _OneCatalog
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         await queries.start()
@@ -75,16 +78,29 @@ def _life_of(queries: Queries) -> Callable[[FastAPI], AbstractAsyncContextManage
             yield
         finally:
             await app.state.life.end()
+            catalog.close()
 
     return life
 
 
-def _mount_iceberg(app: FastAPI, config: Config) -> None:
-    @cache
-    def catalog() -> Catalog:
-        return open_catalog(config)
+class _OneCatalog:
+    """For engines that ask the Iceberg catalog: opened by the first of them."""
 
-    app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._catalog: Catalog | None = None
+
+    def __call__(self) -> Catalog:
+        with self._lock:
+            if self._catalog is None:
+                self._catalog = open_catalog(self._config)
+            return self._catalog
+
+    def close(self) -> None:
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.close()
 
 
 async def _nobody_listens(request: Request, error: Exception) -> Response:

@@ -74,7 +74,8 @@ def problem(error: Exception) -> Problem:
         case QueryRefused():
             return Problem(403, "query_refused", message, {"position": error.position})
         case LimitReached():
-            hint = f"ask for less, or raise {error.limit} in the server's configuration"
+            is_key = "." in error.limit  # the others are fixed
+            hint = f"ask for less, or raise {error.limit} in the server's configuration" if is_key else None
             return Problem(422, "limit_reached", message, {"limit": error.limit, "hint": hint})
         case Overloaded():
             return Problem(429, "overloaded", message, {"limit": error.bound}, delay)

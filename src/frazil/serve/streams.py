@@ -79,7 +79,7 @@ async def collected(answer: Answer, bytes_max: int, what: str) -> bytes:
             if size > bytes_max:
                 raise LimitReached(
                     f"{what} is larger than {bytes_max} bytes; ask POST /api/v1/sql for the columns you need",
-                    limit="query.result_bytes_max",
+                    limit="bytes",
                 )
             pieces.append(piece)
     finally:

@@ -94,7 +94,7 @@ async def _rows(queries: Asked, caller: Caller, signal: Searched, id: str) -> pa
     if len(table) > _ROWS_MAX:
         raise LimitReached(
             f"the trace has more than {_ROWS_MAX} {signal}; ask POST /api/v1/sql for the part that you need",
-            limit="query.rows_max",
+            limit="rows",
         )
     return table
 
