@@ -1,0 +1,75 @@
+"""Plans over files from before a column was promoted: the map has what the column would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from frazil.config import Config
+from frazil.lake.catalog import open_catalog
+from frazil.lake.tables import open_table
+from frazil.query.plan import local_path
+from frazil.tables import landed_spec
+from frazil.wal.journal import promoted
+from frazil.wal.position import Position
+from tests.unit.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
+
+PROMOTED = [
+    {"attribute": "number", "type": "int", "column": "a_number"},
+    {"attribute": "number", "type": "double", "column": "a_double"},
+    {"attribute": "number", "column": "a_text"},
+    {"attribute": "number", "type": "bool", "column": "a_flag"},
+    {"attribute": 'no "such" one\'s', "type": "int", "column": "nothing"},
+    {"attribute": "service.name", "source": "resource", "column": "service_again"},
+]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """The lake and the log were written before any of it was promoted."""
+    fill(Config(data_dir=tmp_path))
+    return Config.model_validate({"data_dir": tmp_path, "tables": {"promoted": PROMOTED}})
+
+
+@pytest.fixture
+def service(config: Config) -> Iterator[Service]:
+    service = Service(config)
+    service.start()
+    yield service
+    service.close()
+
+
+def test_a_column_that_is_promoted_now_has_the_values_of_before(config: Config, service: Service) -> None:
+    counts = [LANDED_PER_DAY["acme"]] * DAYS + [TAIL_ROWS["acme"]]
+    total = sum(sum(range(count)) for count in counts)
+    sql = (
+        "SELECT sum(a_number), sum(a_double), sum(a_text::INT), count(a_flag), count(nothing), "
+        "count(*) FILTER (service_again = service_name), count(*) FROM logs"
+    )
+    rows = sum(counts)
+    expected = [[total, float(total), total, 0, 0, rows, rows]]
+    assert service.ask(sql).rows == expected
+    assert service.ask("SELECT count(*) FROM logs WHERE a_number = 3 AND a_text = '3'").rows == [
+        [len(counts)]
+    ]
+    assert service.ask("SELECT * FROM logs LIMIT 1").stats.rows == 1
+    with closing(open_catalog(config)) as catalog:
+        spec = landed_spec("logs", promoted(config))
+        open_table(catalog, config.lake.namespace, spec, Position().to_text())
+    assert service.ask(sql + " WHERE true").rows == expected
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/lake/a.parquet", "/lake/a.parquet"),
+        ("file:/lake/a.parquet", "/lake/a.parquet"),
+        ("file:///lake/a.parquet", "/lake/a.parquet"),
+        ("s3://bucket/a.parquet", "s3://bucket/a.parquet"),
+    ],
+)
+def test_a_location_becomes_what_duckdb_opens(location: str, path: str) -> None:
+    assert local_path(location) == path
