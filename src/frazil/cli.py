@@ -194,7 +194,7 @@ def query(
         str | None, typer.Option(help="Ask the tables as of a time, snapshot:ID or tag:NAME.")
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Answer without files that cannot be read now, and name them.")
+        bool, typer.Option("--partial", help="Answer without files that cannot be read now, and say so.")
     ] = False,
     limit_rows: Annotated[int | None, typer.Option(min=1, help="Cut the answer after so many rows.")] = None,
     timeout: Annotated[str | None, typer.Option(help="Give up after this time, such as 10s.")] = None,

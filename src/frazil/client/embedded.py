@@ -21,7 +21,7 @@ CLOSE_SECONDS_MAX = 10.0
 
 
 class EmbeddedTransport:
-    """Reads the tables and the WAL of `config` itself. Starts at the first question."""
+    """Reads the tables and the WAL of `config` itself. Starts at once."""
 
     def __init__(self, config: Config, tenant: str | None = None) -> None:
         _log_as_a_library()

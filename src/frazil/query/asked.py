@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +28,8 @@ class Asked:
     worker: WorkerProcess | None = None
     task: asyncio.Task[None] | None = None
     why_stopped: FrazilError | None = None
+    release: Callable[[], None] = lambda: None
+    """Called once, when nobody waits for it any more."""
     running_since: float | None = None
     """Also when it is tried again without some files."""
 
@@ -61,6 +63,7 @@ class Content:
 
 
 def _abandon(asked: Asked) -> None:
+    asked.release()
     asked.spool.abandon()
     if asked.task is not None and not asked.task.done() and not asked.task.cancelling():
         asked.task.cancel()

@@ -21,8 +21,8 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
     SqlFunction(
         "search",
         "text, words",
-        "list_bool_and(list_transform(list_filter(regexp_split_to_array(lower(words), '\\s+'), "
-        "lambda w: w <> ''), lambda w: contains(lower(text), w)))",
+        "coalesce(list_bool_and(list_transform(list_filter(regexp_split_to_array(lower(words), '\\s+'), "
+        "lambda w: w <> ''), lambda w: contains(lower(text), w))), trim(words) = '' AND text IS NOT NULL)",
         "Whether all the words occur in the text, in any order and case: search(body, 'connection refused')",
     ),
     SqlFunction(

@@ -180,7 +180,8 @@ def _readable(path: str) -> Iterator[None]:
     except (FrazilError, FileNotFoundError):
         raise
     except Exception as error:
-        raise StoreUnavailable(f"{path} cannot be read: {error}") from error
+        log.error("metadata cannot be read", path=path, reason=str(error))
+        raise StoreUnavailable(f"metadata cannot be read: {type(error).__name__}") from error
 
 
 @dataclass(frozen=True)

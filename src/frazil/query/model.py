@@ -55,7 +55,7 @@ class Question:
     rows_max: int | None = None
     """Less than the configured limit. More rows are cut off, not refused."""
     partial: bool = False
-    """Answer without files that cannot be read now, and name them."""
+    """Answer without files that cannot be read now, and say how many."""
     who: str = ""
     """The API key's name, for the audit."""
     id: str = ""

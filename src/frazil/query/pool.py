@@ -241,16 +241,16 @@ class Pool:
             self._all.add(worker)
             try:
                 await worker.start(self._settings)
-            except (OSError, TimeoutError, WorkerDied) as error:
+            except asyncio.CancelledError:
+                await worker.kill()
+                raise
+            except Exception as error:
                 log.error("a query worker did not start", reason=str(error) or type(error).__name__)
                 self._all.discard(worker)
                 await worker.kill()
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _RESPAWN_SECONDS_MAX)
                 continue
-            except asyncio.CancelledError:
-                await worker.kill()
-                raise
             self._idle.append(worker)
             self._begin(self._watch(worker))
             self._hand_out()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ def _keys(config: Config) -> dict[str, str]:
     s3 = config.lake.s3
     if s3.access_key_id is not None:
         return {"KEY_ID": s3.access_key_id, "SECRET": secret_text(s3.secret_access_key) or ""}
-    found = boto3.Session().get_credentials()
+    found = _found_credentials()
     if found is None:
         return {}
     frozen = found.get_frozen_credentials()
@@ -42,6 +43,13 @@ def _keys(config: Config) -> dict[str, str]:
     return {key: value for key, value in keys.items() if value}
 
 
+@functools.cache
+def _found_credentials() -> Any:
+    """They renew themselves."""
+    return boto3.Session().get_credentials()
+
+
+@functools.cache
 def _extension() -> Path:
     import duckdb_extension_httpfs
 

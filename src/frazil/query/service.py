@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +21,9 @@ from prometheus_client import CollectorRegistry
 
 from frazil.config import Config
 from frazil.errors import (
-    CatalogUnavailable,
     FrazilError,
     LimitReached,
+    Overloaded,
     QueryInvalid,
     StoreUnavailable,
 )
@@ -88,6 +90,7 @@ class Queries:
         self._metrics = QueryMetrics()
         self._audit = Audit(config.query.audit_file)
         self._asked: dict[tuple[str, str], Asked] = {}
+        self._open: Counter[str] = Counter()
         self._endings: set[asyncio.Future[None]] = set()
         self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
         self._kept: SizedCache[str, _Kept] = SizedCache(config.query.result_cache_bytes_max)
@@ -174,9 +177,12 @@ class Queries:
         check(question, self._config.query.sql_bytes_max)
         if self._folder is None:
             raise StoreUnavailable("the query service is closing")
+        self._admit(question.tenant)
         asked = Asked(question, question.id or uuid.uuid4().hex, Spool(self._folder))
+        asked.release = lambda: self._open.subtract((question.tenant,))
         key = (question.tenant, asked.id)
         if key in self._asked:
+            asked.release()
             asked.spool.abandon()
             raise QueryInvalid(f"a query with the id {asked.id} is running")
         self._asked[key] = asked
@@ -189,9 +195,21 @@ class Queries:
         except BaseException:
             asked.task.cancel()
             await asyncio.gather(asked.task, return_exceptions=True)
+            asked.release()
             asked.spool.abandon()
             raise
         return Answer(asked.columns, asked.stats, Content(asked), question.format)
+
+    def _admit(self, tenant: str) -> None:
+        """Bounds what a tenant has under way: questions that are planned, wait and run, and answers that are
+        not read yet.
+        """
+        if self._open[tenant] >= self._config.query.queue_max + self._config.query.workers:
+            raise Overloaded(
+                f"{self._open[tenant]} queries of this tenant wait, run or are being read (query.queue_max)",
+                bound="query.queue_max",
+            )
+        self._open[tenant] += 1
 
     def _finish(self, key: tuple[str, str], asked: Asked) -> None:
         self._asked.pop(key, None)
@@ -212,8 +230,10 @@ class Queries:
         except FrazilError as failed:
             outcome, error = type(failed).__name__, failed
         except OSError as failed:
-            log.error("a temporary file failed", id=asked.id, reason=str(failed))
-            outcome, error = "StoreUnavailable", StoreUnavailable("the server's temporary files are full")
+            log.error("a file failed", id=asked.id, reason=str(failed))
+            is_full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
+            what = "temporary files are full" if is_full else "files cannot be read or written now"
+            outcome, error = "StoreUnavailable", StoreUnavailable(f"the server's {what}")
         except Exception:
             log.exception("defect while answering a query", id=asked.id)
             outcome, error = "defect", RuntimeError("defect")
@@ -226,10 +246,11 @@ class Queries:
         stats, metrics = asked.stats, self._metrics
         metrics.queries.labels(outcome).inc()
         metrics.seconds.observe(asked.seconds)
-        metrics.files.inc(stats.files)
-        metrics.bytes.inc(stats.bytes)
-        metrics.tail_rows.inc(stats.tail_rows)
         metrics.cached.inc(stats.cached)
+        if not stats.cached:
+            metrics.files.inc(stats.files)
+            metrics.bytes.inc(stats.bytes)
+            metrics.tail_rows.inc(stats.tail_rows)
         self._audit.note(asked.question, asked.audit_sql, outcome, stats)
 
     async def _run(self, asked: Asked) -> None:
@@ -437,8 +458,9 @@ class Queries:
         percent = None
         if asked.worker is not None:
             percent = asked.worker.percent
-            task = asyncio.ensure_future(asked.worker.ask_progress())
-            task.add_done_callback(lambda done: done.exception())
+            asking = asyncio.ensure_future(asked.worker.ask_progress())
+            self._endings.add(asking)
+            asking.add_done_callback(self._endings.discard)
         return Progress(id, tenant, asked.state, percent, asked.seconds)
 
     def cancel(self, tenant: str, id: str) -> bool:
@@ -458,13 +480,13 @@ class Queries:
         return problems
 
     async def check(self) -> dict[str, str]:
-        """As `problems`, after looking at the catalog and the log."""
+        """As `problems`, after looking at the catalog."""
         found: dict[str, str] = {}
         try:
             version = await asyncio.to_thread(self._lake.version, "logs")
             if version is not None and version.stale is not None:
                 found["catalog"] = version.stale
-        except (CatalogUnavailable, StoreUnavailable) as error:
+        except FrazilError as error:
             found["catalog"] = str(error)
         self._problems = found
         return self.problems()

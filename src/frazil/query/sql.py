@@ -76,7 +76,7 @@ CHANGING = frozenset(
         "uuidv7",
     }
 )
-_ALL_COLUMNS = frozenset({"STAR", "NATURAL", "PIVOT", "SHOW_REF"})
+_ALL_COLUMNS = frozenset({"STAR", "NATURAL", "PIVOT", "SHOW_REF", "POSITIONAL_REFERENCE"})
 _NOWHERE = 2**64 - 1
 _LETTERS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
@@ -188,6 +188,8 @@ def _columns(root: Node) -> frozenset[str] | None:
     named: set[str] = set()
     for node in nodes(root):
         if not _ALL_COLUMNS.isdisjoint(str(node.get(key)) for key in ("class", "type", "ref_type")):
+            return None
+        if node.get("column_name_alias"):  # l(a, b): by place, not by name
             return None
         words.update(folded(value) for value in node.values() if isinstance(value, str))
         for value in node.values():

@@ -230,10 +230,10 @@ def _distinct_names(schema: pa.Schema) -> pa.Schema:
     fields = []
     for field in schema:
         name = field.name
-        if name in seen:
-            seen[name] += 1
-            name = f"{name}_{seen[name]}"
-        seen.setdefault(name, 0)
+        while name in seen:
+            seen[field.name] += 1
+            name = f"{field.name}_{seen[field.name]}"
+        seen[name] = 0
         fields.append(field.with_name(name))
     return pa.schema(fields)
 

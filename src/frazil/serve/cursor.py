@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from frazil.errors import RequestInvalid
+from frazil.serve.parameters import is_time
 
 _VERSION = 1
 _CHARS_MAX = 1_000
@@ -48,8 +49,11 @@ class Cursor:
             raise RequestInvalid(
                 "the cursor is broken: send `next` of the page before as it is, or begin without one"
             ) from None
-        if version != _VERSION or not all(_is_int(number) for number in (begin, end, seen)) or seen < 1:
+        numbers = (begin, end, seen, cursor.key[0])
+        if version != _VERSION or not all(_is_int(number) for number in numbers) or seen < 1:
             raise RequestInvalid("the cursor is of another release; begin without one")
+        if not all(is_time(micros) for micros in (begin, end, cursor.key[0])):
+            raise RequestInvalid("the cursor is broken: it is of no time; begin without one")
         if digest != question:
             raise RequestInvalid(
                 "the cursor belongs to another question: repeat all parameters of the first page beside it"

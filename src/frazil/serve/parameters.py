@@ -50,7 +50,7 @@ def moment(name: str, text: str, now: float) -> int:
     if text == "now":
         return int(now * _MICRO)
     if match := _RELATIVE.match(text):
-        return int((now - int(match[1]) * _UNIT_SECONDS[match[2]]) * _MICRO)
+        return _within(name, int((now - int(match[1]) * _UNIT_SECONDS[match[2]]) * _MICRO))
     if _UNIX.match(text):
         whole, _, fraction = text.partition(".")
         micros = int(fraction.ljust(6, "0")[:6] or 0)
@@ -68,10 +68,14 @@ def moment(name: str, text: str, now: float) -> int:
 
 
 def _within(name: str, micros: int) -> int:
-    """What a timestamp of the SQL engine and of Python holds, with room."""
-    if not -62_000_000_000 * _MICRO < micros < 250_000_000_000 * _MICRO:
+    if not is_time(micros):
         raise RequestInvalid(f"{name} is too far away to be a time; unix times are in seconds here")
     return micros
+
+
+def is_time(micros: int) -> bool:
+    """What a timestamp of the SQL engine and of Python holds, with room."""
+    return -62_000_000_000 * _MICRO < micros < 250_000_000_000 * _MICRO
 
 
 def iso(micros: int) -> str:

@@ -15,6 +15,7 @@ from frazil.errors import FrazilError, LimitReached
 from frazil.query.model import Answer
 
 T = TypeVar("T")
+_UNREAD_SECONDS_MAX = 60.0
 
 log = structlog.get_logger("frazil.serve")
 
@@ -118,7 +119,11 @@ class StreamedAnswer(Response):
                 if not began:
                     began = True
                     await self._begin(send)
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                async with asyncio.timeout(_UNREAD_SECONDS_MAX):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except TimeoutError:
+            log.warning("nobody reads an answer; it is ended")
+            return
         except FrazilError as error:
             if not began:
                 raise

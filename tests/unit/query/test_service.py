@@ -199,3 +199,17 @@ def test_nothing_is_wrong_and_closing_twice_is_fine(tmp_path: Path) -> None:
         service.run(service.queries.close())
         with pytest.raises(StoreUnavailable):
             service.ask(COUNT)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("", True), ("  ", True), ("SECRET acme", True), ("secret nowhere", False)]
+)
+def test_search_wants_all_words_and_none_are_all(service: Service, words: str, found: bool) -> None:
+    rows = service.ask("SELECT bool_and(search(body, $1)), search(NULL, $1) FROM logs", params=[words]).rows
+    assert rows == [[found, False]]
+
+
+def test_columns_by_place_are_those_of_the_table(service: Service) -> None:
+    first = service.ask("SELECT DISTINCT #1 FROM (SELECT tenant_id, body FROM logs)").rows
+    assert first == [["acme"]]
+    assert service.ask("SELECT DISTINCT a, 'body' FROM logs AS l(a)").rows == [["acme", "body"]]

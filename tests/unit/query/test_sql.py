@@ -309,6 +309,9 @@ def test_columns_that_are_not_named_need_not_be_known(
         "SHOW TABLES",
         "SELECT column_name FROM information_schema.columns",
         "SELECT body FROM logs UNION SELECT name FROM (FROM spans)",
+        "SELECT #1, body FROM logs",
+        "SELECT a, 'body' FROM logs AS l(a)",
+        "SELECT b FROM logs AS l(a, b)",
     ],
 )
 def test_whoever_may_mean_any_column_gets_all(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
