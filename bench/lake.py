@@ -19,8 +19,10 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.arrange import Horizon, arrange
 from frazil.pipeline.land.datafile import Layout, write_part
-from frazil.tables import SEGMENT, landed_spec
+from frazil.pipeline.land.task import with_segment
+from frazil.tables import landed_spec
 from frazil.wal.position import Position
+from frazil.wal.rowgroups import coded_table
 
 RECORDS_PER_REQUEST = 1000
 _DISTINCT_FILES = 8
@@ -72,13 +74,7 @@ def _rows(seed: int, records: int, layout: Layout) -> pa.Table:
         body = logs_request(seed * 10_000 + part, RECORDS_PER_REQUEST)
         tables.append(decoder.decode([body], ["default"], [0]).table)
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-    segment = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), ["bench/0"])
-    table = table.append_column(layout.coded.field(SEGMENT.name), segment)
-    columns = [
-        column.cast(field.type) if column.type != field.type else column
-        for field, column in ((field, table[field.name]) for field in layout.coded)
-    ]
-    return pa.table(columns, schema=layout.coded)
+    return with_segment(coded_table(table, layout.coded), "bench/0", layout)
 
 
 def _spread(table: pa.Table, first: int, length: int, rng: np.random.Generator) -> pa.Table:

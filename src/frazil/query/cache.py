@@ -11,10 +11,11 @@ V = TypeVar("V")
 
 
 class SizedCache(Generic[K, V]):
-    """Thread-safe. What is larger than a fourth of the whole is not kept."""
+    """Thread-safe. What is larger than `entry_bytes_max`, or a fourth of the whole, is not kept."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, entry_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
+        self._entry_bytes_max = bytes_max // 4 if entry_bytes_max is None else entry_bytes_max
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -32,7 +33,7 @@ class SizedCache(Generic[K, V]):
             return entry[0]
 
     def takes(self, size: int) -> bool:
-        return size * 4 <= self._bytes_max
+        return size <= self._entry_bytes_max
 
     def put(self, key: K, value: V, size: int) -> None:
         if not self.takes(size):

@@ -10,7 +10,7 @@ from frazil.errors import QueryInvalid, RequestTooLarge
 from frazil.query.model import Question
 
 PARAMS_MAX = 1000
-_PARAMS_BYTES_MAX = 1 << 20
+PARAMS_BYTES_MAX = 1 << 20
 _DEPTH_MAX = 16
 _INTEGER_MAX = 2**63
 
@@ -31,10 +31,10 @@ def check(question: Question, sql_bytes_max: int) -> None:
         _param_bytes(value, f"parameter {number}", _DEPTH_MAX)
         for number, value in enumerate(question.params, 1)
     )
-    if size > _PARAMS_BYTES_MAX:
+    if size > PARAMS_BYTES_MAX:
         raise RequestTooLarge(
-            f"the parameters have {size} bytes, and {_PARAMS_BYTES_MAX} is the most",
-            bytes_max=_PARAMS_BYTES_MAX,
+            f"the parameters have {size} bytes, and {PARAMS_BYTES_MAX} is the most",
+            bytes_max=PARAMS_BYTES_MAX,
         )
 
 

@@ -63,7 +63,6 @@ class TailCut:
 
     chunks: Sequence[ChunkRef]
     rows: int
-    bytes: int
     missing: Sequence[str]
     """What should be in it and is not, for people."""
     key: str
@@ -322,15 +321,14 @@ def _not_there(name: SegmentName) -> str:
 def _cut(inside: Sequence[_Taken], missing: Sequence[str], what: str, release: Callable[[], None]) -> TailCut:
     chunks: list[ChunkRef] = []
     spans: list[tuple[str, int, int]] = []
-    size, before = 0, -1
+    before = -1
     for taken in inside:
         run, (sequence, first) = taken.run, taken.run.starts[taken.at]
         assert run.file is not None, "a cut's rows are in files"  # noqa: S101
         chunks.append(ChunkRef(str(run.file.path), first, run.end - first))
-        size += run.file.size * (run.end - first) // run.end
         if spans and spans[-1][0] == taken.stream and taken.number == before + 1:
             sequence = spans.pop()[1]  # however the rows are cut into chunks, the key is the same
         spans.append((taken.stream, sequence, run.last))
         before = taken.number
     key = hashlib.sha256(repr((what, tuple(missing), spans)).encode()).hexdigest()
-    return TailCut(tuple(chunks), sum(chunk.rows for chunk in chunks), size, tuple(missing), key, release)
+    return TailCut(tuple(chunks), sum(chunk.rows for chunk in chunks), tuple(missing), key, release)

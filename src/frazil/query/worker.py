@@ -15,7 +15,6 @@ import queue
 import re
 import resource
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -122,29 +121,28 @@ class Worker:
             self._settings = settings
             sandbox = Sandbox(settings)
         self._next, self._run, self._running = None, job["run"], sandbox
-        paths = [path for table in job["tables"] for path in TableSource(**table).paths]
+        tables = [TableSource(**table) for table in job["tables"]]
         said: dict[str, Any]
         try:
-            rows, is_cut = self._send(sandbox, job)
+            rows, is_cut = self._send(sandbox, tables, job)
             said = {"event": "done", "rows": rows, "cut": is_cut}
         except _TooMany as error:
             said = {"event": "error", "kind": "limit", "limit": error.limit, "message": ""}
         except MemoryError:
             said = {"event": "error", "kind": "memory", "message": ""}
         except Exception as error:
-            said = {
-                "event": "error",
-                **_explained(error, [*paths, settings.temp_dir], job["sql"], job["columns"]),
-            }
+            paths = [settings.temp_dir, *(path for table in tables for path in table.paths)]
+            said = {"event": "error", **_explained(error, paths, job["sql"], job["columns"])}
         self._running = None
         self._say({**said, "spent": self._memory.is_spent(sandbox)})
         sandbox.close()
         self._make_next()
 
-    def _send(self, sandbox: Sandbox, job: Mapping[str, Any]) -> tuple[int, bool]:
-        sandbox.fill([TableSource(**table) for table in job["tables"]])
+    def _send(
+        self, sandbox: Sandbox, tables: Sequence[TableSource], job: Mapping[str, Any]
+    ) -> tuple[int, bool]:
+        sandbox.fill(tables)
         self._stop_if_asked()
-        begin = time.monotonic()
         result = sandbox.connection.execute(job["sql"], job["params"])
         description = result.description or []
         types = [str(column[1]) for column in description]
@@ -155,7 +153,6 @@ class Worker:
             {
                 "event": "columns",
                 "columns": [{"name": name, "type": t} for name, t in zip(schema.names, types, strict=True)],
-                "seconds": time.monotonic() - begin,
             }
         )
         rendered = renderer(job["format"], schema, types)

@@ -14,12 +14,11 @@ from fastapi import Request
 from frazil.config import Config
 from frazil.errors import QueryInvalid, RequestInvalid, RequestTooLarge
 from frazil.query.model import AsOf, Format, Question
+from frazil.query.question import PARAMS_BYTES_MAX, PARAMS_MAX
 from frazil.serve.auth import Caller
 from frazil.serve.errors import Unsupported, suggestion
 from frazil.serve.parameters import moment
 
-_PARAMS_BYTES_MAX = 1 << 20
-_PARAMS_MAX = 1_000
 _PARAMS_DEPTH_MAX = 4
 _BODY_SECONDS_MAX = 30.0
 _ID_CHARS_MAX = 64
@@ -38,7 +37,7 @@ async def read_question(request: Request, caller: Caller, config: Config, format
         raise Unsupported("the body must not be compressed")
     sql_bytes_max = config.query.sql_bytes_max
     # JSON may spell each character of the SQL in six.
-    body = await _body(request, sql_bytes_max * (6 if content_type not in _PLAIN else 1) + _PARAMS_BYTES_MAX)
+    body = await _body(request, sql_bytes_max * (6 if content_type not in _PLAIN else 1) + PARAMS_BYTES_MAX)
     fields = {"sql": _text(body)} if content_type in _PLAIN else _object(body)
     sql = fields.get("sql")
     if not isinstance(sql, str) or not sql.strip():
@@ -107,8 +106,8 @@ def _params(given: Any) -> tuple[Any, ...]:
         return ()
     if not isinstance(given, list):
         raise RequestInvalid("`params` must be an array, one value for each `?` or `$1` in the SQL")
-    if len(given) > _PARAMS_MAX:
-        raise RequestInvalid(f"`params` has more than {_PARAMS_MAX} values; join a list instead")
+    if len(given) > PARAMS_MAX:
+        raise RequestInvalid(f"`params` has more than {PARAMS_MAX} values; join a list instead")
     for value in given:
         _check_value(value, _PARAMS_DEPTH_MAX)
     return tuple(given)

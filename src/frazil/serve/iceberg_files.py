@@ -26,6 +26,7 @@ from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 
 from frazil.errors import Forbidden, FrazilError, Permanent, Transient
+from frazil.query.cache import SizedCache
 from frazil.serve.iceberg_avro import rewrite
 from frazil.serve.iceberg_sigv4 import Credentials, SignatureRefused, SignedRequest
 
@@ -51,7 +52,8 @@ class LakeFiles:
         """What is in `hidden` is not served, though it be below the warehouse."""
         self._root = warehouse
         self._hidden = tuple(os.path.realpath(path) for path in hidden)
-        self._cache = _Cache(_CACHE_BYTES_MAX)
+        # Files of a lake do not change.
+        self._cache: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
         self._lengths: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._making = threading.RLock()
 
@@ -87,7 +89,7 @@ class LakeFiles:
                 found = self._cache.get(key)
                 if found is None:
                     found = self._rewrite(path)
-                    self._cache.put(key, found)
+                    self._cache.put(key, found, len(found))
         return found
 
     def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -295,33 +297,6 @@ def _error(status: int, code: str, message: str, headers: Mapping[str, str] | No
         f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     )
     return Response(body, status_code=status, headers=headers, media_type="application/xml")
-
-
-class _Cache:
-    """Content by file, the least recently used first to go. Files of a lake do not change."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._entries: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, int]) -> bytes | None:
-        with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
-                self._entries.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[str, int], content: bytes) -> None:
-        if len(content) > self._bytes_max:
-            return
-        with self._lock:
-            self._bytes += len(content) - len(self._entries.pop(key, b""))
-            self._entries[key] = content
-            while self._bytes > self._bytes_max:
-                _, old = self._entries.popitem(last=False)
-                self._bytes -= len(old)
 
 
 def _refuse_position_deletes(content: int) -> int:

@@ -26,12 +26,14 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.arrange import Horizon, arrange
 from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.land.task import with_segment
 from frazil.query.model import Progress, Question, Stats
 from frazil.query.service import Queries
-from frazil.tables import SEGMENT, Signal, landed_spec
+from frazil.tables import Signal, landed_spec
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
+from frazil.wal.rowgroups import coded_table
 from frazil.wal.segment import SegmentWriter
 
 T = TypeVar("T")
@@ -102,13 +104,7 @@ def _rows(layout: Layout, signal: Signal, unix_nano: int) -> pa.Table:
     bodies = [request_of(signal, tenant, LANDED_PER_DAY[tenant], unix_nano) for tenant in TENANTS]
     table = Decoder(signal).decode(bodies, list(TENANTS), [unix_nano] * len(bodies)).table
     table = table.unify_dictionaries().combine_chunks()
-    segment = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), ["made/0"])
-    table = table.append_column(layout.coded.field(SEGMENT.name), segment)
-    columns = [
-        column.cast(field.type) if column.type != field.type else column
-        for field, column in ((field, table[field.name]) for field in layout.coded)
-    ]
-    return pa.table(columns, schema=layout.coded)
+    return with_segment(coded_table(table, layout.coded), "made/0", layout)
 
 
 def add_tail(
