@@ -21,8 +21,8 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commit import Checkpoint, Committer
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.land.arrange import Horizon, Part, arrange
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Horizon, Part, arrange
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.tables import landed_spec
 from frazil.wal.names import new_stream

@@ -17,8 +17,8 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commit import Committer, checkpoint_of
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.land.arrange import Horizon, arrange
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Horizon, arrange
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.tables import landed_spec
 from frazil.wal.position import Position

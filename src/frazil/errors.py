@@ -6,7 +6,8 @@
     │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
-    │   └── Fenced             another process moved a table's position first: read it again
+    │   ├── Fenced             another process moved a table's position first: read it again
+    │   └── Conflict           another process replaced files that were to be replaced: choose anew
     └── Permanent              trying again changes nothing
         ├── ConfigError        the configuration, with file, line and a suggestion
         ├── RequestInvalid     a request that cannot be decoded
@@ -19,7 +20,8 @@
         ├── StoreUnsafe        a store whose conditional writes do not hold
         ├── SegmentCorrupt     a WAL segment that does not hold what its writer wrote
         ├── SegmentUnknown     a WAL segment of a format version that this release does not know
-        └── DataLost           what a table's position points at is gone, or the table was rolled back
+        ├── DataLost           what a table's position points at is gone, or the table was rolled back
+        └── Refused            a command that must not be done as it was given; says what would let it
 
 Errors carry facts as attributes, and their text says what to do next.
 """
@@ -72,6 +74,14 @@ class Fenced(Transient):
 
     def __init__(self, table: str) -> None:
         super().__init__(f"another process has moved the position of {table}")
+        self.table = table
+
+
+class Conflict(Transient):
+    """Files of `table` that were to be replaced are no longer part of it. Nothing was changed."""
+
+    def __init__(self, table: str, message: str) -> None:
+        super().__init__(f"{table}: {message}")
         self.table = table
 
 
@@ -157,3 +167,7 @@ class DataLost(Permanent):
     def __init__(self, table: str, message: str) -> None:
         super().__init__(f"{table}: {message}")
         self.table = table
+
+
+class Refused(Permanent):
+    """A command of an operator that must not be done as it was given. Nothing was changed."""

@@ -10,6 +10,7 @@ from frazil.config.lake import (
     SparkConfig,
 )
 from frazil.config.load import load_config
+from frazil.config.maintain import CompactConfig, ExpireConfig, MaintainConfig, OrphansConfig, RetentionRule
 from frazil.config.model import (
     ApiKey,
     AuthConfig,
@@ -44,8 +45,10 @@ __all__ = [
     "ApiKey",
     "AuthConfig",
     "CatalogConfig",
+    "CompactConfig",
     "Config",
     "DemoConfig",
+    "ExpireConfig",
     "GrpcConfig",
     "HttpConfig",
     "KafkaConfig",
@@ -54,6 +57,8 @@ __all__ = [
     "LimitsConfig",
     "LocalWalConfig",
     "LogConfig",
+    "MaintainConfig",
+    "OrphansConfig",
     "PipelineConfig",
     "PromotedColumn",
     "QueryConfig",
@@ -61,6 +66,7 @@ __all__ = [
     "RateLimitsConfig",
     "ReceiveConfig",
     "RestCatalog",
+    "RetentionRule",
     "Role",
     "S3Connection",
     "S3WalConfig",

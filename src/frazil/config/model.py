@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
+from frazil.config.maintain import MaintainConfig
 from frazil.config.section import Section
 from frazil.config.serve import QueryConfig, ServeConfig
 from frazil.config.tls import TlsConfig
@@ -328,6 +329,9 @@ class Config(Section):
     pipeline: PipelineConfig = Field(
         default_factory=PipelineConfig, description="The process that lands and keeps the tables."
     )
+    maintain: MaintainConfig = Field(
+        default_factory=MaintainConfig, description="How the tables stay small, sorted and lawful."
+    )
     serve: ServeConfig = Field(default_factory=ServeConfig, description="The API that answers questions.")
     query: QueryConfig = Field(default_factory=QueryConfig, description="What a question may cost.")
     demo: DemoConfig = Field(
@@ -353,6 +357,26 @@ class Config(Section):
         """The SQLite catalog: `lake.catalog.sqlite.path`, or `catalog.db` below `data_dir`."""
         path = self.lake.catalog.sqlite.path
         return (self.data_dir / "catalog.db" if path is None else path).absolute()
+
+    @model_validator(mode="after")
+    def _check_maintain(self) -> Self:
+        """What is deleted must be older than whatever may still need it."""
+        orphans, expire = self.maintain.orphans.age_seconds, self.maintain.expire.kept_seconds
+        if orphans < 2 * self.land.commit_deadline_seconds:
+            raise bad_value(
+                "is less than twice land.commit_deadline_seconds: what is still to be committed could go",
+                f"at least {2 * self.land.commit_deadline_seconds:g}s, or a shorter deadline",
+                "maintain.orphans.age_seconds",
+            )
+        needed = max(self.land.wal_grace_seconds, 2 * self.query.seconds_max)
+        if expire < needed:
+            raise bad_value(
+                "is too short: running queries (query.seconds_max) and the clean-up of the write-ahead log "
+                "(land.wal_grace_seconds) still need younger snapshots",
+                f"at least {needed:g}s",
+                "maintain.expire.kept_seconds",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_spark(self) -> Self:

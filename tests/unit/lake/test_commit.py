@@ -25,8 +25,8 @@ from frazil.errors import CatalogUnavailable, DataLost, Fenced
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commit import LANDED, POSITION, Checkpoint, Committer, is_ancestor, read_checkpoint
 from frazil.lake.tables import open_table
-from frazil.pipeline.land.arrange import Part
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Part
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.tables import SET_ASIDE
 from tests.wal_stores import HandClock
 

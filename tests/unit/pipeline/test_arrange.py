@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frazil.pipeline.land.arrange import DAY_MICROS, Arranged, Horizon, arrange, compact
+from frazil.pipeline.arrange import DAY_MICROS, Arranged, Horizon, arrange, compact
 from frazil.tables import TableSpec
 from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column
 

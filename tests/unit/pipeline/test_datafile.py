@@ -13,8 +13,8 @@ import pytest
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
-from frazil.pipeline.land.arrange import Part
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Part
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.tables import landed_spec
 from frazil.wal.position import Position
 

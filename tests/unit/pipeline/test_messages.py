@@ -9,8 +9,8 @@ import pytest
 
 from frazil.config.wal import KafkaConfig
 from frazil.otlp.decode import Decoder
+from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.land import messages
-from frazil.pipeline.land.arrange import Horizon
 from frazil.pipeline.land.messages import Reading, land_messages
 from frazil.pipeline.land.results import TaskResult
 

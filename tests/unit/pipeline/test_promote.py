@@ -16,7 +16,7 @@ from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.promote import fill_promoted
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType

@@ -28,8 +28,8 @@ from frazil.lake.catalog import ensure_namespace, metadata_location, open_catalo
 from frazil.lake.commit import Checkpoint, Committer, read_checkpoint
 from frazil.lake.files import LakeFileIO
 from frazil.lake.tables import open_table
-from frazil.pipeline.land.arrange import Part
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Part
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.query.lake import Lake, Manifests, TableVersion
 from frazil.query.model import AsOf, Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec

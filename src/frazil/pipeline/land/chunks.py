@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from frazil.pipeline.land.arrange import Horizon, arrange
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Horizon, arrange
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.results import TaskResult
 
 CHUNK_BYTES_MAX = 128 * 2**20

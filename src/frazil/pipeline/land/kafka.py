@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
+from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.jobs import collected, job_errors
-from frazil.pipeline.land.arrange import Horizon
-from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.messages import COLUMNS, Reading, message_task
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome

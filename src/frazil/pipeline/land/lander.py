@@ -16,8 +16,8 @@ from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.commit import Checkpoint, Committer
 from frazil.lake.tables import open_table
-from frazil.pipeline.land.arrange import Horizon
-from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.pipeline.land.source import Outcome, Source
 from frazil.pipeline.metrics import Metrics

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from frazil.config.wal import KafkaConfig
 from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
-from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.chunks import Chunks
-from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
 from frazil.pipeline.land.task import Batches, Task, cpu_seconds, file_name, measured, packed
 from frazil.tables import SEGMENT, Promoted, Signal

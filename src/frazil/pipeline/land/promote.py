@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.datafile import Layout
 from frazil.tables import SEGMENT
 from frazil.wal.promote import fill_columns
 

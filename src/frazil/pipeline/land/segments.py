@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
+from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.jobs import collected
-from frazil.pipeline.land.arrange import Horizon
-from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.land.task import Task, segment_of, segment_tasks

@@ -15,8 +15,8 @@ from frazil.errors import Fenced, SegmentCorrupt
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.commit import Committer
 from frazil.lake.tables import open_table
-from frazil.pipeline.land.arrange import Part
-from frazil.pipeline.land.datafile import Layout, write_part
+from frazil.pipeline.arrange import Part
+from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.results import Unreadable
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.names import SegmentName

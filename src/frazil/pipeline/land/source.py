@@ -8,8 +8,8 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from frazil.pipeline.land.arrange import Horizon
-from frazil.pipeline.land.datafile import Layout
+from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult, Unreadable
 from frazil.wal.position import Position
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
-from frazil.pipeline.land.arrange import Horizon
+from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.chunks import Chunks
-from frazil.pipeline.land.datafile import Layout
 from frazil.pipeline.land.promote import fill_promoted
 from frazil.pipeline.land.results import TaskResult, Unreadable
 from frazil.tables import SEGMENT

@@ -28,7 +28,7 @@ from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import parquet_schema
 from frazil.otlp.columns import CODED
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.land.arrange import Part
+from frazil.pipeline.arrange import Part
 from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Promoted, Signal, TableSpec, landed_spec
 from frazil.tables.encoding import FEW_VALUES, leaves, with_dictionary
 
