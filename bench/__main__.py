@@ -32,6 +32,7 @@ WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
 LANDING = ("land", "backlog", "commits", "cluster", "idle")
 ASKING = ("query", "questions", "freshness")
+MAINTAINING = ("maintain", "compact", "day")
 
 
 @contextmanager
@@ -248,13 +249,24 @@ def asking(bench: Bench, only: str | None) -> None:
         freshness.freshness(bench)
 
 
+def maintaining(bench: Bench, compared: Bench, only: str | None) -> None:
+    """What it costs, and what is other before than after."""
+    from bench import compact, day
+
+    configure_logging(LogConfig(level="warning"))
+    if only in (None, "maintain", "compact"):
+        compact.compaction(bench, compared)
+    if only in (None, "maintain", "day"):
+        day.day(bench, compared)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the most important lines, with a quarter of the work"
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for the README")
-    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING))
+    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING, *MAINTAINING))
     parser.add_argument("--land-records", type=int, metavar="N", help="how many logs the backlog has")
     arguments = parser.parse_args()
     console, only = Console(stderr=arguments.markdown, width=180), arguments.only
@@ -267,7 +279,11 @@ def main() -> int:
     asked = Bench(console, arguments.quick, "bare DuckDB", "frazil's API")
     if only in (None, *ASKING):
         asking(asked, only)
-    tables = [bench for bench in (received, landed, asked) if bench.rows]
+    maintained = Bench(console, arguments.quick, "wall")
+    compared = Bench(console, arguments.quick, "before", "after")
+    if only in (None, *MAINTAINING):
+        maintaining(maintained, compared, only)
+    tables = [bench for bench in (received, landed, asked, maintained, compared) if bench.rows]
     for number, bench in enumerate(tables):
         if number and arguments.markdown:
             print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -121,3 +122,32 @@ def watched(jvms: Sequence[int]) -> Iterator[Cost]:
         cost.workers_cpu_seconds = after[1] - before[1]
         cost.jvm_bytes_max = family.jvm_bytes_max
         cost.worker_bytes_max = family.worker_bytes_max
+
+
+class Meter:
+    """CPU-seconds of Spark and of this process, by what they were spent for, where one thing follows the
+    other. Looking costs as much as a small commit: between looks, Spark's processes are as they were.
+    """
+
+    def __init__(self, jvms: Sequence[int]) -> None:
+        self._family = _Family(jvms)
+        self.cpu_seconds: Counter[str] = Counter()
+        self.wall_seconds: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def during(self, name: str, *, on_spark: bool = True) -> Iterator[None]:
+        """What is done meanwhile is done for `name`. What Spark does beside the rest is nobody's."""
+        below = self._below() if on_spark else 0.0
+        begin, driver = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self.cpu_seconds[name] += time.process_time() - driver
+            self.wall_seconds[name] += time.perf_counter() - begin
+            if on_spark:
+                self.cpu_seconds[name] += self._below() - below
+
+    def _below(self) -> float:
+        self._family.look_for_children()
+        self._family.look()
+        return sum(self._family.cpu_seconds())

@@ -27,7 +27,7 @@ from frazil.wal.rowgroups import coded_table
 RECORDS_PER_REQUEST = 1000
 _DISTINCT_FILES = 8
 _HORIZON = Horizon(10**15, 10**15, 64)
-_SHIFTED = {"time": 1, "received_time": 1, "time_unix_nano": 1000, "observed_time_unix_nano": 1000}
+TIMES = {"time": 1, "received_time": 1, "time_unix_nano": 1000, "observed_time_unix_nano": 1000}
 """Columns of time, and their units in a microsecond."""
 _FILES_A_COMMIT = 5
 
@@ -80,13 +80,17 @@ def _rows(seed: int, records: int, layout: Layout) -> pa.Table:
 def _spread(table: pa.Table, first: int, length: int, rng: np.random.Generator) -> pa.Table:
     """The same rows at other times, with other ids."""
     micros = np.sort(rng.integers(first, first + length, table.num_rows))
-    for name, units in _SHIFTED.items():
+    for name, units in TIMES.items():
         at = table.schema.get_field_index(name)
         field = table.schema.field(at)
         values = pa.array(micros * units)
         if pa.types.is_timestamp(field.type):
             values = values.cast(pa.timestamp("us")).cast(field.type)
         table = table.set_column(at, field, values)
+    return with_new_ids(table, rng)
+
+
+def with_new_ids(table: pa.Table, rng: np.random.Generator) -> pa.Table:
     for name, size in (("trace_id", 16), ("span_id", 8)):
         digits = rng.bytes(size * table.num_rows).hex()
         ids = pa.array([digits[n : n + 2 * size] for n in range(0, len(digits), 2 * size)])

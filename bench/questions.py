@@ -21,7 +21,7 @@ from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.query.lake import Lake
 from frazil.query.model import Question
-from frazil.query.plan import Planner
+from frazil.query.plan import Plan, Planner
 from frazil.query.service import Queries
 from frazil.query.sql import Statement
 from frazil.tables import SIGNALS
@@ -53,19 +53,19 @@ def questions(bench: Bench) -> None:
         config = Config(data_dir=Path(place) / "data")
         last = time.time_ns() // 1000
         make_lake(config, files, records, last - DAYS * 86_400_000_000, last)
-        everything = _files(config, "SELECT count(*) FROM logs")
+        everything = planned_files(config, "SELECT count(*) FROM logs")
         middle = last - DAYS * 43_200_000_000
-        trace = _a_trace(everything[len(everything) // 2])
+        trace = a_trace(everything[len(everything) // 2])
         with running_api(config.data_dir, query={"result_cache_bytes_max": 0}) as url:
-            for asked in _questions(middle, trace):
+            for asked in questions_of(middle, trace):
                 _ask(bench, config, url, asked, everything)
             _eight_clients(bench, url, middle)
-        asyncio.run(_unpruned(bench, config, _questions(middle, trace)[0]))
+        asyncio.run(_unpruned(bench, config, questions_of(middle, trace)[0]))
         if not bench.quick:
-            _spark(bench, config, _questions(middle, trace))
+            _spark(bench, config, questions_of(middle, trace))
 
 
-def _questions(middle: int, trace: str) -> list[Asked]:
+def questions_of(middle: int, trace: str) -> list[Asked]:
     def at(micros: int) -> str:
         return f"make_timestamptz({micros})"
 
@@ -98,7 +98,7 @@ def _questions(middle: int, trace: str) -> list[Asked]:
 
 def _ask(bench: Bench, config: Config, url: str, asked: Asked, everything: list[str]) -> None:
     rounds = QUICK_ROUNDS if bench.quick else ROUNDS
-    needed = _files(config, asked.sql)
+    needed = planned_files(config, asked.sql)
     stats: dict[str, Any] = {}
     with httpx.Client(timeout=120) as client:
 
@@ -107,17 +107,17 @@ def _ask(bench: Bench, config: Config, url: str, asked: Asked, everything: list[
             answer.raise_for_status()
             stats.update(answer.json()["stats"])
 
-        api, bare = _beside(rounds, over_api, lambda: _bare(asked.sql, needed))
+        api, bare = beside(rounds, over_api, lambda: _bare(asked.sql, needed))
     touched = f"{stats['files']} of {stats['files_total']} files"
     if asked.kind == "scan":
         promise, kept = f"≤ {SCAN_RATIO_PROMISED} × DuckDB", api / bare <= SCAN_RATIO_PROMISED
         more = f"{api / bare:.2f} ×, {touched}"
     elif asked.kind == "trace":
-        _, whole = _beside(rounds, lambda: None, lambda: _bare(asked.sql, everything))
+        _, whole = beside(rounds, lambda: None, lambda: _bare(asked.sql, everything))
         promise, kept = f"< {TRACE_MS_PROMISED} ms", api < TRACE_MS_PROMISED
         more = f"{touched}; DuckDB over all of them {whole:.0f} ms"
     else:
-        _, whole = _beside(rounds, lambda: None, lambda: _bare(asked.sql, everything))
+        _, whole = beside(rounds, lambda: None, lambda: _bare(asked.sql, everything))
         promise, kept = f"≤ {OVER_DUCKDB_MS} ms more than DuckDB", api - bare <= OVER_DUCKDB_MS
         more = f"{touched}; DuckDB over all of them {whole:.0f} ms"
     bench.add(Row(asked.name, f"{api:.0f} ms", f"{bare:.0f} ms", more, promise, kept))
@@ -156,7 +156,7 @@ async def _unpruned(bench: Bench, config: Config, asked: Asked) -> None:
     )
 
 
-def _beside(rounds: int, one: Callable[[], None], other: Callable[[], None]) -> tuple[float, float]:
+def beside(rounds: int, one: Callable[[], None], other: Callable[[], None]) -> tuple[float, float]:
     """Medians in milliseconds, in turns, so that both meet the same weather. The first of each warms up."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
@@ -170,7 +170,7 @@ def _beside(rounds: int, one: Callable[[], None], other: Callable[[], None]) -> 
 
 def _bare(sql: str, files: list[str]) -> None:
     """A person's DuckDB: one process that stays, no sandbox, exactly these files."""
-    connection = _duckdb()
+    connection = bare_duckdb()
     connection.execute(f"CREATE OR REPLACE VIEW logs AS SELECT * FROM read_parquet({files!r})")
     connection.execute(sql).fetchall()
 
@@ -178,7 +178,7 @@ def _bare(sql: str, files: list[str]) -> None:
 _connection: duckdb.DuckDBPyConnection | None = None
 
 
-def _duckdb() -> duckdb.DuckDBPyConnection:
+def bare_duckdb() -> duckdb.DuckDBPyConnection:
     global _connection
     if _connection is None:
         from frazil.query.functions import FUNCTIONS
@@ -190,22 +190,28 @@ def _duckdb() -> duckdb.DuckDBPyConnection:
     return _connection
 
 
-def _files(config: Config, sql: str) -> list[str]:
+def planned_files(config: Config, sql: str) -> list[str]:
     """Those that the planner chooses."""
-    from frazil.query.sandbox import TableSource, serialized
+    from frazil.query.sandbox import TableSource
+
+    return [path for table in planned(config, sql).tables for path in TableSource(**table).paths]
+
+
+def planned(config: Config, sql: str) -> Plan:
+    """By a planner that knows nothing yet, and of what has landed alone."""
+    from frazil.query.sandbox import serialized
 
     lake = Lake(config)
     planner = Planner(config, lake, None)
     try:
-        tree = serialized(_duckdb(), sql)
-        plan = planner.plan(Statement(tree, config.lake.namespace, SIGNALS), Question(sql, "default"))
-        return [path for table in plan.tables for path in TableSource(**table).paths]
+        tree = serialized(bare_duckdb(), sql)
+        return planner.plan(Statement(tree, config.lake.namespace, SIGNALS), Question(sql, "default"))
     finally:
         planner.close()
         lake.close()
 
 
-def _a_trace(file: str) -> str:
+def a_trace(file: str) -> str:
     found = duckdb.execute(f"SELECT trace_id FROM read_parquet({file!r}) LIMIT 1").fetchone()
     assert found is not None
     return str(found[0])
@@ -216,7 +222,7 @@ def _eight_clients(bench: Bench, url: str, middle: int) -> None:
     seconds = CLIENT_SECONDS / 4 if bench.quick else CLIENT_SECONDS
     counts = [0] * CLIENTS
     times: list[float] = []
-    asked = [question.sql for question in _questions(middle, "0" * 32)]
+    asked = [question.sql for question in questions_of(middle, "0" * 32)]
     stop = time.monotonic() + seconds
 
     def client(number: int) -> None:
@@ -257,7 +263,7 @@ def _spark(bench: Bench, config: Config, asked: list[Asked]) -> None:
                 continue
             sql = question.sql.replace("FROM logs", f"FROM {name}")
             sql = sql.replace("make_timestamptz", "timestamp_micros")
-            found, _ = _beside(3, lambda sql=sql: spark.sql(sql).collect(), lambda: None)
+            found, _ = beside(3, lambda sql=sql: spark.sql(sql).collect(), lambda: None)
             bench.add(Row(f"Spark SQL, warm: {question.name}", f"{found:.0f} ms", "", ""))
     finally:
         stop(spark)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from frazil.errors import FrazilError
+from frazil.errors import ConfigError, FrazilError
 
 if TYPE_CHECKING:
     from frazil.config import Config
@@ -22,6 +22,7 @@ Protocol = Literal["grpc", "http"]
 Incident = Literal["errors", "slow", "drop"]
 Compression = Literal["gzip", "none"]
 QueryFormat = Literal["table", "json", "csv", "arrow", "parquet"]
+MaintainTask = Literal["retention", "compact", "manifests", "expire", "orphans"]
 
 
 class RoleName(StrEnum):
@@ -52,6 +53,10 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
 app.add_typer(keys_app, name="keys")
+tag_app = typer.Typer(
+    no_args_is_help=True, help="Names for all tables at one moment, to ask them as of then."
+)
+app.add_typer(tag_app, name="tag")
 
 
 def main() -> None:
@@ -272,7 +277,12 @@ def config(
     from frazil.config import example_yaml
 
     if check:
-        _load(context)
+        loaded = _load(context)
+        if any(rule.where is not None for rule in loaded.maintain.retention.rules):
+            from frazil.query.retention_rules import check_rules
+
+            if problems := check_rules(loaded):
+                raise ConfigError("\n".join(problems))
         typer.echo("the configuration is valid")
     else:
         typer.echo(example_yaml(), nl=False)
@@ -287,6 +297,110 @@ def verify(
     from frazil.ledger import main as show_ledger
 
     raise typer.Exit(show_ledger(_load(context), json_output=json_output))
+
+
+@app.command()
+def maintain(
+    context: typer.Context,
+    task: Annotated[
+        MaintainTask | None,
+        typer.Argument(help="The task. Without it: all, in the order in which they help."),
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", "-t", help="The table; can be repeated. Without it: all.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Merge small files, expire snapshots, apply retention, remove orphans: now, and by hand."""
+    config = _load(context)
+    from frazil.pipeline.maintain.command import maintain as run
+
+    _quiet(config)
+    raise typer.Exit(run(config, task, table or [], dry_run=dry_run, json_output=json_output))
+
+
+@app.command()
+def erase(
+    context: typer.Context,
+    tenant: Annotated[str, typer.Option(help="Whose rows.")],
+    where: Annotated[str, typer.Option(help="Which of them, as in SQL: \"attributes['user.id'] = 'u42'\".")],
+    table: Annotated[
+        list[str] | None, typer.Option("--table", "-t", help="The table; can be repeated. Without it: all.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    drop_tags: Annotated[
+        bool, typer.Option("--drop-tags", help="Also delete tags that pin what must go.")
+    ] = False,
+    drop_set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--drop-set-aside", help="Also delete all that could not be read: it may hold such rows."
+        ),
+    ] = False,
+    delete_kafka_records: Annotated[
+        bool,
+        typer.Option("--delete-kafka-records", help="Also delete from the topics whatever has landed."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Where to write the report, as JSON.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Remove rows from every table, old snapshots and the write-ahead log, and prove that they are gone."""
+    config = _load(context)
+    from frazil.pipeline.maintain.erase_command import EraseOptions, run
+
+    _quiet(config)
+    options = EraseOptions(
+        tenant=tenant,
+        where=where,
+        tables=tuple(table or ()),
+        dry_run=dry_run,
+        drop_tags=drop_tags,
+        drop_set_aside=drop_set_aside,
+        delete_kafka_records=delete_kafka_records,
+        yes=yes,
+        report=report,
+        json_output=json_output,
+    )
+    raise typer.Exit(run(config, options))
+
+
+@tag_app.command("create")
+def tag_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Such as incident-42.")],
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Land what has arrived, then pin every table where it stands."""
+    config = _load(context)
+    from frazil.pipeline.maintain.command import tag_create as run
+
+    _quiet(config)
+    raise typer.Exit(run(config, name, json_output=json_output))
+
+
+@tag_app.command("list")
+def tag_list(
+    context: typer.Context,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Which there are, and where each table stood."""
+    config = _load(context)
+    from frazil.pipeline.maintain.command import tag_list as run
+
+    _quiet(config)
+    raise typer.Exit(run(config, json_output=json_output))
+
+
+@tag_app.command("delete")
+def tag_delete(context: typer.Context, name: Annotated[str, typer.Argument(help="The tag.")]) -> None:
+    """Let go of what a tag has pinned."""
+    config = _load(context)
+    from frazil.pipeline.maintain.command import tag_delete as run
+
+    _quiet(config)
+    raise typer.Exit(run(config, name))
 
 
 @app.command()
@@ -319,6 +433,13 @@ def _load(context: typer.Context) -> Config:
     from frazil.config import load_config
 
     return load_config(context.obj)
+
+
+def _quiet(config: Config) -> None:
+    """Commands print what they did; their log would say it twice."""
+    from frazil.log import configure_logging
+
+    configure_logging(config.log.model_copy(update={"level": "warning"}))
 
 
 def _seconds(option: str, text: str) -> float:

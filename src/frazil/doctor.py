@@ -65,6 +65,8 @@ def _looks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Ch
     yield "clock", check_clock
     if config.receive.tls is not None:
         yield "tls", check_tls
+    if any(rule.where is not None for rule in config.maintain.retention.rules):
+        yield "retention", check_retention
     yield "wal store", check_wal_store
 
 
@@ -162,6 +164,20 @@ def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
         return False
     finally:
         connection.close()
+
+
+def check_retention(config: Config) -> Iterator[Check]:
+    """Rules that cannot be understood keep rows for ever, so they are to be found before they are due."""
+    from frazil.query.retention_rules import check_rules
+
+    problems = check_rules(config)
+    for problem in problems:
+        yield Check(
+            "retention", "fail", problem, "correct it, and try it first: `frazil query` takes the same WHERE"
+        )
+    if not problems:
+        count = len(config.maintain.retention.rules)
+        yield Check("retention", "ok", f"the tables have what the conditions of {count} rules name")
 
 
 def port_owner(port: int) -> str | None:

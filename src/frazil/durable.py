@@ -20,6 +20,15 @@ def write_synced(path: Path, data: bytes | memoryview, mode: int = 0o640) -> Non
         os.close(descriptor)
 
 
+def fsync_file(path: Path) -> None:
+    """Makes what others wrote to `path` durable. Its name is so only after `fsync_folder`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def fsync_folder(folder: Path) -> None:
     """Makes the names in `folder` durable, as they are now."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

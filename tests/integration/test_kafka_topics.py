@@ -119,3 +119,26 @@ def test_java_gets_in_with_the_settings_for_spark(kafka: KafkaBroker, mechanism:
     Topics(chosen).ensure("logs")
     java = {key.removeprefix("kafka."): value for key, value in spark_settings(chosen).items()}
     assert chosen.topics.logs in kafka.topics_seen_by_java(java)
+
+
+def test_what_has_landed_can_be_deleted_and_the_rest_stays(kafka: KafkaBroker) -> None:
+    chosen = config(kafka, partitions=2)
+    topics = Topics(chosen)
+    topics.ensure("logs")
+    producer = Producer(client_settings(chosen))
+    for _ in range(5):
+        producer.produce(chosen.topics.logs, b"x", partition=1)
+    assert producer.flush(10) == 0
+    topics.delete_before("logs", {0: 0, 1: 3})
+    state = topics.state("logs")
+    assert state is not None
+    assert state.partitions == {0: (0, 0), 1: (3, 5)}
+    topics.delete_before("logs", {0: 0, 1: 3})
+
+
+def test_how_long_messages_are_kept_is_known(kafka: KafkaBroker) -> None:
+    topics = Topics(config(kafka))
+    assert topics.retention_ms("logs") is None
+    topics.ensure("logs")
+    week = 7 * 24 * 3_600_000
+    assert topics.retention_ms("logs") == week

@@ -247,6 +247,7 @@ def _table(found: Mapping[str, Any]) -> TableInfo:
     values["columns"] = [
         _take(ColumnInfo, {"doc": "", "source": "", **column}) for column in found.get("columns", ())
     ]
+    values["health"] = None  # for dashboards: nobody asks for it here
     return _take(TableInfo, values)
 
 

@@ -34,7 +34,7 @@ class CompactConfig(Section):
         "that each row is written again less often, and that more small files lie about.",
     )
     file_cost_bytes: Bytes = Field(
-        32 * MIB,
+        64 * MIB,
         ge=0,
         description="What a file costs its readers, as bytes that may be rewritten to be rid of it.",
     )

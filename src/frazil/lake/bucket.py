@@ -7,9 +7,12 @@ import errno
 import functools
 import io
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import obstore
@@ -19,7 +22,7 @@ from obstore.store import S3Store
 from pyiceberg.io import InputStream
 
 from frazil.errors import ConfigError, StoreUnavailable
-from frazil.lake.place import Listing
+from frazil.lake.place import FoundFile, Listing
 from frazil.objectstore import client_config, credentials, first_line
 
 ALLOW_HTTP = "frazil.s3.allow-http"
@@ -27,8 +30,10 @@ _MIB = 1024 * 1024
 _READ_WHOLE_BYTES_MAX = 8 * _MIB
 _SINGLE_PUT_BYTES_MAX = 64 * _MIB
 _PART_BYTES = 16 * _MIB
+_PARTS_AT_ONCE = 4
 _RETRIES_MAX = 4
 _RETRY_SECONDS_MAX = 60.0
+_LIST_CHUNK = 1000
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,12 @@ class Bucket:
             if not overwrite and self._has(path):
                 raise FileExistsError(path)
             obstore.put(
-                self._store, path, data, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=4
+                self._store,
+                path,
+                data,
+                use_multipart=True,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
             )
 
     def _put(self, path: str, data: memoryview, *, overwrite: bool) -> None:
@@ -104,6 +114,41 @@ class Bucket:
         except FileNotFoundError:
             return False
         return True
+
+    def temporary(self, path: str) -> Path:
+        descriptor, name = tempfile.mkstemp(prefix="frazil-")  # which no other user may read
+        os.close(descriptor)
+        return Path(name)
+
+    def publish(self, path: str, local_file: Path) -> None:
+        try:
+            if local_file.stat().st_size <= _PART_BYTES:
+                self.write(path, memoryview(local_file.read_bytes()), overwrite=False)
+                return
+            with self._failures(path, missing_is_unavailable=True):
+                if self._has(path):
+                    raise FileExistsError(path)
+                obstore.put(
+                    self._store,
+                    path,
+                    local_file,
+                    use_multipart=True,
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
+        finally:
+            local_file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def local(self, path: str) -> Iterator[Path]:
+        copy = self.temporary(path)
+        try:
+            with self._failures(path), copy.open("wb") as target:
+                for chunk in obstore.get(self._store, path).stream(min_chunk_size=_MIB):
+                    target.write(chunk)
+            yield copy
+        finally:
+            copy.unlink(missing_ok=True)
 
     def open(self, path: str) -> InputStream:
         """Small objects come with the first request; of larger ones only the ranges that are read."""
@@ -125,6 +170,33 @@ class Bucket:
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._failures(path):
             obstore.delete(self._store, path)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """A request for every thousand."""
+        if not paths:
+            return
+        with self._failures(paths[0], missing_is_unavailable=True):
+            obstore.delete(self._store, [*paths])
+
+    def walk(self, path: str) -> Iterator[FoundFile]:
+        prefix = f"{path.rstrip('/')}/" if path else None
+        with self._failures(path, missing_is_unavailable=True):
+            for chunk in obstore.list(self._store, prefix, chunk_size=_LIST_CHUNK):
+                for item in chunk:
+                    yield FoundFile(str(item["path"]), int(item["size"]), item["last_modified"].timestamp())
+
+    def now(self, folder: str) -> float:
+        path = f"{folder.rstrip('/')}/clock.{secrets.token_hex(8)}.tmp"
+        with self._failures(path, missing_is_unavailable=True):
+            try:
+                obstore.put(self._store, path, b"", use_multipart=False)
+                return obstore.head(self._store, path)["last_modified"].timestamp()
+            finally:
+                obstore.delete(self._store, path)
+
+    def remove_empty_folders(self, path: str, unchanged_since: float) -> int:
+        """A bucket has no folders."""
+        return 0
 
     def list(self, path: str) -> Listing:
         with self._failures(path, missing_is_unavailable=True):

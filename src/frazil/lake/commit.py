@@ -1,58 +1,52 @@
-"""The one way into a table: a compare-and-swap that adds rows and moves the position together.
+"""The one way into a table: compare-and-swap commits that change rows and the position together.
 
-A commit adds a snapshot, moves `main` to it and moves the tag `landed` to it, and requires that `landed` is
-still where the position was read. So of two processes that start from one position only one can win, however
-late the other's commit arrives. PyIceberg's own transactions are never used for this: their retry drops the
-requirement on the tag.
+A commit adds a snapshot and moves `main` to it. One that adds or removes rows also moves the tag `landed`,
+and requires that `landed` is still where the position was read: of two processes that start from one position
+only one can win, however late the other's commit arrives. One that only writes the same rows into other
+files leaves `landed` where it is, and landing goes on beside it. PyIceberg's own transactions are never used
+for this: their retry drops the requirement on the tag.
 """
 
 from __future__ import annotations
 
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.manifest import (
-    DataFile,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-    write_manifest,
-    write_manifest_list,
-)
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import (
-    Operation,
-    Snapshot,
-    SnapshotSummaryCollector,
-    Summary,
-    update_snapshot_summaries,
-)
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 
-from frazil.errors import CatalogUnavailable, DataLost, Fenced
+from frazil.errors import CatalogUnavailable, Conflict, DataLost, Fenced
+from frazil.lake.staging import LANDED, POSITION, FileChange, Staged
 
-LANDED = "landed"
-"""The tag that says up to where the table's inputs have landed."""
-POSITION = "frazil.position"
+__all__ = [
+    "LANDED",
+    "POSITION",
+    "Change",
+    "Checkpoint",
+    "Committed",
+    "Committer",
+    "ancestors",
+    "checkpoint_of",
+    "delete_old_metadata",
+    "is_ancestor",
+    "landed_snapshot",
+    "position_text",
+    "read_checkpoint",
+    "was_committed",
+]
+
 _BACKOFF_SECONDS = 0.2
 _BACKOFF_SECONDS_MAX = 10.0
-_AVRO_COMPRESSION: Literal["deflate"] = "deflate"
 
 log = structlog.get_logger("frazil.lake")
 
@@ -113,6 +107,9 @@ def checkpoint_of(table: Table) -> Checkpoint:
 def is_ancestor(metadata: TableMetadata, snapshot_id: int) -> bool:
     """Whether `main` descends from the snapshot. Where expired snapshots cut the chain, sequence numbers
     decide: a rollback leaves `main` behind.
+
+    Who expires may keep the id of a parent that is gone, or drop it. What is left then looks like the first
+    snapshot of a table that somebody replaced by another; but such a one says that there was nothing before.
     """
     main = metadata.snapshot_by_name(MAIN_BRANCH)
     wanted = metadata.snapshot_by_id(snapshot_id)
@@ -122,8 +119,17 @@ def is_ancestor(metadata: TableMetadata, snapshot_id: int) -> bool:
     for oldest in ancestors(metadata, main):
         if oldest.snapshot_id == snapshot_id:
             return True
-    cut = oldest.parent_snapshot_id is not None
-    return cut and (oldest.sequence_number or 0) > (wanted.sequence_number or 0)
+    return not _begins(oldest) and (oldest.sequence_number or 0) > (wanted.sequence_number or 0)
+
+
+def _begins(snapshot: Snapshot) -> bool:
+    """Whether the table held nothing before it: all that there is, it has added."""
+    if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
+        return False
+    counts = snapshot.summary.additional_properties
+    return "deleted-data-files" not in counts and counts.get("total-data-files", "0") == counts.get(
+        "added-data-files", "0"
+    )
 
 
 def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
@@ -135,8 +141,27 @@ def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]
         current = by_id.get(current.parent_snapshot_id) if current.parent_snapshot_id is not None else None
 
 
+class Change(Protocol):
+    """What a committer commits. It is staged again on whatever the table has become meanwhile."""
+
+    @property
+    def snapshot_id(self) -> int:
+        """Of all its attempts."""
+        ...
+
+    def stage(self, table: Table) -> Staged:
+        """Raises whatever makes a further attempt pointless."""
+        ...
+
+    def settled(self, metadata: TableMetadata | None) -> bool:
+        """Whether an attempt was committed. Raises Fenced or Conflict if none ever can be. None: the table
+        is gone.
+        """
+        ...
+
+
 class Committer:
-    """Commits to one table. `sleep` and `clock` are handed in so that tests need not wait."""
+    """Commits to tables. `sleep` and `clock` are handed in so that tests need not wait."""
 
     def __init__(
         self,
@@ -164,15 +189,66 @@ class Committer:
         Raises Fenced if another process moved the position, and CatalogUnavailable if the outcome cannot be
         learned before the deadline: the caller then reads the position again, which settles it.
         """
+        change = _Append(checkpoint, files, {**(facts or {}), POSITION: position})
+        return self._commit(checkpoint.table, change, self._clock() + self._deadline_seconds)
+
+    def replace(
+        self,
+        table: Table,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        *,
+        facts: Mapping[str, str] | None = None,
+    ) -> Committed:
+        """The same rows in other files. The position stays, and so does `landed`: landing goes on beside it.
+
+        Raises Conflict if one of `removed` is no longer part of the table, and CatalogUnavailable if the
+        outcome cannot be learned before the deadline. Nobody may delete `added` then: they may be in the
+        table after all. What is not, is found with the orphans.
+        """
+        if (before := _rows(removed)) != (after := _rows(added)):
+            raise ValueError(f"{before:,} rows cannot be replaced by {after:,}: overwrite counts what goes")
+        files = FileChange(table.metadata, Operation.REPLACE, added=added, removed=removed)
+        return self.commit(table, _Replace(table, files, facts or {}))
+
+    def overwrite(
+        self,
+        table: Table,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        advance: Callable[[str], str],
+        *,
+        facts: Mapping[str, str] | None = None,
+    ) -> Committed:
+        """Files with fewer rows in the place of others, or none. `advance` makes the new position of the one
+        that the table has; it is called once for each attempt. A landing that is on its way is fenced.
+
+        Raises as `replace` does. Of a CatalogUnavailable the caller learns the outcome by looking whether
+        `removed` are still live.
+        """
+        operation = Operation.OVERWRITE if added else Operation.DELETE
+        files = FileChange(table.metadata, operation, added=added, removed=removed)
+        return self.commit(table, _Overwrite(table, files, facts or {}, advance))
+
+    def commit(self, table: Table, change: Change) -> Committed:
+        """Any other change, on the table as it is now: it may have moved on since the caller loaded it."""
         deadline = self._clock() + self._deadline_seconds
-        table, attempts, pauses = checkpoint.table, list[int](), _pauses()
+        now, _ = self._look(table, change, deadline)
+        return self._commit(now, change, deadline)
+
+    def _commit(self, table: Table, change: Change, deadline: float) -> Committed:
+        attempts, pauses = 0, _pauses()
         while True:
-            staged = stage_append(table, files, {POSITION: position, **(facts or {})})
-            attempts.append(staged.snapshot.snapshot_id)
             try:
-                response = self._catalog.commit_table(
-                    table, (*staged.requirements, _still(checkpoint)), staged.updates
-                )
+                staged = change.stage(table)
+            except FileNotFoundError:  # what it stood on has expired since the table was loaded
+                table, settled = self._look(table, change, deadline)
+                if settled:
+                    return Committed(change.snapshot_id, attempts, table.metadata)
+                staged = change.stage(table)
+            attempts += 1
+            try:
+                response = self._catalog.commit_table(table, staged.requirements, staged.updates)
             except CommitFailedException as error:
                 reason = str(error)
                 log.info("commit refused; looking again", table=_name(table), reason=reason)
@@ -181,29 +257,106 @@ class Committer:
                 log.warning("outcome of a commit is unknown; looking", table=_name(table), reason=reason)
             else:
                 delete_old_metadata(self._catalog, table, response.metadata)
-                return Committed(attempts[-1], len(attempts), response.metadata)
-            table = self._reload(checkpoint, deadline)
-            if (won := _settled(table.metadata, attempts, checkpoint)) is not None:
-                return Committed(won, len(attempts), table.metadata)
-            checkpoint_of(table)  # rolled back meanwhile? A commit on top of that would hide rows for good
-            if self._clock() >= deadline:
+                return Committed(change.snapshot_id, attempts, response.metadata)
+            table, settled = self._look(table, change, deadline)
+            if not settled and self._clock() >= deadline:
                 raise CatalogUnavailable(
                     f"{_name(table)} could not be committed in {self._deadline_seconds:g} s: {reason}"
                 )
-            self._sleep(next(pauses))
+            if not settled:
+                self._sleep(next(pauses))
+                table, settled = self._look(table, change, deadline)  # it may have moved on in that time
+            if settled:
+                return Committed(change.snapshot_id, attempts, table.metadata)
 
-    def _reload(self, checkpoint: Checkpoint, deadline: float) -> Table:
+    def _look(self, table: Table, change: Change, deadline: float) -> tuple[Table, bool]:
+        """The table as it is now, and whether the change was committed."""
         pauses = _pauses()
         while True:
             try:
-                return self._catalog.load_table(checkpoint.table.name())
+                now = self._catalog.load_table(table.name())
             except NoSuchTableError:
-                raise Fenced(_name(checkpoint.table)) from None
+                return table, change.settled(None)
             except Exception as error:
                 if self._clock() >= deadline:
-                    raise CatalogUnavailable(f"{_name(checkpoint.table)}: {error}") from error
+                    raise CatalogUnavailable(f"{_name(table)}: {error}") from error
                 log.warning("catalog does not answer", reason=str(error))
+            else:
+                return now, change.settled(now.metadata)
             self._sleep(next(pauses))
+
+
+class _Append:
+    def __init__(self, checkpoint: Checkpoint, files: Sequence[DataFile], facts: Mapping[str, str]) -> None:
+        self._checkpoint = checkpoint
+        self._facts = facts
+        self._files = FileChange(checkpoint.table.metadata, Operation.APPEND, added=files)
+        self.snapshot_id = self._files.snapshot_id
+
+    def stage(self, table: Table) -> Staged:
+        checkpoint_of(table)  # rolled back meanwhile? A commit on top of that would hide rows for good
+        staged = self._files.stage(table, self._facts, moves_landed=True)
+        return replace(staged, requirements=(*staged.requirements, _still(self._checkpoint)))
+
+    def settled(self, metadata: TableMetadata | None) -> bool:
+        """An attempt that is still on its way cannot be committed after one that wins: each requires that the
+        tag has not moved. Raises Fenced if another process has moved it.
+        """
+        began = self._checkpoint.table
+        if metadata is not None and metadata.table_uuid == began.metadata.table_uuid:
+            landed = landed_snapshot(metadata)
+            if landed is not None and landed.snapshot_id == self._checkpoint.landed:
+                return False
+            for snapshot in () if landed is None else ancestors(metadata, landed):
+                if snapshot.snapshot_id == self.snapshot_id:
+                    return True
+        raise Fenced(_name(began))
+
+
+class _Replace:
+    def __init__(self, table: Table, files: FileChange, facts: Mapping[str, str]) -> None:
+        self._began = table
+        self._facts = facts
+        self._files = files
+        self.snapshot_id = files.snapshot_id
+
+    def stage(self, table: Table) -> Staged:
+        checkpoint_of(table)  # as for landing: what was rolled back must stay visible as that
+        return self._files.stage(table, self._facts, moves_landed=False)
+
+    def settled(self, metadata: TableMetadata | None) -> bool:
+        return was_committed(self._began, self.snapshot_id, metadata)
+
+
+class _Overwrite(_Replace):
+    def __init__(
+        self, table: Table, files: FileChange, facts: Mapping[str, str], advance: Callable[[str], str]
+    ) -> None:
+        super().__init__(table, files, facts)
+        self._advance = advance
+
+    def stage(self, table: Table) -> Staged:
+        checkpoint = checkpoint_of(table)
+        facts = {**self._facts, POSITION: self._advance(checkpoint.position)}
+        staged = self._files.stage(table, facts, moves_landed=True)
+        return replace(staged, requirements=(*staged.requirements, _still(checkpoint)))
+
+
+def was_committed(began: Table, snapshot_id: int, metadata: TableMetadata | None) -> bool:
+    """Whether a snapshot was. An attempt that is still on its way cannot be committed after another: each
+    requires that `main` has not moved. Raises Conflict if the table is gone, or is another of that name.
+    """
+    if metadata is None or metadata.table_uuid != began.metadata.table_uuid:
+        raise Conflict(_name(began), "the table is gone, or another has its name")
+    return metadata.snapshot_by_id(snapshot_id) is not None
+
+
+def _still(checkpoint: Checkpoint) -> TableRequirement:
+    return AssertRefSnapshotId(ref=LANDED, snapshot_id=checkpoint.landed)
+
+
+def _rows(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
 
 
 def _pauses() -> Iterator[float]:
@@ -212,139 +365,6 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause * random.uniform(0.5, 1)  # noqa: S311
         pause = min(pause * 2, _BACKOFF_SECONDS_MAX)
-
-
-def _still(checkpoint: Checkpoint) -> TableRequirement:
-    return AssertRefSnapshotId(ref=LANDED, snapshot_id=checkpoint.landed)
-
-
-def _settled(metadata: TableMetadata, attempts: Sequence[int], checkpoint: Checkpoint) -> int | None:
-    """The attempt that was committed; None if none was and another may be made. Raises Fenced if another
-    process won.
-
-    An attempt that is still on its way cannot be committed after one that wins: each requires that the tag
-    has not moved.
-    """
-    if metadata.table_uuid != checkpoint.table.metadata.table_uuid:
-        raise Fenced(_name(checkpoint.table))
-    landed = landed_snapshot(metadata)
-    if landed is not None:
-        if landed.snapshot_id == checkpoint.landed:
-            return None
-        own = set(attempts)
-        for snapshot in ancestors(metadata, landed):
-            if snapshot.snapshot_id in own:
-                return snapshot.snapshot_id
-            if snapshot.snapshot_id == checkpoint.landed:
-                break
-    raise Fenced(_name(checkpoint.table))
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A snapshot whose manifests are written and durable, and what would make it the table's."""
-
-    snapshot: Snapshot
-    updates: tuple[TableUpdate, ...]
-    requirements: tuple[TableRequirement, ...]
-
-
-def stage_append(table: Table, files: Sequence[DataFile], facts: Mapping[str, str]) -> Staged:
-    """Writes the manifest of `files` and the new list of manifests; commits nothing."""
-    metadata = table.metadata
-    parent = metadata.snapshot_by_name(MAIN_BRANCH)
-    snapshot_id, attempt = metadata.new_snapshot_id(), uuid.uuid4()
-    location = table.location_provider()
-    manifests: list[ManifestFile] = []
-    if files:
-        manifests.append(
-            _write_manifest(table, files, snapshot_id, location.new_metadata_location(f"{attempt}-m0.avro"))
-        )
-    if parent is not None:
-        manifests += [
-            manifest
-            for manifest in parent.manifests(table.io)
-            if manifest.has_added_files() or manifest.has_existing_files()
-        ]
-    list_path = location.new_metadata_location(f"snap-{snapshot_id}-0-{attempt}.avro")
-    with write_manifest_list(
-        format_version=metadata.format_version,
-        output_file=table.io.new_output(list_path),
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=None if parent is None else parent.snapshot_id,
-        sequence_number=metadata.next_sequence_number(),
-        avro_compression=_AVRO_COMPRESSION,
-    ) as writer:
-        writer.add_manifests(manifests)
-    snapshot = Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=None if parent is None else parent.snapshot_id,
-        manifest_list=list_path,
-        sequence_number=metadata.next_sequence_number(),
-        # Java refuses a table that went back in time by more than a minute, and PyIceberg writes it. Where
-        # the time stands still, PyIceberg takes the clock again.
-        timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms + 1),
-        summary=_summary(metadata, parent, files, facts),
-        schema_id=metadata.current_schema_id,
-    )
-    return Staged(
-        snapshot,
-        (
-            AddSnapshotUpdate(snapshot=snapshot),
-            _ref(MAIN_BRANCH, SnapshotRefType.BRANCH, snapshot_id),
-            _ref(LANDED, SnapshotRefType.TAG, snapshot_id),
-        ),
-        (
-            AssertTableUUID(uuid=metadata.table_uuid),
-            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None if parent is None else parent.snapshot_id),
-        ),
-    )
-
-
-def _ref(name: str, type_: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(
-        ref_name=name,
-        type=type_,
-        snapshot_id=snapshot_id,
-        max_ref_age_ms=None,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )
-
-
-def _write_manifest(table: Table, files: Sequence[DataFile], snapshot_id: int, path: str) -> ManifestFile:
-    with write_manifest(
-        format_version=table.metadata.format_version,
-        spec=table.metadata.spec(),
-        schema=table.metadata.schema(),
-        output_file=table.io.new_output(path),
-        snapshot_id=snapshot_id,
-        avro_compression=_AVRO_COMPRESSION,
-    ) as writer:
-        for file in files:
-            writer.add(
-                ManifestEntry.from_args(
-                    status=ManifestEntryStatus.ADDED,
-                    snapshot_id=snapshot_id,
-                    sequence_number=None,
-                    file_sequence_number=None,
-                    data_file=file,
-                )
-            )
-    return writer.to_manifest_file()
-
-
-def _summary(
-    metadata: TableMetadata, parent: Snapshot | None, files: Sequence[DataFile], facts: Mapping[str, str]
-) -> Summary:
-    collector = SnapshotSummaryCollector()
-    schema, spec = metadata.schema(), metadata.spec()
-    for file in files:
-        collector.add_file(data_file=file, schema=schema, partition_spec=spec)
-    return update_snapshot_summaries(
-        summary=Summary(operation=Operation.APPEND, **collector.build(), **facts),
-        previous_summary=None if parent is None else parent.summary,
-    )
 
 
 def delete_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from frazil.durable import DurableFolders, fsync_folder, write_synced
+from frazil.durable import DurableFolders, fsync_file, fsync_folder, write_synced
 from frazil.errors import StoreUnavailable
-from frazil.lake.place import Listing
+from frazil.lake.place import FoundFile, Listing
 
 _ATTEMPTS_MAX = 3
 # Other engines read the tables too: the process's umask decides which users may.
@@ -28,8 +29,7 @@ class Disk:
 
     def write(self, path: str, data: memoryview, *, overwrite: bool) -> None:
         target = Path(path)
-        # Beside the target, and not hidden: a leftover of a killed writer is removed as an orphan.
-        temporary = target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
+        temporary = _beside(target)
         with _failures(path):
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 try:
@@ -52,6 +52,25 @@ class Disk:
             os.link(temporary, target)
         fsync_folder(target.parent)
 
+    def temporary(self, path: str) -> Path:
+        with _failures(path):
+            self._folders.make(Path(path).parent)
+        return _beside(Path(path))
+
+    def publish(self, path: str, local_file: Path) -> None:
+        target = Path(path)
+        with _failures(path):
+            try:
+                fsync_file(local_file)
+                os.link(local_file, target)
+            finally:
+                with contextlib.suppress(OSError):
+                    local_file.unlink()
+            fsync_folder(target.parent)
+
+    def local(self, path: str) -> contextlib.nullcontext[Path]:
+        return contextlib.nullcontext(Path(path))
+
     def open(self, path: str) -> pa.NativeFile:
         with _failures(path):
             return pa.OSFile(path)
@@ -65,6 +84,56 @@ class Disk:
         with _failures(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def walk(self, path: str) -> Iterator[FoundFile]:
+        waiting = [path]
+        while waiting:
+            folder = waiting.pop()
+            with _failures(folder):
+                found = self._files(folder, waiting)
+            yield from found
+
+    def _files(self, folder: str, folders: builtins.list[str]) -> builtins.list[FoundFile]:
+        """Those directly in it; the folders are added to `folders`. What goes meanwhile is left out."""
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        about = entry.stat(follow_symlinks=False)
+                        # One that was moved here keeps its old time of modification.
+                        modified = max(about.st_mtime, about.st_ctime)
+                        found.append(FoundFile(entry.path, about.st_size, modified))
+        return found
+
+    def now(self, folder: str) -> float:
+        path = Path(folder) / f"clock.{secrets.token_hex(8)}.tmp"
+        with _failures(folder):
+            try:
+                path.touch(exist_ok=False)
+                return path.stat().st_mtime
+            finally:
+                path.unlink(missing_ok=True)
+
+    def remove_empty_folders(self, path: str, unchanged_since: float) -> int:
+        """A writer whose folder goes just now makes it again: see `write`."""
+        removed = 0
+        with _failures(path):
+            # Their times are those from before anything below them went, so only the lowest go at a time.
+            for folder in [entry.path for entry in _folders(path)]:
+                removed += self.remove_empty_folders(folder, unchanged_since)
+                with contextlib.suppress(OSError):  # not empty, or gone
+                    about = os.stat(folder)
+                    if max(about.st_mtime, about.st_ctime) < unchanged_since:
+                        os.rmdir(folder)
+                        removed += 1
+        return removed
+
     def list(self, path: str) -> Listing:
         with _failures(path):
             try:
@@ -76,6 +145,17 @@ class Disk:
                 folders=tuple(entry.name for entry in entries if entry.is_dir()),
                 files=tuple(entry.name for entry in entries if entry.is_file()),
             )
+
+
+def _beside(target: Path) -> Path:
+    """Not hidden: a leftover of a killed writer is removed as an orphan."""
+    return target.with_name(f"{target.name}.{secrets.token_hex(8)}.tmp")
+
+
+def _folders(path: str) -> list[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return []
 
 
 @contextlib.contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +21,7 @@ from frazil.config import Config
 from frazil.errors import ConfigError
 from frazil.lake.bucket import ALLOW_HTTP, Connection, open_bucket
 from frazil.lake.disk import Disk
-from frazil.lake.place import Listing, Place
+from frazil.lake.place import FoundFile, Listing, Place
 
 IO_IMPLEMENTATION = f"{__name__}.LakeFileIO"
 """For the catalog property `py-io-impl`."""
@@ -60,10 +64,56 @@ class LakeFileIO(FileIO):
         place, path = self._find(location)
         place.write(path, memoryview(data).cast("B"), overwrite=overwrite)
 
+    def temporary(self, location: str) -> Path:
+        """A name for a local file, too large to be held in memory, that is to become `location`."""
+        place, path = self._find(location)
+        return place.temporary(path)
+
+    def publish(self, location: str, local_file: Path) -> None:
+        """Gives a `temporary` its name: durable when it returns, and gone from where it was in any case.
+        Raises FileExistsError if the name is taken.
+        """
+        place, path = self._find(location)
+        place.publish(path, local_file)
+
+    def local(self, location: str) -> AbstractContextManager[Path]:
+        """The file where other programs on this machine find it, for as long as the block lasts: a copy, if
+        it is not on a disk. Raises FileNotFoundError, if not here then when it is opened.
+        """
+        place, path = self._find(location)
+        return place.local(path)
+
     def list(self, location: str) -> Listing:
         """The names directly below a folder."""
         place, path = self._find(location)
         return place.list(path)
+
+    def delete_all(self, locations: Iterable[str]) -> None:
+        """As `delete`, of many at once: in buckets a request for every thousand."""
+        paths: dict[Place, builtins.list[str]] = defaultdict(builtins.list)
+        for location in locations:
+            place, path = self._find(location)
+            paths[place].append(path)
+        for place, theirs in paths.items():
+            place.delete_all(theirs)
+
+    def walk(self, location: str) -> Iterator[FoundFile]:
+        """All files below a folder, however deep, each with its whole address."""
+        place, path = self._find(location)
+        scheme, separator, rest = location.partition("://")
+        root = f"{scheme}://{rest.partition('/')[0]}/" if separator and scheme in _S3_SCHEMES else ""
+        for found in place.walk(path):
+            yield found._replace(path=root + found.path)
+
+    def now(self, location: str) -> float:
+        """What the clock of the store says, in seconds since 1970. `location` is a folder to write in."""
+        place, path = self._find(location)
+        return place.now(path)
+
+    def remove_empty_folders(self, location: str, unchanged_since: float) -> int:
+        """Those below it in which nothing has come or gone since then. Returns how many went."""
+        place, path = self._find(location)
+        return place.remove_empty_folders(path, unchanged_since)
 
     def _find(self, location: str) -> tuple[Place, str]:
         scheme, separator, rest = location.partition("://")

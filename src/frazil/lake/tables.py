@@ -13,9 +13,10 @@ from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import NestedField
 
 from frazil.errors import CatalogUnavailable, ConfigError, DataLost
-from frazil.lake.commit import POSITION, Checkpoint, checkpoint_of, stage_append
+from frazil.lake.commit import Checkpoint, checkpoint_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
+from frazil.lake.staging import POSITION, stage_append
 from frazil.tables.columns import Column, TableSpec
 
 _RACES_MAX = 5

@@ -35,6 +35,8 @@ class Line:
     stream: str
     durable: int = 0
     landed: int = 0
+    removed: int = 0
+    """Of those that landed: merged, too old to be kept, or erased."""
     waiting: int = 0
     """Of Kafka: messages, whose rows nobody has counted yet."""
     set_aside: int = 0
@@ -61,7 +63,7 @@ def balance(config: Config) -> Ledger:
     The tables are read first: whatever lands meanwhile is then still in the log, or was counted before, or is
     behind the position that is read last.
     """
-    ledger = Ledger()
+    ledger, aside = Ledger(), _SetAside()
     with _catalog(config) as catalog:
         for signal in SIGNALS:
             try:
@@ -74,10 +76,36 @@ def balance(config: Config) -> Ledger:
                 listed = list(WalReader(store).segments(signal))
                 later = _later(catalog, config, signal, landed)
                 ledger.lines += _streams(WalReader(store), signal, listed, landed, later)
-            ledger.lines += _partitions(signal, landed, _ends(config, signal))
+            ledger.lines += _partitions(signal, landed, _ends(config, signal), aside)
             ledger.of_tables += [f"{signal}: data file {path} is in the table twice" for path in landed.twice]
             ledger.of_tables += _unexplained(signal, landed)
+    aside.check()
     return ledger
+
+
+@dataclass
+class _SetAside:
+    """Messages whose rows are gone from the table `set_aside`, where they are kept for a while. Its position
+    counts all that were removed from it and not whose they were: so many may be missing in all.
+    """
+
+    missing: int = 0
+    removed: int = 0
+    problems: list[tuple[Line, str]] = field(default_factory=list)
+
+    def look(self, line: Line, counted: int, kept: int, removed: int) -> None:
+        problem = f"{line.stream}: {counted} messages were set aside, the table set_aside has {kept}"
+        self.removed = max(self.removed, removed)
+        if kept > counted:
+            line.problems.append(problem)
+        elif kept < counted:
+            self.missing += counted - kept
+            self.problems.append((line, problem))
+
+    def check(self) -> None:
+        if self.missing > self.removed:
+            for line, problem in self.problems:
+                line.problems.append(problem)
 
 
 @contextlib.contextmanager
@@ -125,15 +153,27 @@ def _check_stream(
     at = landed.position.streams.get(line.stream, StreamPosition())
     rows = landed.rows.get(line.stream, Counter[int]())
     set_aside = landed.set_aside.get(line.stream, {})
-    line.landed, line.durable, line.set_aside = at.rows, at.durable_rows, len(set_aside)
+    line.landed, line.durable, line.removed = at.rows, at.durable_rows, at.removed
+    line.set_aside = len(set_aside)
+    # Rows that were removed may be any of the stream's.
+    may_lack = at.removed
+
+    def was_set_aside(sequence: int) -> bool:
+        """Its row may have been removed from `set_aside` since."""
+        return sequence in set_aside or (landed.set_aside_removed > 0 and not rows[sequence])
+
     # What a segment that was set aside held, nobody can say: the count may jump behind it.
-    wanted, rows_before = at.sequence, -1 if at.sequence - 1 in set_aside else at.durable_rows
+    wanted, rows_before = at.sequence, -1 if was_set_aside(at.sequence - 1) else at.durable_rows
     for name in names:
-        facts = _facts(reader, line, name, known=name.sequence in set_aside)
-        if name.sequence < at.sequence:
+        has_landed = name.sequence < at.sequence
+        known = name.sequence in set_aside or (has_landed and was_set_aside(name.sequence))
+        facts = _facts(reader, line, name, known=known)
+        if has_landed:
             found = rows[name.sequence]
             if facts is not None and found != facts.rows and name.sequence not in set_aside:
-                _missing_or_twice(line, name, found, facts.rows)
+                may_lack -= max(facts.rows - found, 0)
+                if found > facts.rows or may_lack < 0:
+                    _missing_or_twice(line, name, found, facts.rows)
             continue
         if at.closed:
             line.problems.append(f"{name.path} lies behind its stream's end: it was never acked, or is lost")
@@ -155,16 +195,17 @@ def _check_stream(
         f"{line.stream}/{sequence}: {rows[sequence]:,} rows are in {line.table}, and it counts as not landed"
         for sequence in ahead[:_NAMED_MAX]
     ]
-    _check_sum(line, rows, at.rows)
+    _check_sum(line, rows)
 
 
-def _check_sum(line: Line, rows: Counter[int], expected: int) -> None:
-    found = rows.total()
+def _check_sum(line: Line, rows: Counter[int]) -> None:
+    found, expected = rows.total(), line.landed - line.removed
     if found != expected:
         what = "missing" if found < expected else "there twice"
+        counted = f"{line.landed:,} landed" + (f" and {line.removed:,} removed" if line.removed else "")
         line.problems.append(
             f"{line.table}, {line.stream}: {abs(expected - found):,} rows are {what}: the position counts "
-            f"{expected:,} landed, the table holds {found:,}"
+            f"{counted}, the table holds {found:,}"
         )
 
 
@@ -195,20 +236,19 @@ def _ends(config: Config, signal: Signal) -> TopicState | None:
     return Topics(config.wal.kafka).state(signal)
 
 
-def _partitions(signal: Signal, landed: Landed, state: TopicState | None) -> list[Line]:
+def _partitions(signal: Signal, landed: Landed, state: TopicState | None, aside: _SetAside) -> list[Line]:
     lines = []
     for topic, at in landed.position.topics.items():
         for number, part in at.partitions.items():
-            line = Line(signal, f"{topic}/{number}", part.rows, part.rows, set_aside=part.set_aside)
+            line = Line(
+                signal, f"{topic}/{number}", part.rows, part.rows, part.removed, set_aside=part.set_aside
+            )
             if state is not None and state.id == at.id and number in state.partitions:
                 line.waiting = max(state.partitions[number][1] - part.offset, 0)
             rows = landed.rows.get(line.stream, Counter[int]())
-            _check_sum(line, rows, part.rows)
+            _check_sum(line, rows)
             kept = len(landed.set_aside.get(line.stream, {}))
-            if kept != part.set_aside:
-                line.problems.append(
-                    f"{line.stream}: {part.set_aside} messages were set aside, the table set_aside has {kept}"
-                )
+            aside.look(line, part.set_aside, kept, landed.set_aside_removed)
             line.problems += [
                 f"{line.stream}/{offset} is in the table, and counts as not landed"
                 for offset in [offset for offset in rows if offset >= part.offset][:_NAMED_MAX]
@@ -220,14 +260,15 @@ def _partitions(signal: Signal, landed: Landed, state: TopicState | None) -> lis
 
 
 def _unexplained(signal: Signal, landed: Landed) -> list[str]:
-    """Rows of streams that left the position must be just as many as it says."""
+    """Rows of streams that left the position must be just as many as it says, without those removed."""
     position = landed.position
     known = {f"{topic}/{number}" for topic, at in position.topics.items() for number in at.partitions}
     found = sum(
         rows.total() for stream, rows in landed.rows.items() if stream not in known | set(position.streams)
     )
-    if found == position.left.rows:
+    expected = position.left.rows - position.left.removed
+    if found == expected:
         return []
-    if found > position.left.rows:
-        return [f"{signal}: {found - position.left.rows:,} rows are in the table that no stream accounts for"]
-    return [f"{signal}: {position.left.rows - found:,} rows of streams that have ended are missing"]
+    if found > expected:
+        return [f"{signal}: {found - expected:,} rows are in the table that no stream accounts for"]
+    return [f"{signal}: {expected - found:,} rows of streams that have ended are missing"]

@@ -10,10 +10,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
+from frazil.errors import DataLost, StoreUnavailable
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.commit import read_checkpoint
+from frazil.lake.commit import landed_snapshot, position_text, read_checkpoint
 from frazil.tables import SEGMENT, SET_ASIDE
 from frazil.wal.position import Position
+
+_READINGS_MAX = 5
 
 
 @dataclass
@@ -23,18 +26,40 @@ class Landed:
     position: Position = field(default_factory=Position)
     rows: dict[str, Counter[int]] = field(default_factory=dict)
     set_aside: dict[str, dict[int, str]] = field(default_factory=dict)
+    set_aside_removed: int = 0
+    """How many rows of the table `set_aside` were removed, of all tables together."""
     twice: list[str] = field(default_factory=list)
     """Data files that the table names more than once."""
 
 
 def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
-    """Reads one column of every data file: codes, about a byte a row. Empty if there is no table."""
-    with catalog_errors():
+    """Reads one column of every data file: codes, about a byte a row. Empty if there is no table. DataLost if
+    a data file is gone that the table still names.
+    """
+    read_before: int | None = None
+    for _ in range(_READINGS_MAX):
+        with catalog_errors():
+            try:
+                checkpoint = read_checkpoint(catalog, (*namespace.split("."), name))
+            except NoSuchTableError:
+                return Landed()
+        landed = Landed(Position.from_text(checkpoint.position))
         try:
-            checkpoint = read_checkpoint(catalog, (*namespace.split("."), name))
-        except NoSuchTableError:
-            return Landed()
-    table, landed = checkpoint.table, Landed(Position.from_text(checkpoint.position))
+            _read_files(checkpoint.table, landed)
+        except FileNotFoundError as error:
+            now = checkpoint.table.metadata.current_snapshot_id
+            if now == read_before:
+                raise DataLost(
+                    f"{namespace}.{name}", f"{error.filename} is gone, and the table still names it"
+                ) from error
+            read_before = now  # perhaps it was merged meanwhile, and the snapshot has expired
+            continue
+        _read_set_aside(catalog, namespace, name, landed)
+        return landed
+    raise StoreUnavailable(f"{namespace}.{name} loses files faster than they can be read; try again")
+
+
+def _read_files(table: Table, landed: Landed) -> None:
     seen: set[str] = set()
     for task in table.scan(selected_fields=(SEGMENT.name,)).plan_files():
         path = task.file.file_path
@@ -44,10 +69,6 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
         for source, rows in _rows_by_source(table, path).items():
             stream, number = _split(source)
             landed.rows.setdefault(stream, Counter())[number] += rows
-    for source, reason in _set_aside(catalog, namespace, name).items():
-        stream, number = _split(source)
-        landed.set_aside.setdefault(stream, {})[number] = reason
-    return landed
 
 
 def _split(source: str) -> tuple[str, int]:
@@ -62,11 +83,16 @@ def _rows_by_source(table: Table, path: str) -> dict[str, int]:
     return {item["values"].as_py(): item["counts"].as_py() for item in column.value_counts()}
 
 
-def _set_aside(catalog: Catalog, namespace: str, name: str) -> dict[str, str]:
+def _read_set_aside(catalog: Catalog, namespace: str, name: str, landed: Landed) -> None:
     with catalog_errors():
         try:
             table = catalog.load_table((*namespace.split("."), SET_ASIDE.name))
         except NoSuchTableError:
-            return {}
+            return
+    newest = landed_snapshot(table.metadata)
+    text = None if newest is None else position_text(newest)
+    landed.set_aside_removed = 0 if text is None else Position.from_text(text).removed
     rows = table.scan(row_filter=f"table_name == '{name}'", selected_fields=("source", "reason")).to_arrow()
-    return dict(zip(rows["source"].to_pylist(), rows["reason"].to_pylist(), strict=True))
+    for source, reason in zip(rows["source"].to_pylist(), rows["reason"].to_pylist(), strict=True):
+        stream, number = _split(source)
+        landed.set_aside.setdefault(stream, {})[number] = reason

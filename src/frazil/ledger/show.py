@@ -15,7 +15,7 @@ from frazil.ledger.balance import Ledger, Line, balance
 
 _LINES_MAX = 40
 _STREAM_ID_LENGTH = 35
-_NUMBERS = ("durable", "landed", "waiting", "set_aside", "bytes")
+_NUMBERS = ("durable", "landed", "removed", "waiting", "set_aside", "bytes")
 
 
 def main(config: Config, json_output: bool) -> int:

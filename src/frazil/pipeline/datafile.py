@@ -6,7 +6,7 @@ import datetime
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -35,6 +35,11 @@ from frazil.tables.encoding import FEW_VALUES, leaves, with_dictionary
 _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})
 _EPOCH = datetime.date(1970, 1, 1)
+_UNSORTED = 0
+_PAGE_BYTES = 128 * 2**10
+"""Measured: files are no larger than with pages of 1 MiB, and a merge holds a page of every column of every
+file that it reads.
+"""
 
 
 @dataclass(frozen=True)
@@ -135,11 +140,11 @@ class Layout:
     def dictionaries(self) -> list[str]:
         return with_dictionary(self.coded)
 
-    def path(self, part: Part, name: str) -> str:
-        if part.tenant is None or part.day is None:
+    def path(self, tenant: str | None, day: int | None, name: str) -> str:
+        if tenant is None or day is None:
             return f"{self.location}/data/{name}.parquet"
-        day = _EPOCH + datetime.timedelta(days=part.day)
-        return f"{self.location}/data/tenant_id={quote(part.tenant, safe='')}/time_day={day}/{name}.parquet"
+        date = _EPOCH + datetime.timedelta(days=day)
+        return f"{self.location}/data/tenant_id={quote(tenant, safe='')}/time_day={date}/{name}.parquet"
 
 
 def _with_codes(field: pa.Field) -> pa.Field:
@@ -147,43 +152,122 @@ def _with_codes(field: pa.Field) -> pa.Field:
     return field.with_type(CODED) if field.name in FEW_VALUES and pa.types.is_string(field.type) else field
 
 
+def file_name(layout: Layout) -> str:
+    """Unique for each attempt of each task: a retried task never meets its predecessor's files."""
+    return f"{layout.batch}-{uuid.uuid4().hex[:12]}"
+
+
 def write_part(layout: Layout, part: Part, name: str) -> DataFile:
     """Durable when it returns."""
-    rows = part.rows
     sink = pa.BufferOutputStream()
-    writer = pq.ParquetWriter(
-        sink,
-        layout.parquet,
-        compression=dict.fromkeys(layout.levels, "zstd"),
-        compression_level=layout.levels,
-        use_dictionary=layout.dictionaries,
-        column_encoding=dict.fromkeys(layout.differences, "DELTA_BINARY_PACKED"),
-        write_statistics=layout.bounded,
-        write_page_index=True,
-        bloom_filter_options={
-            column: {"ndv": rows.num_rows, "fpp": _BLOOM_FALSE_POSITIVES}
-            for column in layout.spec.bloom_filters
-        },
-        store_schema=False,
-    )
-    writer.write_table(
-        pa.Table.from_arrays(rows.columns, schema=layout.parquet), row_group_size=rows.num_rows
-    )
-    writer.close()
+    writer = RowGroupWriter(layout, sink, part.rows.num_rows)
+    writer.write(part.rows)
+    metadata = writer.close()
     data = sink.getvalue()
-    path = layout.path(part, name)
+    path = layout.path(part.tenant, part.day, name)
     layout.io.write(path, data)
+    return data_file(layout, path, part.tenant, part.day, data.size, metadata)
+
+
+class RowGroupWriter:
+    """Rows as Parquet, a row group at a time."""
+
+    def __init__(self, layout: Layout, sink: pa.NativeFile, rows_per_group: int) -> None:
+        """`rows_per_group` is how many a row group has at most, for the size of the Bloom filters."""
+        self._schema = layout.parquet
+        self._writer = pq.ParquetWriter(
+            sink,
+            layout.parquet,
+            compression=dict.fromkeys(layout.levels, "zstd"),
+            compression_level=layout.levels,
+            use_dictionary=layout.dictionaries,
+            column_encoding=dict.fromkeys(layout.differences, "DELTA_BINARY_PACKED"),
+            write_statistics=layout.bounded,
+            write_page_index=True,
+            data_page_size=_PAGE_BYTES,
+            bloom_filter_options={
+                column: {"ndv": max(1, rows_per_group), "fpp": _BLOOM_FALSE_POSITIVES}
+                for column in layout.spec.bloom_filters
+            },
+            store_schema=False,
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        """One row group, in the layout's coded types."""
+        self._writer.write_table(
+            pa.Table.from_arrays(rows.columns, schema=self._schema), row_group_size=max(1, rows.num_rows)
+        )
+
+    def close(self) -> pq.FileMetaData:
+        self._writer.close()
+        return self._writer.writer.metadata
+
+    def drop(self) -> None:
+        """No footer is written: not now, and not when it is collected, to a sink that is closed by then."""
+        self._writer.is_open = False
+
+
+class GrowingFile:
+    """A data file written row group by row group, in bounded memory. It has its name, and is durable, after
+    `finish`; a `with` block that ends without leaves nothing behind.
+    """
+
+    def __init__(
+        self, layout: Layout, tenant: str | None, day: int | None, name: str, rows_per_group: int
+    ) -> None:
+        self._layout = layout
+        self._partition = (tenant, day)
+        self._path = layout.path(tenant, day, name)
+        self._temporary = layout.io.temporary(self._path)
+        self._sink = pa.OSFile(str(self._temporary), "wb")
+        self._writer = RowGroupWriter(layout, self._sink, rows_per_group)
+        self.rows = 0
+        self.row_groups = 0
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write(rows)
+        self.rows += rows.num_rows
+        self.row_groups += 1
+
+    def finish(self, *, is_sorted: bool = True) -> DataFile:
+        """`is_sorted`: whether the whole file is in the table's order."""
+        metadata = self._writer.close()
+        size = self._sink.tell()
+        self._sink.close()
+        self._layout.io.publish(self._path, self._temporary)
+        return data_file(self._layout, self._path, *self._partition, size, metadata, is_sorted=is_sorted)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.drop()
+        self._sink.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def data_file(
+    layout: Layout,
+    path: str,
+    tenant: str | None,
+    day: int | None,
+    size: int,
+    metadata: pq.FileMetaData,
+    *,
+    is_sorted: bool = True,
+) -> DataFile:
+    """What a manifest says of a file."""
     plan, ids = layout.statistics_plan
     statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=writer.writer.metadata, stats_columns=plan, parquet_column_mapping=ids
+        parquet_metadata=metadata, stats_columns=plan, parquet_column_mapping=ids
     )
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record() if part.tenant is None else Record(part.tenant, part.day),
-        file_size_in_bytes=data.size,
-        sort_order_id=layout.sort_order_id,
+        partition=Record() if tenant is None else Record(tenant, day),
+        file_size_in_bytes=size,
+        sort_order_id=layout.sort_order_id if is_sorted else _UNSORTED,
         spec_id=layout.spec_id,
         equality_ids=None,
         key_metadata=None,

@@ -1,4 +1,6 @@
-"""`frazil pipeline`: waits for the lease, then lands table by table until it is told to stop."""
+"""`frazil pipeline`: waits for the lease, then lands table by table until it is told to stop. A thread beside
+it keeps the tables.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,20 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
-from frazil.errors import DataLost, Fenced, FrazilError, Permanent
+from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.source import Source
+from frazil.pipeline.land.sources import source_of
 from frazil.pipeline.land.upkeep import Upkeep
+from frazil.pipeline.maintain.background import Background
+from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
-from frazil.tables import SIGNALS, Signal
+from frazil.query.retention_rules import check_rules
+from frazil.tables import SIGNALS
 from frazil.wal.lease import Lease, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
@@ -48,6 +53,8 @@ def run(config: Config) -> int:
     for number in (signals.SIGINT, signals.SIGTERM):
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
+    if problems := check_rules(config):
+        raise ConfigError("; ".join(problems))
     Pipeline(config, stopping).run()
     return 0
 
@@ -66,7 +73,9 @@ class Pipeline:
         self._config = config
         self._stopping = stopping
         self._metrics = Metrics()
+        self._maintain_metrics = MaintainMetrics(self._metrics.registry)
         self._spark: SparkSession | None = None
+        self._starting_spark = threading.Lock()
         self._catalog: Catalog | None = None
         self._tables: list[_Table] = []
         self._problem = "starting"
@@ -112,9 +121,11 @@ class Pipeline:
         keeper = _Keeper(lease, self._config.pipeline.lease_seconds / 3)
         keeper.start()
         self._metrics.leader.set(1)
+        background = Background(self._config, self._started_spark, self._maintain_metrics)
         try:
             if not self._opened(keeper):
                 return
+            background.start()
             poll = self._config.land.poll_interval(self._config.wal.type)
             while not self._stopping.is_set() and keeper.held:
                 # Where one table has landed, another batch may wait: look again at once.
@@ -122,6 +133,7 @@ class Pipeline:
                 if not any(steps):
                     self._stopping.wait(poll)
         finally:
+            background.stop()
             keeper.stop()
             self._metrics.leader.set(0)
         if not keeper.held:
@@ -166,7 +178,7 @@ class Pipeline:
                     config,
                     signal,
                     catalog,
-                    _source(config, signal, reader),
+                    source_of(config, signal, reader),
                     self._started_spark,
                     self._metrics,
                     reader=reader,
@@ -181,18 +193,19 @@ class Pipeline:
             self._catalog = None
 
     def _started_spark(self) -> SparkSession:
-        """Started for the first job. A session whose JVM has died is replaced."""
-        if self._spark is not None and not _alive(self._spark):
-            log.warning("Spark has died; it is started anew")
-            with contextlib.suppress(Exception):  # whatever it says of a JVM that is gone
-                stop(self._spark)
-            self._spark = None
-        if self._spark is None:
-            begin = time.monotonic()
-            self._spark = spark_session(self._config)
-            log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
-        self._metrics.job()
-        return self._spark
+        """Started for the first job, of whichever thread. A session whose JVM has died is replaced."""
+        with self._starting_spark:
+            if self._spark is not None and not _alive(self._spark):
+                log.warning("Spark has died; it is started anew")
+                with contextlib.suppress(Exception):  # whatever it says of a JVM that is gone
+                    stop(self._spark)
+                self._spark = None
+            if self._spark is None:
+                begin = time.monotonic()
+                self._spark = spark_session(self._config)
+                log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
+            self._metrics.job()
+            return self._spark
 
     def _step(self, table: _Table) -> bool:
         """Whether to look again at once."""
@@ -253,16 +266,6 @@ class Pipeline:
     def _problems(self) -> dict[str, str]:
         found: dict[str, str] = {"pipeline": self._problem} if self._problem else {}
         return found | {table.lander.signal: table.problem for table in self._tables if table.problem}
-
-
-def _source(config: Config, signal: Signal, reader: WalReader | None) -> Source:
-    if reader is None:
-        from frazil.pipeline.land.kafka import KafkaSource
-
-        return KafkaSource(config, signal)
-    from frazil.pipeline.land.segments import SegmentSource
-
-    return SegmentSource(config, signal, reader)
 
 
 def _alive(spark: SparkSession) -> bool:

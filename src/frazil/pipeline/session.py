@@ -83,6 +83,7 @@ def session_settings(config: Config, *, app_name: str) -> dict[str, str]:
         "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
         "spark.driver.defaultJavaOptions": shlex.join(_jvm_options(config)),
         **_QUIET_AND_SMALL,
+        **_FAIR,
         **_PYTHON_WORKERS,
         **_SQL,
         # Stays empty, tables are in Iceberg's catalog; but by default it is made in the current folder.
@@ -103,6 +104,8 @@ _QUIET_AND_SMALL = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
 }
+# Landing gets the next core that is free, however much maintenance has waiting.
+_FAIR = {"spark.scheduler.mode": "FAIR"}
 _PYTHON_WORKERS = {
     "spark.python.worker.reuse": "true",
     "spark.python.worker.faulthandler.enabled": "true",

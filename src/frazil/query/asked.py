@@ -32,6 +32,8 @@ class Asked:
     """Called once, when nobody waits for it any more."""
     running_since: float | None = None
     """Also when it is tried again without some files."""
+    erasures: frozenset[str] = frozenset()
+    """Those that the service knew of when it was planned."""
 
     @property
     def seconds(self) -> float:

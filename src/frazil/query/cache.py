@@ -45,3 +45,8 @@ class SizedCache(Generic[K, V]):
             while self._bytes > self._bytes_max:
                 _, (_, gone) = self._entries.popitem(last=False)
                 self._bytes -= gone
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0

@@ -36,6 +36,8 @@ class Look:
     """Streams that go on behind a segment that is not there: which one that is."""
     vanished: dict[str, int] = field(default_factory=dict)
     """Listed, and then not there: the last of each stream. It has landed and was cleaned up."""
+    swept: int = 0
+    """So many rows had landed when all segments before them were deleted at once."""
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Follower:
         self.lock = threading.Lock()
         self.bytes = 0
         """Of all that is kept, as of the last look."""
+        self._swept = 0
         self._store = store
         self._reader = WalReader(store)
         self._decoder = decoder
@@ -79,20 +82,23 @@ class Follower:
 
     def look(self, positions: Sequence[Position], bytes_max: int) -> Look:
         """Reads what is new for any of the positions. Of too much, the newest."""
-        streams = self._reader.streams(self.signal)
+        streams, swept = self._reader.look(self.signal)
         wanted = {name: [each.streams.get(name) for each in positions] for name in streams}
         wanted = {name: at for name, at in wanted.items() if any(one is None or not one.closed for one in at)}
         listings = dict(zip(wanted, self._pool.map(self._list, wanted, wanted.values()), strict=True))
         look = Look(
             {name for name, found in listings.items() if found.begun},
             {name: found.next for name, found in listings.items() if found.gap},
+            swept=swept,
         )
         with self.lock:
             new = {name: segments for name, found in listings.items() if (segments := self._new(name, found))}
         self._read_new(new, bytes_max, look)
         self._read_older(wanted, bytes_max, look)
         with self.lock:
-            self._expire(positions, frozenset(streams))
+            is_known = any(position.rows >= swept for position in positions)
+            self._expire(positions, frozenset(streams), at_once=is_known and swept > self._swept)
+            self._swept = swept if is_known else self._swept
             self._count()
         return look
 
@@ -247,7 +253,11 @@ class Follower:
 
     # Keeping
 
-    def _expire(self, positions: Sequence[Position], streams: frozenset[str]) -> None:
+    def _expire(
+        self, positions: Sequence[Position], streams: frozenset[str], *, at_once: bool = False
+    ) -> None:
+        """`at_once`: something was erased, and what has landed is not kept any longer."""
+        kept_seconds = -1.0 if at_once else PASSED_SECONDS
         for position in positions:
             for stream, at in position.streams.items():
                 self.passed[stream] = max(self.passed.get(stream, 0), at.sequence)
@@ -255,7 +265,7 @@ class Follower:
         now = self._clock()
         for stream, line in list(self.lines.items()):
             line.absent_since = None if stream in streams else line.absent_since or now
-            if line.absent_since is not None and now - line.absent_since > PASSED_SECONDS:
+            if line.absent_since is not None and now - line.absent_since > kept_seconds:
                 self._drop(line.forget_before(line.next))
                 del self.lines[stream]
                 continue
@@ -263,7 +273,7 @@ class Follower:
             gone = line.first
             for run in (run for runs in line.runs.values() for run in runs if run.last < behind):
                 run.passed_at = now if run.passed_at is None else run.passed_at
-                if now - run.passed_at > PASSED_SECONDS:
+                if now - run.passed_at > kept_seconds:
                     gone = max(gone, run.last + 1)
             self._drop(line.forget_before(gone))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import QueryInvalid
+from frazil.lake.facts import FileFacts
 from frazil.query.model import Constraint, Constraints, Value
 
 TENANT = "tenant_id"
@@ -101,6 +102,8 @@ class Manifest:
     upper: Mapping[int, pa.BinaryArray]
     null_only: Mapping[int, Flags]
     nan_free: Mapping[int, Flags]
+    snapshots: Sequence[int | None] = ()
+    """Those that brought the files, where it is known."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -108,7 +111,12 @@ class Manifest:
 
 def decode(entries: Sequence[ManifestEntry], spec: PartitionSpec, schema: Schema, table: str) -> Manifest:
     """QueryInvalid if there are files that cannot be read as they are."""
-    data = [entry.data_file for entry in entries]
+    found = of_files([entry.data_file for entry in entries], spec, schema, table)
+    return replace(found, snapshots=[entry.snapshot_id for entry in entries])
+
+
+def of_files(data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, table: str) -> Manifest:
+    """As `decode`, of files alone."""
     for file in data:
         if file.content != DataFileContent.DATA:
             raise has_deletes(table)
@@ -241,6 +249,53 @@ class Index:
             last,
         )
 
+    @property
+    def manifests(self) -> int:
+        """Those with living files."""
+        return len(self._manifests)
+
+    def facts(
+        self, schema: Schema, committed: Mapping[int, float], tenant: str | None = None
+    ) -> list[FileFacts]:
+        """Of the files of a tenant, or of all. `committed` has the seconds of snapshots that are known."""
+        part = slice(0, len(self)) if tenant is None else self._parts.get(tenant, slice(0, 0))
+        field = next((field for field in schema.fields if field.name == TIME), None)
+        if field is None or _KINDS.get(type(field.field_type)) != "integer":
+            return []
+        times = self._column(field.field_id, "integer").part(part)
+        days = self._days(field.field_id)[part].tolist()
+        return [
+            FileFacts(
+                path=file.path,
+                tenant=owner,
+                day=None if day == _NO_DAY else day,
+                bytes=file.bytes,
+                rows=file.rows,
+                first_micros=0 if first == _LONG.min else first,
+                last_micros=0 if last == _LONG.max else last,
+                sequence=0,
+                committed_seconds=None if snapshot is None else committed.get(snapshot),
+            )
+            for file, (owner, snapshot), day, first, last in zip(
+                self._files[part],
+                self._origins[part],
+                days,
+                times.lower.tolist(),
+                times.upper.tolist(),
+                strict=True,
+            )
+        ]
+
+    @cached_property
+    def _origins(self) -> list[tuple[str | None, int | None]]:
+        """The tenant of each file, and the snapshot that brought it."""
+        found = [
+            pair
+            for each in self._manifests
+            for pair in zip(each.tenants, each.snapshots or [None] * len(each), strict=True)
+        ]
+        return [found[at] for at in self._order.tolist()]
+
     @cached_property
     def _files(self) -> list[File]:
         files = [file for manifest in self._manifests for file in manifest.files]
@@ -286,12 +341,15 @@ class Index:
 
     def _narrow_by_day(self, field_id: int, low: Longs, high: Longs) -> None:
         """Where a file has no bounds, the day that it is of bounds it."""
-        days = [each.days.get(field_id, np.full(len(each), _NO_DAY)) for each in self._manifests]
-        day = np.concatenate(days)[self._order] if days else np.empty(0, np.int64)
+        day = self._days(field_id)
         known = (day > -_DAY_MAX) & (day < _DAY_MAX)
         begin = np.where(known, day, 0) * _DAY_MICROS
         np.copyto(low, begin, where=known & (low == _LONG.min))
         np.copyto(high, begin + _DAY_MICROS - 1, where=known & (high == _LONG.max))
+
+    def _days(self, field_id: int) -> Longs:
+        days = [each.days.get(field_id, np.full(len(each), _NO_DAY)) for each in self._manifests]
+        return np.concatenate(days)[self._order] if days else np.empty(0, np.int64)
 
     def _gather(self, pieces: Sequence[tuple[pa.BinaryArray | None, int]]) -> pa.BinaryArray:
         arrays = [pa.nulls(length, pa.binary()) if piece is None else piece for piece, length in pieces]

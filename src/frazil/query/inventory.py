@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
+from frazil.config import MaintainConfig
+from frazil.lake.health import TableHealth, health, oldest_snapshot_seconds, state_of
+from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Question, TableInfo
 from frazil.query.plan import Planner
 from frazil.query.sql import VIEWS
@@ -13,14 +17,24 @@ from frazil.tables.columns import type_name
 _VIEW_DOCS = {"events": "The logs that have an event name."}
 
 
-def inventory(planner: Planner, tenant: str) -> list[TableInfo]:
+def inventory(
+    planner: Planner, tenant: str, config: MaintainConfig, *, whole: bool = False
+) -> list[TableInfo]:
+    """`whole`: also the health of the tables as they are for all tenants."""
     found = []
     for signal in SIGNALS:
-        table = _table(planner, signal, tenant)
+        table = _table(planner, signal, tenant, config, whole=whole)
         found.append(table)
         found += [
             dataclasses.replace(
-                table, name=view, doc=_VIEW_DOCS[view], rows=None, tail_rows=None, is_view=True
+                table,
+                name=view,
+                doc=_VIEW_DOCS[view],
+                rows=None,
+                tail_rows=None,
+                is_view=True,
+                health=None,
+                whole=None,
             )
             for view, doc in _VIEW_DOCS.items()
             if VIEWS[view] == signal
@@ -28,7 +42,24 @@ def inventory(planner: Planner, tenant: str) -> list[TableInfo]:
     return found
 
 
-def _table(planner: Planner, signal: Signal, tenant: str) -> TableInfo:
+def health_of(version: TableVersion, config: MaintainConfig, tenant: str | None) -> TableHealth | None:
+    """Of a tenant's files, or of the whole table. Reads nothing: the planner has it all."""
+    metadata = version.metadata
+    if metadata is None:
+        return None
+    committed = {each.snapshot_id: each.timestamp_ms / 1000 for each in metadata.snapshots}
+    return health(
+        version.index.facts(version.schema, committed, tenant),
+        config,
+        time.time(),
+        known_since=oldest_snapshot_seconds(metadata),
+        table=None if tenant is not None else state_of(metadata, version.index.manifests),
+    )
+
+
+def _table(
+    planner: Planner, signal: Signal, tenant: str, config: MaintainConfig, *, whole: bool
+) -> TableInfo:
     version, cut = planner.cut(signal, [{}], Question("", tenant))
     if cut is not None:
         cut.release()
@@ -49,4 +80,6 @@ def _table(planner: Planner, signal: Signal, tenant: str) -> TableInfo:
         last_time=None if files is None else files.last_time,
         snapshot_id=None if version is None else version.snapshot_id,
         landed_at=None if version is None else version.committed_at,
+        health=None if version is None else health_of(version, config, tenant),
+        whole=None if version is None or not whole else health_of(version, config, None),
     )

@@ -34,6 +34,7 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, FrazilError, QueryInvalid, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, metadata_location, open_catalog
 from frazil.lake.commit import ancestors, checkpoint_of
+from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
 from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.query.model import AsOf, Constraints
@@ -77,6 +78,9 @@ class TableVersion:
     loaded_at: float
     """When the catalog was last asked with success, by the clock of the lake."""
     index: Index = field(repr=False, compare=False)
+    metadata: TableMetadata | None = field(default=None, repr=False, compare=False)
+    erased: frozenset[str] = frozenset()
+    """The erasures that the table knows of, by their ids: what was kept of it before is to be forgotten."""
 
     def files(self, tenant: str, constraints: Constraints = _NO_CONSTRAINTS) -> Files:
         """Those of the tenant that may hold rows for which all constraints hold. Reads nothing."""
@@ -123,6 +127,12 @@ class Manifests:
             while len(self._indexes) > self._indexes_max:
                 self._indexes.popitem(last=False)
         return found
+
+    def forget(self) -> None:
+        with self._lock:
+            self._manifests.clear()
+            self._indexes.clear()
+            self._files = 0
 
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -265,6 +275,10 @@ class Lake:
                 self.version(identifier[-1])
             except Exception as error:
                 log.warning("table could not be read ahead", table=identifier[-1], reason=str(error))
+
+    def forget_manifests(self) -> None:
+        """Statistics hold values of rows. What is still needed is read again."""
+        self._manifests.forget()
 
     def close(self) -> None:
         self._askers.shutdown(wait=False, cancel_futures=True)
@@ -471,6 +485,8 @@ def _version(
         stale=stale,
         loaded_at=known.asked_at,
         index=index,
+        metadata=table.metadata,
+        erased=erasures(table.metadata),
     )
 
 

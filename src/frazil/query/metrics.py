@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from frazil.lake.gauges import TableGauges
+
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -34,6 +36,7 @@ class QueryMetrics:
         self.killed = Counter(
             "frazil_query_workers_killed_total", "Workers that were killed or died", registry=self.registry
         )
+        self.tables = TableGauges(self.registry)
         self.running = Gauge("frazil_queries_running", "Questions being answered", registry=self.registry)
         self.waiting = Gauge(
             "frazil_queries_waiting", "Questions that wait for a worker", registry=self.registry

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from frazil.lake.health import TableHealth
 
 Format = Literal["json", "csv", "arrow", "parquet"]
 CONTENT_TYPES: Mapping[Format, str] = {
@@ -142,3 +145,7 @@ class TableInfo:
     landed_at: int | None
     """When the last snapshot was committed, microseconds since 1970."""
     is_view: bool = False
+    health: TableHealth | None = None
+    """Of the tenant's files. None for a view, and before anything has landed."""
+    whole: TableHealth | None = None
+    """Of all tenants' files, for those who may know."""

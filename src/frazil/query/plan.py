@@ -5,28 +5,27 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.bloom import VALUES_MAX, Filters
-from frazil.query.constants import Constants, Kind
+from frazil.query.constants import Constants
 from frazil.query.constraints import ANYTHING, either_all, wanted_rows
 from frazil.query.index import File
 from frazil.query.lake import Lake, Looked, TableVersion
 from frazil.query.model import AsOf, Constraints, Question, Stats
+from frazil.query.older import from_map
 from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
-from frazil.query.types import duckdb_type, text
-from frazil.tables import DEFAULT_PROMOTED, SIGNALS, Promoted, Signal, TableSpec, table_spec
+from frazil.query.types import duckdb_type, kind_of
+from frazil.tables import DEFAULT_PROMOTED, SIGNALS, Signal, TableSpec, table_spec
 from frazil.wal.journal import promoted
-from frazil.wal.promote import FITTING
 
 _LOOKS_MAX = 4
 _NO_ID = 1_000_000
@@ -43,6 +42,8 @@ class Plan:
     stats: Stats = field(default_factory=Stats)
     key: str | None = None
     """The same question with the same key has the same answer. None: it may not."""
+    erased: frozenset[str] = frozenset()
+    """The erasures that its tables know of."""
 
     def release(self) -> None:
         for cut in self.cuts:
@@ -87,7 +88,7 @@ class Planner:
         self._promoted = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
         self.specs: Mapping[Signal, TableSpec] = {signal: table_spec(signal, extra) for signal in SIGNALS}
         self._kinds = {
-            str(name): {column.name: _kind(column.type) for column in spec.columns}
+            str(name): {column.name: kind_of(column.type) for column in spec.columns}
             for name, spec in self.specs.items()
         }
 
@@ -128,6 +129,8 @@ class Planner:
         version, cut = found.looked.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
+        if version is not None:
+            plan.erased |= version.erased
         files, total = self._files(version, uses, question.tenant)
         columns = self._columns(signal, None if version is None else version.schema)
         whole, older = self._by_age(files, columns)
@@ -268,30 +271,6 @@ class Planner:
 
 def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:
     return [] if gone is None else [path for path in paths if path not in gone]
-
-
-def from_map(item: Promoted) -> str:
-    """The value of a promoted column, as landing would have copied it from the map."""
-    prefix = "resource_" if item.source == "resource" else ""
-    value = f"{prefix}attributes[{text(item.attribute)}]"
-    if item.type == "string":
-        return value
-    fitting = ", ".join(text(name) for name in FITTING[item.type])
-    path = text('$."' + item.attribute.replace('"', '\\"') + '"')
-    kind = f"json_extract_string({prefix}attribute_types, {path})"
-    return f"CASE WHEN {kind} IN ({fitting}) THEN TRY_CAST({value} AS {duckdb_type(item.arrow_type)}) END"
-
-
-def _kind(type_: pa.DataType) -> Kind | None:
-    """What constants are compared with; None for what no file can be chosen by."""
-    checks: Sequence[tuple[Callable[[pa.DataType], bool], Kind]] = (
-        (pa.types.is_timestamp, "time"),
-        (pa.types.is_string, "text"),
-        (pa.types.is_integer, "integer"),
-        (pa.types.is_floating, "real"),
-        (pa.types.is_boolean, "flag"),
-    )
-    return next((kind for check, kind in checks if check(type_)), None)
 
 
 def local_path(location: str) -> str:

@@ -1,4 +1,6 @@
-"""DuckDB with nothing in reach but the files and rows that were planned. Used in worker processes alone."""
+"""DuckDB with nothing in reach but the files and rows that were planned. Used in worker processes, and to
+parse and match conditions.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +40,9 @@ class TableSource:
     """`files` from before some columns were promoted, and `columns`: expressions that they have instead."""
     names: Sequence[str] | None = None
     """How the question calls it and views of it. None: in every way. Measured: each view takes 2.5 ms."""
+
+    row_number: str = ""
+    """Of a column with each row's number in its file. Empty: there is none."""
 
     @property
     def paths(self) -> list[str]:
@@ -114,16 +119,17 @@ class Sandbox:
 
     def _add(self, table: TableSource) -> None:
         columns = ", ".join(quoted(name) for name, _, _ in table.columns)
+        number = f", file_row_number AS {quoted(table.row_number)}" if table.row_number else ""
         parts = []
         if table.files:
-            parts.append(f"SELECT {columns} FROM {_files(table, table.files)}")  # noqa: S608
+            parts.append(f"SELECT {columns}{number} FROM {_files(table, table.files)}")  # noqa: S608
         for older in table.older:
             given = older["columns"]
             named = ", ".join(
                 f"{given[name]} AS {quoted(name)}" if name in given else quoted(name)
                 for name, _, _ in table.columns
             )
-            parts.append(f"SELECT {named} FROM {_files(table, older['files'])}")  # noqa: S608
+            parts.append(f"SELECT {named}{number} FROM {_files(table, older['files'])}")  # noqa: S608
         parts += [f"SELECT {columns} FROM {tail}" for tail in _tail(table)]  # noqa: S608
         if not parts:
             nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)

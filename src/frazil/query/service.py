@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from frazil.query.asked import Asked, Content
 from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
 from frazil.query.failures import Unreadable, died, failure
-from frazil.query.inventory import inventory
+from frazil.query.inventory import health_of, inventory
 from frazil.query.lake import Lake
 from frazil.query.metrics import QueryMetrics
 from frazil.query.model import (
@@ -61,6 +61,9 @@ _INTERRUPT_SECONDS = 1.0
 _FOLLOW_SECONDS = 2.0
 _FOLLOWED_SECONDS = 300.0
 """After the last question: listing a log costs something where nobody asks."""
+_MEASURE_SECONDS = 60.0
+_FORGET_SECONDS = 60.0
+"""How often it is looked nevertheless, while something is kept: it may have been erased."""
 
 log = structlog.get_logger("frazil.query")
 
@@ -106,6 +109,7 @@ class Queries:
         self._warming: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
         self._last_asked = time.monotonic()
+        self._erasures: frozenset[str] = frozenset()
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -146,18 +150,45 @@ class Queries:
         """Reads ahead what the first questions need, and goes on following, so that none finds much to do."""
         with contextlib.suppress(FrazilError, OSError):
             await asyncio.to_thread(self._lake.warm)
-        while self._tail is not None:
-            if time.monotonic() - self._last_asked < _FOLLOWED_SECONDS:
+        looked_at, measured_at = time.monotonic(), -_MEASURE_SECONDS
+        while True:
+            now = time.monotonic()
+            if now - measured_at >= _MEASURE_SECONDS:
+                measured_at = now
+                with contextlib.suppress(FrazilError, OSError):
+                    await asyncio.to_thread(self.measure)
+            is_asked = self._tail is not None and now - self._last_asked < _FOLLOWED_SECONDS
+            if is_asked or (self._keeps_something and now - looked_at >= _FORGET_SECONDS):
+                looked_at = now
                 with contextlib.suppress(FrazilError, OSError):
                     await asyncio.to_thread(self._follow)
             await asyncio.sleep(_FOLLOW_SECONDS)
 
+    @property
+    def _keeps_something(self) -> bool:
+        return self._kept.bytes > 0 or (self._tail is not None and self._tail.bytes > 0)
+
     def _follow(self) -> None:
-        assert self._tail is not None  # noqa: S101
         versions = {signal: self._lake.version(signal) for signal in SIGNALS}
-        self._tail.warm(
-            {signal: Position() if found is None else found.position for signal, found in versions.items()}
-        )
+        self._forget_erased(version.erased for version in versions.values() if version is not None)
+        if self._tail is not None:
+            self._tail.warm(
+                {
+                    signal: Position() if found is None else found.position
+                    for signal, found in versions.items()
+                }
+            )
+
+    def _forget_erased(self, seen: Iterable[frozenset[str]]) -> None:
+        """Answers, questions and statistics may hold what is erased; which of them do, nobody can say."""
+        new = frozenset[str]().union(*seen) - self._erasures
+        if new:
+            if self._keeps_something:
+                log.info("what was kept is forgotten: rows were erased", erasures=sorted(new))
+            self._erasures |= new
+            self._kept.clear()
+            self._parsed.clear()
+            self._lake.forget_manifests()
 
     def _settings(self) -> dict[str, Any]:
         query = self._config.query
@@ -328,6 +359,8 @@ class Queries:
         except asyncio.CancelledError:
             planning.add_done_callback(_release_plan)
             raise
+        self._forget_erased([plan.erased])
+        asked.erasures = self._erasures
         self._metrics.planning.observe(time.monotonic() - begin)
         asked.stats = dataclasses.replace(plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds)
         return plan
@@ -364,6 +397,8 @@ class Queries:
             else:
                 break
         size = asked.spool.size + 500
+        if asked.erasures != self._erasures:
+            return  # erased meanwhile: this answer may still hold it
         if plan.key is not None and self._kept.takes(size) and (body := asked.spool.whole()) is not None:
             self._kept.put(plan.key, _Kept(asked.columns, body, asked.stats), size)
 
@@ -493,8 +528,21 @@ class Queries:
 
     # Tables
 
-    async def tables(self, tenant: str) -> list[TableInfo]:
-        return await asyncio.to_thread(inventory, self._planner, tenant)
+    async def tables(self, tenant: str, *, whole: bool = False) -> list[TableInfo]:
+        """As the tenant sees them. `whole`: with the health of all tenants' files, for who may know it."""
+        return await asyncio.to_thread(inventory, self._planner, tenant, self._config.maintain, whole=whole)
+
+    def measure(self) -> None:
+        """Shows the health of the tables among the metrics. Not where there are keys: metrics need none, and
+        how much all tenants have together is for admins. The pipeline's metrics have it.
+        """
+        if self._config.auth.keys:
+            return
+        for signal in SIGNALS:
+            version = self._lake.version(signal)
+            found = None if version is None else health_of(version, self._config.maintain, None)
+            if found is not None:
+                self._metrics.tables.show(signal, found)
 
 
 def _release_plan(planning: asyncio.Task[Plan]) -> None:

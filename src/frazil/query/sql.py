@@ -129,7 +129,7 @@ class Statement:
         schema, name = folded(node["schema_name"]), folded(node["table_name"])
         if node.get("at_clause") is not None:
             raise QueryInvalid(
-                "AT (…) is not understood here: give `as_of` with the question", position=_position(node)
+                "AT (…) is not understood here: give `as_of` with the question", position=position_of(node)
             )
         if schema == "information_schema" and name in _INFORMATION and not node["catalog_name"]:
             self._name_all()
@@ -137,7 +137,7 @@ class Statement:
         if not schema and not node["catalog_name"] and name in own:
             return
         if node["catalog_name"] or schema not in self._schemas or name not in self._known:
-            raise QueryInvalid(self._no_table(node), position=_position(node))
+            raise QueryInvalid(self._no_table(node), position=position_of(node))
         self.tables.add(VIEWS.get(name, name))
         if self.names is not None:
             self.names.add(name if schema in ("", NAMESPACE_MAIN) else f"{schema}.{name}")
@@ -160,7 +160,7 @@ class Statement:
             raise QueryRefused(
                 f"{name or 'this'} cannot be used as a table: a question can read the tables "
                 f"{', '.join(sorted(self._known))} and nothing else",
-                position=_position(node, function),
+                position=position_of(node, function),
             )
 
     def _check_shown(self, node: Node) -> None:
@@ -169,14 +169,14 @@ class Statement:
         if name != "tables" or node.get("schema_name") or node.get("catalog_name"):
             raise QueryInvalid(
                 f"of lists there is SHOW TABLES alone; there are the tables {', '.join(sorted(self._known))}",
-                position=_position(node),
+                position=position_of(node),
             )
         self._name_all()
 
     def _check_function(self, node: Node) -> None:
         name = str(node.get("function_name", "")).lower()
         if name in _FORBIDDEN_FUNCTIONS or name.startswith(("pragma_", "duckdb_", "read_", "__internal")):
-            raise QueryRefused(f"{name}() is not available here", position=_position(node))
+            raise QueryRefused(f"{name}() is not available here", position=position_of(node))
         if name in CHANGING:
             self.is_changing = True
 
@@ -251,7 +251,7 @@ def nodes(root: Any) -> Iterator[Node]:
             waiting.extend(found)
 
 
-def _position(*nodes: Node) -> int | None:
+def position_of(*nodes: Node) -> int | None:
     for node in nodes:
         at = node.get("query_location")
         if isinstance(at, int) and at != _NOWHERE:

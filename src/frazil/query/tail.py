@@ -208,6 +208,11 @@ class Tail:
         for signal, position in positions.items():
             self._joined(signal, position)
 
+    @property
+    def bytes(self) -> int:
+        """Of what is kept."""
+        return sum(follower.bytes for follower in self._followers.values())
+
     def close(self) -> None:
         """Removes the folder. Safe to call twice."""
         self._closed = True
@@ -241,6 +246,8 @@ class Tail:
                     return
 
     def _collect(self, follower: Follower, look: Look, position: Position, tenant: str) -> _Collected:
+        if look.swept > position.rows:
+            raise PositionTooOld(follower.signal, f"what was in the log of {follower.signal}")
         found = _Collected()
         for stream in sorted(follower.lines.keys() | look.gaps.keys()):
             at = position.streams.get(stream)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pyarrow as pa
+
+from frazil.query.constants import Kind
 
 
 def duckdb_type(type_: pa.DataType) -> str:
@@ -34,3 +38,15 @@ def quoted(name: str) -> str:
 def text(value: object) -> str:
     """A constant."""
     return "'" + str(value).replace("'", "''") + "'"
+
+
+def kind_of(type_: pa.DataType) -> Kind | None:
+    """What constants are compared with; None for what no file can be chosen by."""
+    checks: Sequence[tuple[Callable[[pa.DataType], bool], Kind]] = (
+        (pa.types.is_timestamp, "time"),
+        (pa.types.is_string, "text"),
+        (pa.types.is_integer, "integer"),
+        (pa.types.is_floating, "real"),
+        (pa.types.is_boolean, "flag"),
+    )
+    return next((kind for check, kind in checks if check(type_)), None)

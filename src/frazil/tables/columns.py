@@ -11,6 +11,10 @@ import pyarrow as pa
 
 Signal = Literal["logs", "spans", "metrics"]
 Tier = Literal["hot", "warm", "cold"]
+MergedAs = Literal["sorted", "stretches"]
+"""How merged files are ordered: all of a file by `sort_by`, or row groups that follow each other in time,
+each by `sort_by`, which keeps what happened together, such as a trace, together.
+"""
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -46,6 +50,7 @@ class TableSpec:
     sort_by: tuple[str, ...]
     bloom_filters: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ("tenant_id", "day(time)")
+    merged_as: MergedAs = "sorted"
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]

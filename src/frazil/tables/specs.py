@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column, Signal, TableSpec, in_tier_order
+from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column, MergedAs, Signal, TableSpec, in_tier_order
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
@@ -233,7 +233,8 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     envelope = _envelope(group)
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
-    return TableSpec(signal, doc, columns, sort_by, bloom_filters)
+    merged_as: MergedAs = "stretches" if signal == "spans" else "sorted"
+    return TableSpec(signal, doc, columns, sort_by, bloom_filters, merged_as=merged_as)
 
 
 SEGMENT = Column(

@@ -16,6 +16,8 @@ from frazil.wal.segment import Facts, read_facts, read_rows
 from frazil.wal.store import Store
 
 NOTHING_LANDED = Position()
+SWEPT = "swept-"
+"""How the names of the marks begin that sweep.py leaves; the number of rows follows, in 20 digits."""
 _SET_ASIDE = "set-aside"
 
 
@@ -49,7 +51,15 @@ class WalReader:
 
     def streams(self, signal: Signal) -> list[str]:
         """Those that have a segment, or had one a moment ago; oldest first."""
-        return [name for name in self._store.children(f"{signal}/") if is_stream(name)]
+        return self.look(signal)[0]
+
+    def look(self, signal: Signal) -> tuple[list[str], int]:
+        """The streams, and how many rows had landed when segments were last deleted at once: a position that
+        knows of fewer may lack some. 0 if that never was, or is long past.
+        """
+        names = self._store.children(f"{signal}/")
+        swept = [rows for name in names if (rows := _swept_rows(name)) is not None]
+        return [name for name in names if is_stream(name)], max(swept, default=0)
 
     def stream(self, signal: Signal, stream: str, first: int = 0) -> Iterator[Segment]:
         """The segments of one stream from a sequence on, in order. What lies before it is not listed."""
@@ -126,3 +136,8 @@ class WalReader:
             name = SegmentName.parse(facts["segment"])
             if name is not None:
                 yield SetAside(name, entry.path.removesuffix(".json"), facts["reason"])
+
+
+def _swept_rows(name: str) -> int | None:
+    digits = name.removeprefix(SWEPT)[:20]
+    return int(digits) if name.startswith(SWEPT) and digits.isdecimal() else None

@@ -3,164 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError
-from pyiceberg.manifest import DataFile
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, Fenced
-from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.catalog import open_catalog
 from frazil.lake.commit import LANDED, POSITION, Checkpoint, Committer, is_ancestor, read_checkpoint
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
-from frazil.pipeline.datafile import Layout, write_part
 from frazil.tables import SET_ASIDE
+from tests.unit.lake.meddling import (
+    IDENTIFIER,
+    Commit,
+    Sleep,
+    applied_and_lost,
+    data_file,
+    first,
+    lost_on_the_way,
+    meddle,
+    move,
+    rows_of,
+    sources,
+    then,
+)
 from tests.wal_stores import HandClock
-
-IDENTIFIER = ("otel", "set_aside")
-Commit = Callable[..., Any]
-Meddling = Callable[[], object]
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config.model_validate({"data_dir": tmp_path})
-
-
-@pytest.fixture
-def catalog(config: Config) -> Iterator[Catalog]:
-    with contextlib.closing(open_catalog(config)) as catalog:
-        ensure_namespace(catalog, "otel")
-        yield catalog
-
-
-@pytest.fixture
-def other(config: Config, catalog: Catalog) -> Iterator[Catalog]:
-    """Somebody else's connection, which no test tampers with."""
-    with contextlib.closing(open_catalog(config)) as catalog:
-        yield catalog
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-class Sleep:
-    """Moves the clock, and says for how long it was asked to sleep."""
-
-    def __init__(self, clock: HandClock) -> None:
-        self._clock = clock
-        self.slept: list[float] = []
-
-    def __call__(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self._clock.seconds += seconds
-
-
-@pytest.fixture
-def sleep(clock: HandClock) -> Sleep:
-    return Sleep(clock)
-
-
-@pytest.fixture
-def committer(catalog: Catalog, clock: HandClock, sleep: Sleep) -> Committer:
-    return Committer(catalog, deadline_seconds=600, clock=clock, sleep=sleep)
-
-
-@pytest.fixture
-def checkpoint(catalog: Catalog) -> Checkpoint:
-    """Of a table in which one batch has landed."""
-    made = open_table(catalog, "otel", SET_ASIDE, "at 0")
-    Committer(catalog, deadline_seconds=600).append(made, [data_file(made, "zero")], "at 1")
-    return read_checkpoint(catalog, IDENTIFIER)
-
-
-def rows_of(*sources: str) -> pa.Table:
-    now = datetime.datetime.now(datetime.UTC)
-    rows = [
-        {"time": now, "table_name": "logs", "source": source, "reason": "", "bytes": 1} for source in sources
-    ]
-    return pa.Table.from_pylist(rows, schema=SET_ASIDE.arrow_schema)
-
-
-def data_file(checkpoint: Checkpoint, *sources: str) -> DataFile:
-    layout = Layout.plain(checkpoint.table, SET_ASIDE, 1)
-    return write_part(layout, Part(None, None, rows_of(*sources)), layout.batch)
-
-
-def sources(catalog: Catalog) -> list[str]:
-    scanned = catalog.load_table(IDENTIFIER).scan(selected_fields=("source",)).to_arrow()
-    return sorted(scanned["source"].to_pylist())
-
-
-def meddle(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *calls: Callable[[Commit, tuple[Any, ...]], Any]
-) -> list[int]:
-    """The first commits go through these, one each; the rest as they are. Returns what counts them."""
-    real, waiting, made = catalog.commit_table, list(calls), []
-
-    def commit_table(*args: Any) -> Any:
-        made.append(len(made))
-        return waiting.pop(0)(real, args) if waiting else real(*args)
-
-    monkeypatch.setattr(catalog, "commit_table", commit_table)
-    return made
-
-
-def applied_and_lost(real: Commit, args: tuple[Any, ...]) -> Any:
-    real(*args)
-    raise CommitStateUnknownException("the answer was lost")
-
-
-def lost_on_the_way(real: Commit, args: tuple[Any, ...]) -> Any:
-    raise ConnectionResetError("the request was lost")
-
-
-def then(call: Callable[[Commit, tuple[Any, ...]], Any], meddling: Meddling) -> Any:
-    def both(real: Commit, args: tuple[Any, ...]) -> Any:
-        try:
-            return call(real, args)
-        finally:
-            meddling()
-
-    return both
-
-
-def first(meddling: Meddling) -> Any:
-    def both(real: Commit, args: tuple[Any, ...]) -> Any:
-        meddling()
-        return real(*args)
-
-    return both
-
-
-def move(table: Table, name: str, snapshot_id: int) -> None:
-    """As an operator would, by any engine."""
-    kind = SnapshotRefType.BRANCH if name == "main" else SnapshotRefType.TAG
-    update = SetSnapshotRefUpdate(
-        ref_name=name,
-        type=kind,
-        snapshot_id=snapshot_id,
-        max_ref_age_ms=None,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )
-    table.catalog.commit_table(table, (), (update,))
-
 
 MAINTENANCE: dict[str, Callable[[Table], object]] = {
     "an append": lambda table: table.append(rows_of("by hand")),
@@ -520,37 +397,62 @@ def test_a_tag_on_a_snapshot_without_a_position_is_lost_data(
         read_checkpoint(catalog, IDENTIFIER)
 
 
-def without(metadata: TableMetadata, *gone: int) -> TableMetadata:
-    """As Spark's procedure expires: those that follow keep the id of their parent. (PyIceberg drops it, and
-    the chain then looks like that of a table that was replaced: landing stops, as it must for such a one.)
+def without(metadata: TableMetadata, *gone: int, blanked: bool = False) -> TableMetadata:
+    """As Spark's procedure expires: those that follow keep the id of their parent. `blanked`: as PyIceberg
+    does, which drops it.
     """
     kept = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone]
+    if blanked:
+        kept = [
+            each.model_copy(update={"parent_snapshot_id": None}) if each.parent_snapshot_id in gone else each
+            for each in kept
+        ]
     return metadata.model_copy(update={"snapshots": kept})
 
 
+@pytest.mark.parametrize("blanked", [False, True])
 def test_snapshots_that_expired_between_the_position_and_main_are_not_missed(
-    other: Catalog, checkpoint: Checkpoint
+    other: Catalog, checkpoint: Checkpoint, blanked: bool
 ) -> None:
+    """Whoever maintains a table commits many times between two landings, and expires what it made."""
     table = other.load_table(IDENTIFIER)
     for number in range(4):
         table.append(rows_of(f"by hand {number}"))
     ids = [snapshot.snapshot_id for snapshot in table.snapshots()]
     at = ids.index(checkpoint.landed)
     assert is_ancestor(table.metadata, checkpoint.landed)
-    assert is_ancestor(without(table.metadata, ids[at + 1], ids[at + 2]), checkpoint.landed)
-    assert is_ancestor(without(table.metadata, *ids[at + 1 : -1]), checkpoint.landed)
-    assert not is_ancestor(without(table.metadata, checkpoint.landed), checkpoint.landed)
+    for gone in ([ids[at + 1], ids[at + 2]], ids[at + 1 : -1], [ids[at - 1]]):
+        assert is_ancestor(without(table.metadata, *gone, blanked=blanked), checkpoint.landed)
+    assert not is_ancestor(without(table.metadata, checkpoint.landed, blanked=blanked), checkpoint.landed)
 
 
-def test_a_table_that_was_replaced_does_not_contain_what_had_landed(
+def test_pyiceberg_itself_drops_the_ids_of_parents_that_it_expires(
     other: Catalog, checkpoint: Checkpoint
 ) -> None:
     table = other.load_table(IDENTIFIER)
-    table.append(rows_of("by hand"))
-    *before, newest = table.metadata.snapshots
-    replaced = newest.model_copy(update={"parent_snapshot_id": None})
-    metadata = table.metadata.model_copy(update={"snapshots": [*before, replaced]})
+    for number in range(2):
+        table.append(rows_of(f"by hand {number}"))
+    gone, newest = (snapshot.snapshot_id for snapshot in table.snapshots()[-2:])
+    table.maintenance.expire_snapshots().by_id(gone).commit()
+    table = other.load_table(IDENTIFIER)
+    snapshot = table.metadata.snapshot_by_id(newest)
+    assert snapshot is not None
+    assert snapshot.parent_snapshot_id is None
+    assert read_checkpoint(other, IDENTIFIER).landed == checkpoint.landed
+
+
+def test_a_table_that_was_replaced_does_not_contain_what_had_landed(
+    catalog: Catalog, other: Catalog, checkpoint: Checkpoint
+) -> None:
+    """CREATE OR REPLACE TABLE keeps tags and old snapshots; its first one begins with nothing."""
+    table = other.load_table(IDENTIFIER)
+    other.commit_table(table, (), (RemoveSnapshotRefUpdate(ref_name="main"),))
+    other.load_table(IDENTIFIER).append(rows_of("another table"))
+    metadata = other.load_table(IDENTIFIER).metadata
+    assert LANDED in metadata.refs
     assert not is_ancestor(metadata, checkpoint.landed)
+    with pytest.raises(DataLost):
+        read_checkpoint(catalog, IDENTIFIER)
 
 
 def test_a_rollback_is_noticed_also_where_expired_snapshots_cut_the_chain(
@@ -565,8 +467,9 @@ def test_a_rollback_is_noticed_also_where_expired_snapshots_cut_the_chain(
     table = other.load_table(IDENTIFIER)
     landed = table.metadata.refs[LANDED].snapshot_id
     move(table, "main", ids[-1])
-    metadata = without(table.refresh().metadata, ids[-2])
-    assert not is_ancestor(metadata, landed)
+    for blanked in (False, True):
+        metadata = without(table.refresh().metadata, ids[-2], blanked=blanked)
+        assert not is_ancestor(metadata, landed)
 
 
 def test_old_metadata_is_deleted_so_that_ten_versions_stay_beside_the_newest(

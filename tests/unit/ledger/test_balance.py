@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,17 @@ import pytest
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.lake.commit import LANDED, Committer, checkpoint_of, stage_append
+from frazil.lake.commit import LANDED, Committer, checkpoint_of
+from frazil.lake.live import live_files
+from frazil.lake.staging import stage_append
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
 from frazil.pipeline.land import segments
+from frazil.pipeline.land.results import Unreadable
+from frazil.pipeline.land.set_aside import set_aside
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Left, Position, StreamPosition
+from frazil.wal.position import Left, PartitionPosition, Position, StreamPosition, TopicPosition
+from tests.fault.change_process import CHANGES, erase
 from tests.fault.land_process import LandProcess, Pipeline, run_here
 from tests.fault.land_wal import (
     ROWS,
@@ -175,6 +182,216 @@ def test_rows_that_are_gone_from_a_stream_that_has_ended_are_counted(
     assert {line.stream for line in balance(landed.config).lines} == {THREE}
     table_of(landed).delete(f"_segment == '{ONE}/1'")
     assert the_problem(landed) == f"logs: {ROWS} rows of streams that have ended are missing"
+
+
+def remove(
+    pipeline: Pipeline, prefix: str, count: Callable[[Mapping[str, int]], Mapping[str, int]] = dict
+) -> None:
+    """As retention and erasure do. `count` says what the position counts of it."""
+    committer = Committer(pipeline.catalog, deadline_seconds=60)
+    erase(committer, table_of(pipeline), prefix, count=count)
+
+
+def none_of(gone: Mapping[str, int]) -> Mapping[str, int]:
+    return {}
+
+
+def one_less(gone: Mapping[str, int]) -> Mapping[str, int]:
+    return {source: rows - 1 for source, rows in gone.items()}
+
+
+def one_more(gone: Mapping[str, int]) -> Mapping[str, int]:
+    return {source: rows + 1 for source, rows in gone.items()}
+
+
+@pytest.mark.parametrize("cleaned_up", [False, True])
+def test_rows_that_were_removed_on_purpose_are_counted_and_are_no_problem(
+    tmp_path: Path, landed: Pipeline, cleaned_up: bool
+) -> None:
+    """While their segments are still in the log, and after."""
+    if cleaned_up:
+        keep_up(landed)
+    remove(landed, f"{ONE}/1")
+    assert problems(landed) == []
+    counted = [(line.landed, line.removed, line.durable) for line in balance(landed.config).lines]
+    assert counted == [(3 * ROWS, ROWS, 4 * ROWS), (ROWS, 0, 2 * ROWS)]
+    landed.land()  # from a position that counts them
+    assert problems(landed) == []
+    remove(landed, ONE)
+    assert problems(landed) == []
+    assert [line.removed for line in balance(landed.config).lines] == [4 * ROWS, 0]
+
+
+@pytest.mark.parametrize("cleaned_up", [False, True])
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (none_of, f"{ONE}: {ROWS} rows are missing: the position counts {3 * ROWS} landed, the table"),
+        (
+            one_less,
+            f"{ONE}: 1 rows are missing: the position counts {3 * ROWS} landed and {ROWS - 1} removed",
+        ),
+        (one_more, f"{ONE}: 1 rows are there twice"),
+    ],
+)
+def test_rows_that_were_removed_and_counted_wrongly_are_a_problem(
+    landed: Pipeline, count: Any, words: str, cleaned_up: bool
+) -> None:
+    if cleaned_up:
+        keep_up(landed)
+    remove(landed, f"{ONE}/1", count)
+    found = problems(landed)
+    assert any(words in problem for problem in found)
+    named = any(path_of(ONE, 1) in problem and "are missing" in problem for problem in found)
+    assert named is (not cleaned_up and count is not one_more)
+
+
+def test_rows_that_are_missing_beside_those_that_were_removed_are_a_problem(landed: Pipeline) -> None:
+    remove(landed, f"{ONE}/1")
+    table_of(landed).delete(f"_segment == '{ONE}/2'")
+    found = problems(landed)
+    assert any(f"{ONE}: {ROWS} rows are missing" in problem for problem in found)
+    assert any(path_of(ONE, 2) in problem for problem in found)
+
+
+def test_rows_that_landed_twice_are_a_problem_however_many_were_removed(landed: Pipeline) -> None:
+    table = table_of(landed)
+    table.append(table.scan(row_filter=f"_segment == '{ONE}/0'").to_arrow())
+    remove(landed, f"{ONE}/1")
+    found = problems(landed)
+    assert any(path_of(ONE, 0) in problem and "there twice" in problem for problem in found)
+    assert any(f"{ONE}: {ROWS} rows are there twice" in problem for problem in found)
+
+
+@pytest.mark.parametrize("when", ["before they leave", "after they left"])
+def test_rows_that_were_removed_from_streams_that_have_ended_are_no_problem(
+    tmp_path: Path, landed: Pipeline, when: str
+) -> None:
+    if when == "before they leave":
+        remove(landed, f"{ONE}/1")
+    for _ in range(4):  # closed, landed, cleaned up, forgotten
+        landed.land()
+        keep_up(landed)
+        landed.clock.seconds += 10
+    write_segments(tmp_path, THREE, [0])
+    landed.land()
+    if when == "after they left":
+        remove(landed, f"{ONE}/1")
+    position = Position.from_text(checkpoint_of(table_of(landed)).position)
+    assert position.left == Left(2, 6 * ROWS, 6 * ROWS, removed=ROWS)
+    assert problems(landed) == []
+    remove(landed, f"{ONE}/2", none_of)
+    assert the_problem(landed) == f"logs: {ROWS} rows of streams that have ended are missing"
+
+
+def from_kafka(pipeline: Pipeline, *, set_aside: int = 0) -> None:
+    """Two messages of a partition with a row each, and some that were set aside."""
+    table = table_of(pipeline)
+    rows = table.scan(row_filter=f"_segment == '{TWO}/0'").to_arrow().slice(0, 1)
+    column = rows.column_names.index("_segment")
+    for offset in range(2):
+        table.append(rows.set_column(column, rows.schema.field(column), [[f"logs/0/{offset}"]]))
+    part = PartitionPosition(2 + set_aside, 2, 2 + set_aside, set_aside)
+    tamper(pipeline, lambda position: replace(position, topics={"logs": TopicPosition("id", {0: part})}))
+
+
+def test_rows_that_were_removed_from_a_partition_are_counted(landed: Pipeline) -> None:
+    from_kafka(landed)
+    remove(landed, "logs/0/1")
+    (line,) = [line for line in balance(landed.config).lines if line.stream == "logs/0"]
+    assert (line.landed, line.removed, line.problems) == (2, 1, [])
+    remove(landed, "logs/0/0", none_of)
+    assert "logs, logs/0: 1 rows are missing" in the_problem(landed)
+
+
+def set_aside_rows(pipeline: Pipeline, *sources: str) -> None:
+    items = [Unreadable(source, "made no sense", 1, payload=b"x") for source in sources]
+    set_aside(pipeline.config, pipeline.catalog, "logs", items, None)
+
+
+def forget_set_aside(pipeline: Pipeline, *, counted: bool = True) -> None:
+    """All of it, as retention does after a while."""
+    table = pipeline.catalog.load_table("otel.set_aside")
+    gone = Counter(table.scan(selected_fields=("source",)).to_arrow()["source"].to_pylist())
+    Committer(pipeline.catalog, deadline_seconds=60).overwrite(
+        table,
+        [each.file for each in live_files(table)],
+        [],
+        lambda text: Position.from_text(text).with_removed(gone if counted else {}).to_text(),
+    )
+
+
+def test_messages_that_are_not_kept_aside_any_more_are_no_problem(landed: Pipeline) -> None:
+    from_kafka(landed, set_aside=2)
+    assert "2 messages were set aside, the table set_aside has 0" in the_problem(landed)
+    set_aside_rows(landed, "logs/0/2", "logs/0/3")
+    assert problems(landed) == []
+    forget_set_aside(landed)
+    assert problems(landed) == []
+    tamper(landed, lambda position: replace(position, topics=with_set_aside(position, 3)))
+    assert "3 messages were set aside, the table set_aside has 0" in the_problem(landed)
+
+
+def with_set_aside(position: Position, messages: int) -> dict[str, TopicPosition]:
+    part = replace(position.topics["logs"].partitions[0], set_aside=messages)
+    return {"logs": TopicPosition("id", {0: part})}
+
+
+def test_messages_that_are_gone_from_aside_and_were_not_counted_are_a_problem(landed: Pipeline) -> None:
+    from_kafka(landed, set_aside=2)
+    set_aside_rows(landed, "logs/0/2", "logs/0/3")
+    forget_set_aside(landed, counted=False)
+    assert "2 messages were set aside, the table set_aside has 0" in the_problem(landed)
+
+
+def test_segments_that_are_not_kept_aside_any_more_are_no_problem(tmp_path: Path, pipeline: Pipeline) -> None:
+    """Also where they still lie in the log, and behind the last that was landed."""
+    write_segments(tmp_path, ONE, [0, 1])
+    damage(tmp_path, ONE, 1)
+    pipeline.land()
+    write_segments(tmp_path, ONE, [2])
+    assert problems(pipeline) == []
+    forget_set_aside(pipeline)
+    assert problems(pipeline) == []
+    damage(tmp_path, ONE, 2)
+    assert f"{path_of(ONE, 2)} is corrupt" in the_problem(pipeline)
+
+
+def test_a_data_file_that_goes_while_the_ledger_reads_is_looked_for_again(
+    landed: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was merged meanwhile, and the snapshot that named it has expired."""
+    module = sys.modules["frazil.ledger.landed"]
+    real, committer = module._rows_by_source, Committer(landed.catalog, deadline_seconds=60)
+    table = table_of(landed)
+
+    def slow(*args: Any) -> Any:
+        monkeypatch.setattr(module, "_rows_by_source", real)
+        CHANGES["replace"](committer, table)
+        for each in live_files(table):
+            Path(each.file.file_path).unlink()
+        return real(*args)
+
+    monkeypatch.setattr(module, "_rows_by_source", slow)
+    assert problems(landed) == []
+
+
+def test_a_data_file_that_is_gone_for_good_is_named(landed: Pipeline) -> None:
+    file = live_files(table_of(landed))[0].file
+    Path(file.file_path).unlink()
+    assert the_problem(landed) == f"otel.logs: {file.file_path} is gone, and the table still names it"
+
+
+def test_removed_rows_are_shown_to_people_and_machines(
+    landed: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove(landed, f"{ONE}/1")
+    capsys.readouterr()
+    assert show_ledger(landed.config, True) == 0
+    lines = json.loads(capsys.readouterr().out)["lines"]
+    assert [line["removed"] for line in lines] == [ROWS, 0]
+    assert show_ledger(landed.config, False) == 0
+    assert "removed" in capsys.readouterr().out
 
 
 def test_a_data_file_that_is_in_the_table_twice_is_named(landed: Pipeline) -> None:

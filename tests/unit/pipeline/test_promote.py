@@ -17,7 +17,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.land.promote import fill_promoted
+from frazil.pipeline.promote import fill_promoted
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType
 from frazil.wal.names import SegmentName

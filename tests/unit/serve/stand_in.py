@@ -16,7 +16,10 @@ import pyarrow.parquet as pq
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
+from frazil.config import MaintainConfig
 from frazil.errors import FrazilError, QueryInvalid
+from frazil.lake.facts import FileFacts
+from frazil.lake.health import TableState, health
 from frazil.otlp.decode import Decoder, conform
 from frazil.query.model import Answer, ColumnInfo, Format, Progress, Question, ResultColumn, Stats, TableInfo
 from frazil.tables import SIGNALS, Signal, table_spec
@@ -92,10 +95,27 @@ class StandIn:
         finally:
             self.closed_answers += 1
 
-    async def tables(self, tenant: str) -> Sequence[TableInfo]:
+    async def tables(self, tenant: str, *, whole: bool = False) -> Sequence[TableInfo]:
         columns = [ColumnInfo(c.name, str(c.type), c.doc, c.source) for c in table_spec("logs").columns]
         rows = len(self._of_tenant("logs", tenant))
-        return [TableInfo("logs", "One row a log record.", columns, rows, 0, 0, 0, None, 1_000_000, 2**60, 0)]
+        facts = ["logs", "One row a log record.", columns, rows, 0, 0, 0, None, 1_000_000, 2**60, 0]
+        mine = health(self.files(tenant), MaintainConfig(), 0.0)
+        state = TableState(7, 3, None, 0, 100, {"expired_at": 5.0})
+        all_of_it = health(self.files(*self.tenants), MaintainConfig(), 0.0, table=state) if whole else None
+        return [TableInfo(*facts, health=mine, whole=all_of_it)]  # type: ignore[arg-type]
+
+    def files(self, *tenants: str) -> list[FileFacts]:
+        """One a tenant and row."""
+        return [
+            FileFacts(f"{tenant}-{row}.parquet", tenant, 0, 1000, 1, row, row + 9, 1)
+            for tenant in tenants
+            for row in range(len(self._of_tenant("logs", tenant)))
+        ]
+
+    @property
+    def tenants(self) -> list[str]:
+        """Of all logs."""
+        return sorted({tenant for rows in self.rows["logs"] for tenant in rows["tenant_id"].to_pylist()})
 
     def progress(self, tenant: str, id: str) -> Progress | None:
         found = self.running.get(id)

@@ -91,6 +91,16 @@ def test_no_endpoint_shows_another_tenants_records(keyed: Client, queries: Stand
     assert not any("of the second" in answer.text for answer in mine.values())
 
 
+def test_only_an_admin_learns_how_much_others_have(keyed: Client, queries: StandIn) -> None:
+    queries.add("logs", logs({}, {}), tenant="second")
+    queries.add("logs", logs({}), tenant="first")
+    for path in ("/api/v1/tables", "/api/v1/tables/logs"):
+        mine, theirs = (keyed.get(path, headers=bearer(key)).json() for key in ("fz_one", "fz_two"))
+        mine, theirs = (found.get("tables", [found])[0]["health"] for found in (mine, theirs))
+        assert (mine["files"], mine["whole"]) == (1, None)
+        assert (theirs["files"], theirs["whole"]["files"]) == (2, 3)
+
+
 def test_the_iceberg_catalog_is_for_admins(keyed: Client) -> None:
     assert keyed.get("/iceberg/v1/config").status_code == 401
     assert keyed.get("/iceberg/v1/config", headers=bearer("fz_one")).status_code == 403

@@ -31,6 +31,31 @@ def test_tables_are_described(client: Client, queries: StandIn) -> None:
     assert "Did you mean `logs`?" in missing.json()["error"]["message"]
 
 
+def test_tables_say_how_their_files_do(client: Client, queries: StandIn) -> None:
+    queries.add("logs", logs({}, {}))
+    queries.add("logs", logs({}), tenant="other")
+    (table,) = client.get("/api/v1/tables").json()["tables"]
+    health, whole = table["health"], table["health"]["whole"]
+    assert (health["files"], health["bytes"], health["rows"]) == (2, 2000, 2)
+    assert (whole["files"], whole["bytes"], whole["rows"]) == (3, 3000, 3)
+    assert health["oldest_time"] == "1970-01-01T00:00:00.000000Z"
+    assert health["sizes"][0] == {"bytes_max": 65_536, "files": 2, "bytes": 2000}
+    assert (whole["snapshots"], whole["manifests"], whole["old_bytes"]) == (7, 3, 100)
+    assert whole["runs"] == {"expired_at": "1970-01-01T00:00:05.000000Z"}
+    assert "whole" not in table
+    assert "table" not in health
+
+
+def test_every_field_of_a_tables_health_is_in_the_openapi_example(client: Client, queries: StandIn) -> None:
+    queries.add("logs", logs({}))
+    (table,) = client.get("/api/v1/tables").json()["tables"]
+    answers = client.get("/api/openapi.json").json()["paths"]["/api/v1/tables"]["get"]["responses"]
+    (example,) = answers["200"]["content"]["application/json"]["example"]["tables"]
+    assert set(table) == set(example)
+    assert set(table["health"]) == set(example["health"])
+    assert set(table["health"]["whole"]) == set(example["health"]["whole"])
+
+
 def test_health_says_why(client: Client, queries: StandIn) -> None:
     assert client.get("/healthz").text.endswith("api: ok\n")
     queries.trouble = {"catalog": "does not answer"}

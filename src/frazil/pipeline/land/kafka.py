@@ -106,12 +106,12 @@ class KafkaWork:
         for number, end in due.items():
             counts = [result.partitions[number] for result in results if number in result.partitions]
             at = partitions[number]
-            partitions[number] = PartitionPosition(
-                end,
-                at.rows + sum(each.rows for each in counts),
-                at.messages + sum(each.messages for each in counts),
-                at.set_aside + sum(each.set_aside for each in counts),
-                at.lost,
+            partitions[number] = replace(
+                at,
+                offset=end,
+                rows=at.rows + sum(each.rows for each in counts),
+                messages=at.messages + sum(each.messages for each in counts),
+                set_aside=at.set_aside + sum(each.set_aside for each in counts),
             )
         topic = replace(self.position.topics[self.label], partitions=partitions)
         return replace(self.position, topics={**self.position.topics, self.label: topic})

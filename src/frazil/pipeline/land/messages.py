@@ -16,10 +16,10 @@ from frazil.config.wal import KafkaConfig
 from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.pipeline.arrange import Horizon
-from frazil.pipeline.datafile import Layout
+from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
-from frazil.pipeline.land.task import Batches, Task, cpu_seconds, file_name, measured, packed
+from frazil.pipeline.land.task import Batches, Task, cpu_seconds, measured, packed
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table

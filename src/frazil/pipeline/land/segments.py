@@ -108,10 +108,11 @@ def advanced(position: Position, segments: Sequence[Segment], results: Sequence[
         found = facts.get(segment.name)
         if found is None and segment_of(segment.name) not in without_rows:
             raise AssertionError(f"no task says what became of {segment.name.path}")
-        streams[stream] = StreamPosition(
-            at.sequence + 1,
-            at.rows + (found.rows if found is not None else 0),
-            found.stream_rows if found is not None else at.durable_rows,
-            at.closed or (found is not None and found.tombstone),
+        streams[stream] = replace(
+            at,
+            sequence=at.sequence + 1,
+            rows=at.rows + (found.rows if found is not None else 0),
+            durable_rows=found.stream_rows if found is not None else at.durable_rows,
+            closed=at.closed or (found is not None and found.tombstone),
         )
     return position.with_streams(streams)

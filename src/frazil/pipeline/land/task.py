@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import resource
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
@@ -13,10 +12,10 @@ import pyarrow as pa
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.pipeline.arrange import Horizon
-from frazil.pipeline.datafile import Layout
+from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
-from frazil.pipeline.land.promote import fill_promoted
 from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.pipeline.promote import fill_promoted
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
@@ -88,11 +87,6 @@ def with_segment(table: pa.Table, segment: str, layout: Layout) -> pa.Table:
 
 def segment_of(name: SegmentName) -> str:
     return f"{name.stream}/{name.sequence}"
-
-
-def file_name(layout: Layout) -> str:
-    """Unique for each attempt of each task: a retried task never meets its predecessor's files."""
-    return f"{layout.batch}-{uuid.uuid4().hex[:12]}"
 
 
 def cpu_seconds() -> float:

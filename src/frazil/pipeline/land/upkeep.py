@@ -22,6 +22,7 @@ from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store
+from frazil.wal.sweep import MARK_SECONDS, remove_old_marks
 
 _MISSING_ROUNDS_MAX = 3
 
@@ -61,6 +62,7 @@ class Upkeep:
             spec_of=lambda signal: table_spec(signal, promoted(config)),
         )
         self._synced_for: dict[Signal, Position] = {}
+        self._marks_looked_at: dict[Signal, float] = {}
         self._missing: dict[Signal, dict[SegmentName, int]] = {}
         """What lacks before segments that are there, and in how many rounds in a row."""
 
@@ -75,6 +77,7 @@ class Upkeep:
                 log.info("cleaned up", table=signal, segments=cleaned.deleted, bytes=cleaned.bytes)
             self._metrics.cleaned(signal, cleaned.deleted, cleaned.bytes)
             gone = frozenset(cleaned.gone_streams)
+        self._remove_old_marks(signal)
         landed = landed_snapshot(metadata)
         text = None if landed is None else position_text(landed)
         if text is not None:
@@ -92,6 +95,12 @@ class Upkeep:
                     f"bring it back ({len(lost)} streams lack one)",
                 )
         return gone
+
+    def _remove_old_marks(self, signal: Signal) -> None:
+        now = self._wall_clock()
+        if now - self._marks_looked_at.get(signal, 0.0) >= MARK_SECONDS:
+            remove_old_marks(self._store, signal, now)
+            self._marks_looked_at[signal] = now
 
     def _look_for_missing(self, signal: Signal, position: Position) -> dict[SegmentName, int]:
         """The next segments of streams that have later ones, each with the rounds for which it has lacked:

@@ -78,6 +78,31 @@ class Topics:
                 raise StoreUnavailable(f"no partition of the topic {self._config.topic(signal)} has a leader")
             time.sleep(_PAUSE_SECONDS)
 
+    def delete_before(self, signal: Signal, offsets: Mapping[int, int]) -> None:
+        """Deletes the messages before these offsets, by partition, for good."""
+        name = self._config.topic(signal)
+        wanted = [TopicPartition(name, number, offset) for number, offset in offsets.items() if offset > 0]
+        if not wanted:
+            return
+        try:
+            asked = self._client.delete_records(wanted, request_timeout=self._timeout_seconds)
+            for future in asked.values():
+                self._answer(future)
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+
+    def retention_ms(self, signal: Signal) -> int | None:
+        """How long messages are kept; -1: for ever. None if there is no such topic."""
+        if self._described(signal) is None:
+            return None
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, self._config.topic(signal))
+        try:
+            asked = self._client.describe_configs([resource], request_timeout=self._timeout_seconds)
+            settings = self._answer(asked[resource])
+        except KafkaException as error:
+            raise self._unavailable(error) from None
+        return int(settings["retention.ms"].value)
+
     def _has_leader(self, signal: Signal) -> bool | None:
         """None if there is no such topic."""
         topic = self._described(signal)

@@ -1,0 +1,98 @@
+"""What the choice of files to merge and the health of a table need to know of a data file."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+if TYPE_CHECKING:
+    from frazil.lake.live import LiveFile
+
+DAY_MICROS = 86_400_000_000
+_TENANT, _TIME = "tenant_id", "time"
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    path: str
+    tenant: str | None
+    """None in a table that is not apart by tenant."""
+    day: int | None
+    """Since 1970; None in a table that is not apart by day."""
+    bytes: int
+    rows: int
+    first_micros: int
+    last_micros: int
+    """Of its rows; of the whole day where the file does not say."""
+    sequence: int
+    committed_seconds: float | None = None
+    """Since 1970; None when its snapshot is gone, so long ago was it."""
+
+
+def facts_of(file: LiveFile, table: Table) -> FileFacts:
+    """Of one file. For many, `all_facts` does not look up everything anew each time."""
+    return all_facts([file], table)[0]
+
+
+def all_facts(files: Iterable[LiveFile], table: Table) -> list[FileFacts]:
+    specs, schema = table.metadata.specs(), table.schema()
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    return [
+        _facts(each.file, each.sequence, snapshots.get(each.snapshot_id), specs, schema) for each in files
+    ]
+
+
+def _facts(
+    file: DataFile,
+    sequence: int,
+    snapshot: Snapshot | None,
+    specs: Mapping[int, PartitionSpec],
+    schema: Schema,
+) -> FileFacts:
+    tenant, day = _partition(file, specs[file.spec_id], schema)
+    begin = 0 if day is None else day * DAY_MICROS
+    time = next((field.field_id for field in schema.fields if field.name == _TIME), None)
+    return FileFacts(
+        path=file.file_path,
+        tenant=tenant,
+        day=day,
+        bytes=file.file_size_in_bytes,
+        rows=file.record_count,
+        first_micros=_micros(file.lower_bounds, time, begin),
+        last_micros=_micros(file.upper_bounds, time, begin + DAY_MICROS - 1),
+        sequence=sequence,
+        committed_seconds=None if snapshot is None else snapshot.timestamp_ms / 1000,
+    )
+
+
+def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> tuple[str | None, int | None]:
+    tenant, day = None, None
+    names = {field.field_id: field.name for field in schema.fields}
+    for at, field in enumerate(spec.fields):
+        value = file.partition[at]
+        if isinstance(field.transform, DayTransform) and names.get(field.source_id) == _TIME:
+            day = _day(value)
+        elif isinstance(field.transform, IdentityTransform) and names.get(field.source_id) == _TENANT:
+            tenant = value
+    return tenant, day
+
+
+def _day(value: Any) -> int | None:
+    if value is None:
+        return None
+    return (value - _EPOCH).days if isinstance(value, datetime.date) else int(value)
+
+
+def _micros(bounds: Mapping[int, bytes] | None, field_id: int | None, unknown: int) -> int:
+    bound = None if bounds is None or field_id is None else bounds.get(field_id)
+    return unknown if bound is None or len(bound) != 8 else int.from_bytes(bound, "little", signed=True)

@@ -1,0 +1,69 @@
+"""The data files of a snapshot, as its manifests name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from frazil.errors import Refused
+
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A data file and who added it. `file.partition` is the tenant and the day, in days since 1970."""
+
+    file: DataFile
+    snapshot_id: int
+    sequence: int
+    file_sequence: int
+
+
+def live_files(table: Table, snapshot: Snapshot | None = None) -> list[LiveFile]:
+    """Those of `main`, or of another snapshot; in no order. Refused if the snapshot has delete files: what
+    they delete would come back when a file is replaced.
+    """
+    snapshot = snapshot or table.current_snapshot()
+    if snapshot is None:
+        return []
+    return [
+        LiveFile(
+            entry.data_file,
+            entry.snapshot_id or 0,
+            entry.sequence_number or 0,
+            entry.file_sequence_number or 0,
+        )
+        for entries in read_entries(table.io, data_manifests(table, snapshot))
+        for entry in entries
+    ]
+
+
+def data_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Those that name a live file. Refused if there are any of delete files."""
+    found = living(snapshot.manifests(table.io))
+    if any(manifest.content != ManifestContent.DATA for manifest in found):
+        raise Refused(
+            f"{'.'.join(table.name())} has delete files, which frazil never writes and cannot keep; rewrite "
+            "the table without them (Spark: CALL system.rewrite_data_files with `delete-file-threshold` 1)"
+        )
+    return found
+
+
+def living(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
+    """Without those that only say what was deleted."""
+    return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
+
+
+def read_entries(io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
+    """The live entries of each manifest, several read at a time."""
+    if len(manifests) < 2:
+        return [manifest.fetch_manifest_entry(io) for manifest in manifests]
+    with ThreadPoolExecutor(min(_READERS, len(manifests)), thread_name_prefix="frazil-manifests") as readers:
+        return list(readers.map(lambda manifest: manifest.fetch_manifest_entry(io), manifests))

@@ -1,0 +1,99 @@
+"""Which files snapshots need, told from their manifests. Files are known by name alone.
+
+Names are unique (they hold a UUID), and addresses are not: `s3://` and `s3a://`, `file:/` and a plain path,
+or a folder behind a link are one place. A file whose name is needed anywhere in the table is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.snapshots import Snapshot
+
+from frazil.errors import DataLost
+
+T = TypeVar("T")
+R = TypeVar("R")
+_READERS = 8
+
+
+class Known(NamedTuple):
+    """A file as a snapshot or a manifest names it."""
+
+    path: str
+    bytes: int
+    manifest: ManifestFile | None = None
+
+
+def name_of(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+@dataclass
+class Reach:
+    """Reads each list and manifest once: both never change. `table` is for messages."""
+
+    files: FileIO
+    table: str
+    _lists: dict[str, list[Known]] = field(default_factory=dict)
+
+    def manifests(self, snapshots: Iterable[Snapshot], *, may_lack: bool = False) -> dict[str, Known]:
+        """By name. With `may_lack`, snapshots of which an interrupted clean-up has left nothing are none;
+        else DataLost: what they need is unknown then, so nothing may be deleted.
+        """
+        wanted = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
+        for snapshot, found in zip(wanted, _in_parallel(self._list, wanted), strict=True):
+            if found is not None:
+                self._lists[snapshot.manifest_list] = found
+            elif not may_lack:
+                raise DataLost(
+                    self.table,
+                    f"snapshot {snapshot.snapshot_id} cannot be read, as {snapshot.manifest_list} is gone, "
+                    "so nothing is deleted; bring that file back, or expire the snapshot",
+                )
+        return {
+            name_of(manifest.path): manifest
+            for snapshot in snapshots
+            for manifest in self._lists.get(snapshot.manifest_list, ())
+        }
+
+    def data_files(self, manifests: Iterable[Known], *, may_lack: bool = False) -> Iterator[list[Known]]:
+        """What the manifests say is in the table: data, and deletes of other engines."""
+        manifests = list(manifests)
+        for manifest, found in zip(manifests, _in_parallel(self._entries, manifests), strict=True):
+            if found is not None:
+                yield found
+            elif not may_lack:
+                raise DataLost(
+                    self.table,
+                    f"a snapshot cannot be read, as {manifest.path} is gone, so nothing is deleted; bring "
+                    "that file back, or expire the snapshots that need it",
+                )
+
+    def _list(self, snapshot: Snapshot) -> list[Known] | None:
+        try:
+            found = snapshot.manifests(self.files)
+        except FileNotFoundError:
+            return None
+        return [Known(each.manifest_path, each.manifest_length, each) for each in found]
+
+    def _entries(self, manifest: Known) -> list[Known] | None:
+        assert manifest.manifest is not None  # noqa: S101
+        try:
+            found = manifest.manifest.fetch_manifest_entry(self.files)
+        except FileNotFoundError:
+            return None
+        return [Known(each.data_file.file_path, each.data_file.file_size_in_bytes) for each in found]
+
+
+def _in_parallel(work: Callable[[T], R], of: list[T]) -> Iterator[R]:
+    if len(of) < 2:
+        yield from map(work, of)
+        return
+    with ThreadPoolExecutor(min(_READERS, len(of)), thread_name_prefix="frazil-manifests") as readers:
+        yield from readers.map(work, of)

@@ -1,0 +1,1 @@
+"""Keeping the tables: merging files, expiring snapshots, retention, erasure, tags."""

@@ -1,0 +1,75 @@
+"""Maintenance beside landing: a thread of the pipeline that does what is due, round after round."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import structlog
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.errors import FrazilError
+from frazil.lake.catalog import open_catalog
+from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.wal.lease import Lease, open_lease
+
+LEASE = "maintain"
+_LOOK_SECONDS = 5.0
+_STOP_SECONDS = 10.0
+
+log = structlog.get_logger("frazil.maintain")
+
+
+class Background:
+    """A round at a time, each under a lease, so that a command on the same lake finds its turn in between.
+
+    The lease saves work and nothing else: two maintainers at once do no harm.
+    """
+
+    def __init__(
+        self, config: Config, start_spark: Callable[[], SparkSession], metrics: MaintainMetrics
+    ) -> None:
+        self._config = config
+        self._start_spark = start_spark
+        self._metrics = metrics
+        self._stopping = threading.Event()
+        self._maintainer: Maintainer | None = None
+        self._thread = threading.Thread(target=self._run, name="maintain", daemon=True)
+
+    def start(self) -> None:
+        if self._config.maintain.enabled:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Calls off what runs on Spark; a commit that is under way is finished."""
+        self._stopping.set()
+        if self._maintainer is not None:
+            self._maintainer.stop()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        compact = self._config.maintain.compact
+        pause = min(_LOOK_SECONDS, compact.interval_seconds)
+        lease = open_lease(self._config, LEASE)
+        while not self._stopping.wait(pause):
+            try:
+                with contextlib.closing(open_catalog(self._config)) as catalog:
+                    self._maintainer = Maintainer(self._config, catalog, self._start_spark, self._metrics)
+                    self._rounds(lease, self._maintainer, pause)
+            except FrazilError as error:
+                log.warning("maintenance cannot go on; trying again", reason=str(error))
+            except Exception as error:
+                log.error("maintenance cannot go on; trying again", exc_info=error)
+
+    def _rounds(self, lease: Lease, maintainer: Maintainer, pause: float) -> None:
+        while not self._stopping.wait(pause):
+            if not lease.acquire():
+                continue  # a command, or another machine's pipeline, is at it
+            try:
+                maintainer.round()
+            finally:
+                lease.release()

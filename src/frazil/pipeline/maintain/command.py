@@ -1,0 +1,216 @@
+"""`frazil maintain`, `frazil tag`: by hand what the pipeline does by itself, and what only people decide."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.filesize import decimal as filesize
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from frazil.config import Config
+from frazil.errors import Refused
+from frazil.lake.catalog import open_catalog
+from frazil.pipeline.maintain.background import LEASE
+from frazil.pipeline.maintain.cut import Cut, create_cut, delete_cut, list_cuts
+from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
+from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.session import spark_session, stop
+from frazil.wal.lease import Lease, open_lease
+from frazil.wal.position import Position
+
+_WAIT_SECONDS = 0.5
+_KEEP_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def opened(config: Config) -> Iterator[tuple[Catalog, Callable[[], SparkSession]]]:
+    """The catalog, and a Spark that is started when it is first asked for and stopped at the end."""
+    if config.lake.catalog.type == "sqlite" and not config.catalog_file.exists():
+        raise Refused(
+            f"there are no tables yet: {config.catalog_file} is not there; has `frazil up` run here?"
+        )
+    sessions: list[SparkSession] = []
+
+    def start_spark() -> SparkSession:
+        if not sessions:
+            sessions.append(spark_session(config))
+        return sessions[0]
+
+    try:
+        with contextlib.closing(open_catalog(config)) as catalog:
+            yield catalog, start_spark
+    finally:
+        for session in sessions:
+            stop(session)
+
+
+@contextlib.contextmanager
+def our_turn(config: Config, console: Console) -> Iterator[None]:
+    """Waits until no other maintainer is at work."""
+    lease = open_lease(config, LEASE)
+    said = False
+    while not lease.acquire():
+        if not said:
+            console.print("another maintainer is at work; waiting for it", style="dim")
+            said = True
+        time.sleep(_WAIT_SECONDS)
+    with _kept(lease):
+        yield
+
+
+@contextlib.contextmanager
+def _kept(lease: Lease) -> Iterator[None]:
+    import threading
+
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(_KEEP_SECONDS):
+            with contextlib.suppress(Exception):  # another may begin then, which does no harm
+                lease.keep()
+
+    thread = threading.Thread(target=keep, name="maintain-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        lease.release()
+
+
+def maintain(
+    config: Config, task: Task | None, tables: Sequence[str], *, dry_run: bool, json_output: bool
+) -> int:
+    """Does one task, or all, on the tables, or all of them, and says what was done."""
+    console = Console(stderr=True)
+    reports: list[TaskReport] = []
+    with opened(config) as (catalog, start_spark), our_turn(config, console), _bar(console) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.update(line, completed=done, total=max(total, 1))
+
+        metrics = MaintainMetrics(Metrics().registry)
+        maintainer = Maintainer(config, catalog, start_spark, metrics, progress=progress)
+        there = maintainer.tables()
+        if unknown := [name for name in tables if name not in there]:
+            raise Refused(f"there is no table {unknown[0]}; there are: {', '.join(there) or 'none yet'}")
+        line = bar.add_task("", total=None)
+        for each in (task,) if task is not None else TASKS:
+            for table in tables or there:
+                if not maintainer.can(each, table):
+                    continue
+                bar.update(line, description=f"{each} {table}", completed=0, total=None)
+                reports.append(maintainer.run(each, table, dry_run=dry_run))
+    if json_output:
+        print(json.dumps([dataclasses.asdict(report) for report in reports], default=str))
+    else:
+        _print(reports, dry_run=dry_run)
+    return 0
+
+
+def tag_create(config: Config, name: str, *, json_output: bool) -> int:
+    with opened(config) as (catalog, start_spark):
+        cut = create_cut(config, catalog, start_spark, Metrics(), name)
+    if json_output:
+        print(json.dumps(_facts(cut)))
+        return 0
+    _print_cuts([cut])
+    Console().print(f"\nask it:  frazil query --as-of tag:{name} …", highlight=False)
+    return 0
+
+
+def tag_list(config: Config, *, json_output: bool) -> int:
+    with opened(config) as (catalog, _):
+        cuts = list_cuts(config, catalog)
+    if json_output:
+        print(json.dumps([_facts(cut) for cut in cuts]))
+    elif cuts:
+        _print_cuts(cuts)
+    else:
+        Console().print("there are no tags; `frazil tag create incident-42` makes one", highlight=False)
+    return 0
+
+
+def tag_delete(config: Config, name: str) -> int:
+    with opened(config) as (catalog, _):
+        tables = delete_cut(config, catalog, name)
+    Console().print(
+        f"{name} is deleted from {tables} tables; what only it kept goes with the next expiry",
+        highlight=False,
+    )
+    return 0
+
+
+def _bar(console: Console) -> Progress:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
+    console = Console()
+    shown = [report for report in reports if not report.is_nothing]
+    if not shown:
+        console.print(f"nothing to do in {len(reports)} tasks", highlight=False)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("task", "table", "files", "bytes", "rows", "removed", "seconds", ""):
+        table.add_column(
+            heading, justify="left" if heading in ("task", "table", "") else "right", no_wrap=True
+        )
+    for report in shown:
+        table.add_row(
+            report.task,
+            report.table,
+            f"{report.files_in:,} → {report.files_out:,}" if report.files_in else "",
+            f"{filesize(report.bytes_in)} → {filesize(report.bytes_out)}" if report.bytes_in else "",
+            f"{report.rows:,}" if report.rows else "",
+            f"{report.rows_removed:,}" if report.rows_removed else "",
+            f"{report.seconds:.1f}",
+            ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in report.detail.items() if value),
+        )
+    console.print(table)
+    if dry_run:
+        console.print("nothing was changed: this is what would be done", style="dim")
+
+
+def _print_cuts(cuts: Sequence[Cut]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("tag", "table", "committed", "snapshot", "rows ever landed"):
+        table.add_column(heading, justify="right" if heading.startswith("rows") else "left", no_wrap=True)
+    for cut in cuts:
+        for tag in cut.tags:
+            table.add_row(
+                cut.name, tag.table, _utc(tag.committed_at_ms), str(tag.snapshot_id), _rows(tag.position)
+            )
+        for name in cut.missing:
+            table.add_row(cut.name, name, "[red]not tagged: delete the tag and make it anew[/red]", "", "")
+    Console().print(table)
+
+
+def _facts(cut: Cut) -> dict[str, object]:
+    return {
+        "name": cut.name,
+        "tables": [dataclasses.asdict(tag) for tag in cut.tags],
+        "missing": list(cut.missing),
+    }
+
+
+def _utc(milliseconds: int) -> str:
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _rows(position: str | None) -> str:
+    return "" if position is None else f"{Position.from_text(position).rows:,}"

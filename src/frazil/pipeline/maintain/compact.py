@@ -1,0 +1,186 @@
+"""A round of merging: what is worth it is chosen, merged on Spark, and put in the place of what it was."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from frazil.config import CompactConfig
+from frazil.errors import Conflict
+from frazil.lake.choose import Group, all_facts, choose
+from frazil.lake.commit import Committer
+from frazil.lake.live import LiveFile, live_files
+from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
+from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.maintain.runner import Runner
+from frazil.wal.position import Position
+
+_COMMIT_SECONDS = 60.0
+"""Merges that are ready are committed together, so that there are few snapshots, but none waits for long."""
+
+log = structlog.get_logger("frazil.maintain")
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are done and those that there are."""
+
+
+@dataclass
+class _Total:
+    files_in: int = 0
+    files_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    rows: int = 0
+    rows_removed: int = 0
+    cpu_seconds: float = 0.0
+    rss_bytes: int = 0
+    conflicts: int = 0
+    left_alone: int = 0
+
+
+@dataclass(frozen=True)
+class _Done:
+    removed: tuple[DataFile, ...]
+    merged: Merged
+
+
+class Compaction:
+    """One table's."""
+
+    def __init__(
+        self, table: Table, layout: Layout, config: CompactConfig, committer: Committer, runner: Runner
+    ) -> None:
+        self._table = table
+        self._layout = layout
+        self._config = config
+        self._committer = committer
+        self._runner = runner
+        self._total = _Total()
+
+    def plan(self, now_seconds: float) -> tuple[dict[str, LiveFile], list[Group]]:
+        live = {each.file.file_path: each for each in live_files(self._table)}
+        return live, choose(all_facts(list(live.values()), self._table), self._config, now_seconds)
+
+    def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
+        begin = time.monotonic()
+        live, groups = self.plan(now_seconds)
+        if dry_run:
+            return self._would(groups, begin)
+        merges = {number: self._merge(group, live) for number, group in enumerate(groups)}
+        bytes_all, bytes_done = sum(_size(job.inputs) for job in merges.values()), 0
+        settings = MergeSettings.of(self._config)
+        ready: list[_Done] = []
+        ready_since = time.monotonic()
+        for number, merged in self._runner.results(
+            partial(_numbered, self._layout, settings), list(merges.items())
+        ):
+            job = merges[number]
+            bytes_done += _size(job.inputs)
+            if progress is not None:
+                progress(bytes_done, bytes_all)
+            if not merged.added:
+                self._total.left_alone += len(job.inputs)
+                continue
+            gone = {file.file_path for file in merged.left_alone}
+            ready.append(_Done(tuple(file for file in job.inputs if file.file_path not in gone), merged))
+            if time.monotonic() - ready_since >= _COMMIT_SECONDS:
+                self._commit(ready)
+                ready, ready_since = [], time.monotonic()
+        self._commit(ready)
+        return self._report(begin, dry_run=False)
+
+    def _merge(self, group: Group, live: dict[str, LiveFile]) -> Merge:
+        inputs = tuple(live[facts.path].file for facts in group.files)
+        return Merge(inputs, group.tenant, group.day)
+
+    def _commit(self, ready: Sequence[_Done]) -> None:
+        """All in one; if another was faster somewhere, one by one, so that only that work is lost."""
+        if not ready:
+            return
+        try:
+            self._replace(ready)
+        except Conflict:
+            if len(ready) == 1:  # the new files are left to the search for orphans: a lost answer may be late
+                self._total.conflicts += 1
+                log.info("merged for nothing: others changed those files", table=self._table.name()[-1])
+                return
+            for each in ready:
+                self._commit([each])
+
+    def _replace(self, ready: Sequence[_Done]) -> None:
+        removed = [file for each in ready for file in each.removed]
+        added = [file for each in ready for file in each.merged.added]
+        dropped: Counter[str] = sum((each.merged.removed for each in ready), Counter())
+        if dropped:
+            advance = partial(_without, dropped)
+            committed = self._committer.overwrite(
+                self._table, removed, added, advance, facts={"frazil.merged": str(dropped.total())}
+            )
+        else:
+            committed = self._committer.replace(self._table, removed, added)
+        total = self._total
+        total.files_in += len(removed)
+        total.files_out += len(added)
+        total.bytes_in += _size(removed)
+        total.bytes_out += _size(added)
+        total.rows += sum(each.merged.rows for each in ready)
+        total.rows_removed += dropped.total()
+        total.cpu_seconds += sum(each.merged.cpu_seconds for each in ready)
+        total.rss_bytes = max(total.rss_bytes, *(each.merged.rss_bytes for each in ready))
+        log.info(
+            "compacted",
+            table=self._table.name()[-1],
+            files_in=len(removed),
+            files_out=len(added),
+            bytes_in=_size(removed),
+            bytes_out=_size(added),
+            rows=sum(each.merged.rows for each in ready),
+            snapshot=committed.snapshot_id,
+            attempts=committed.attempts,
+        )
+
+    def _would(self, groups: Sequence[Group], begin: float) -> TaskReport:
+        for group in groups:
+            size = sum(facts.bytes for facts in group.files)
+            self._total.files_in += len(group.files)
+            self._total.files_out += max(1, round(size / self._config.target_bytes))
+            self._total.bytes_in += size
+            self._total.rows += sum(facts.rows for facts in group.files)
+        return self._report(begin, dry_run=True)
+
+    def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
+        total = self._total
+        return TaskReport(
+            "compact",
+            self._table.name()[-1],
+            dry_run,
+            total.files_in,
+            total.files_out,
+            total.bytes_in,
+            total.bytes_out,
+            total.rows,
+            total.rows_removed,
+            time.monotonic() - begin,
+            total.cpu_seconds,
+            {"conflicts": total.conflicts, "left_alone": total.left_alone},
+        )
+
+
+def _numbered(layout: Layout, settings: MergeSettings, job: tuple[int, Merge]) -> tuple[int, Merged]:
+    """Runs in Spark's workers."""
+    return job[0], merge(layout, job[1], settings)
+
+
+def _without(dropped: Counter[str], position: str) -> str:
+    return Position.from_text(position).with_removed(dropped).to_text()
+
+
+def _size(files: Sequence[DataFile]) -> int:
+    return sum(file.file_size_in_bytes for file in files)

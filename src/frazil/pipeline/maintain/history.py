@@ -1,0 +1,74 @@
+"""The data files of one tenant that any snapshot of a table needs, and which snapshots those are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from frazil.errors import DataLost
+from frazil.lake.files import LakeFileIO
+from frazil.lake.live import living, read_entries
+
+_FOLDER = "tenant_id="
+
+
+@dataclass
+class History:
+    files: dict[str, DataFile] = field(default_factory=dict)
+    """By path."""
+    reached_by: dict[str, set[int]] = field(default_factory=dict)
+    """Which snapshots need a file."""
+    tenants: set[str] = field(default_factory=set)
+    """All whose rows are, or were, in the table."""
+    broken: set[int] = field(default_factory=set)
+    """Snapshots of which an interrupted clean-up has left too little to be read."""
+
+    def snapshots_of(self, paths: Iterable[str]) -> set[int]:
+        return set().union(*(self.reached_by[path] for path in paths if path in self.reached_by))
+
+    def of(self, snapshot_id: int | None) -> list[DataFile]:
+        return [file for path, file in self.files.items() if snapshot_id in self.reached_by[path]]
+
+
+def read_history(table: Table, tenant: str) -> History:
+    history = History(tenants=_folders(table))
+    wanted: dict[str, tuple[ManifestFile, set[int]]] = {}
+    for snapshot in table.metadata.snapshots:
+        for manifest in _manifests(table, snapshot, history):
+            wanted.setdefault(manifest.manifest_path, (manifest, set()))[1].add(snapshot.snapshot_id)
+    for manifest, snapshots in wanted.values():
+        try:
+            entries = read_entries(table.io, [manifest])[0]
+        except FileNotFoundError:
+            history.broken |= snapshots
+            continue
+        for entry in entries:
+            file = entry.data_file
+            if len(file.partition) == 0 or file.partition[0] is None:
+                continue
+            history.tenants.add(file.partition[0])
+            if file.partition[0] == tenant:
+                history.files[file.file_path] = file
+                history.reached_by.setdefault(file.file_path, set()).update(snapshots)
+    main = table.current_snapshot()
+    if main is not None and main.snapshot_id in history.broken:
+        raise DataLost(".".join(table.name()), "a manifest of the current snapshot is gone; bring it back")
+    return history
+
+
+def _folders(table: Table) -> set[str]:
+    found = LakeFileIO(table.io.properties).list(f"{table.location().rstrip('/')}/data").folders
+    return {unquote(name.removeprefix(_FOLDER)) for name in found if name.startswith(_FOLDER)}
+
+
+def _manifests(table: Table, snapshot: Snapshot, history: History) -> list[ManifestFile]:
+    try:
+        return living(snapshot.manifests(table.io))
+    except FileNotFoundError:
+        history.broken.add(snapshot.snapshot_id)
+        return []

@@ -1,0 +1,259 @@
+"""The tasks of maintenance on the tables of one lake: one by one when asked for, or as they fall due."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from pyspark.sql import SparkSession
+
+from frazil.config import Config
+from frazil.errors import FrazilError, Refused
+from frazil.lake.catalog import catalog_errors
+from frazil.lake.commit import Committer
+from frazil.lake.expire import expire_old
+from frazil.lake.files import LakeFileIO
+from frazil.lake.health import measure
+from frazil.lake.live import data_manifests, live_files
+from frazil.lake.manifests import rewrite_manifests, small_manifests
+from frazil.lake.orphans import find_orphans, remove_orphans
+from frazil.lake.properties import MAINTENANCE, json_property, noted, set_properties
+from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.compact import Compaction, Progress
+from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
+from frazil.pipeline.maintain.retain import retain
+from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
+from frazil.tables import SET_ASIDE, SIGNALS, Signal
+from frazil.wal.journal import promoted
+
+_BACKOFF_SECONDS_MAX = 3600.0
+_NOTED: dict[Task, str] = {"expire": "expired_at", "retention": "retained_at", "orphans": "orphans_at"}
+
+log = structlog.get_logger("frazil.maintain")
+
+
+class Maintainer:
+    """Of several at once each is safe: what one has changed the others find out before they commit.
+
+    `start_spark` is called when there is something to merge or to search. `clock` is the time of day.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        start_spark: Callable[[], SparkSession],
+        metrics: MaintainMetrics,
+        *,
+        clock: Callable[[], float] = time.time,
+        progress: Progress | None = None,
+        runner: StoppableRunner | None = None,
+    ) -> None:
+        self._config = config
+        self._settings = config.maintain
+        self._catalog = catalog
+        self._metrics = metrics
+        self._clock = clock
+        self._progress = progress
+        self._runner = runner or SparkRunner(start_spark, config.maintain.compact.parallel_tasks)
+        self._committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+        self._last: dict[tuple[Task, str], float] = {}
+        self._failures: dict[tuple[Task, str], int] = {}
+        self._facts: dict[str, dict[str, float]] = {}
+        """To be noted with the next expiry: a commit of its own would be one too many."""
+
+    def tables(self) -> list[str]:
+        """Those that are there."""
+        with catalog_errors():
+            there = {name[-1] for name in self._catalog.list_tables(self._config.lake.namespace)}
+        return [name for name in (*SIGNALS, SET_ASIDE.name) if name in there]
+
+    def can(self, task: Task, table: str) -> bool:
+        return task != "compact" or table in SIGNALS
+
+    def run(self, task: Task, table: str, *, dry_run: bool = False) -> TaskReport:
+        """Does it now, whatever the schedule says. Raises Refused if there is no such table."""
+        begin = time.monotonic()
+        try:
+            report = self._run(task, table, dry_run=dry_run)
+        except Exception:
+            self._metrics.ran(task, table, "failed", time.monotonic() - begin)
+            raise
+        if not dry_run:
+            self._metrics.ran(task, table, "nothing" if report.is_nothing else "done", report.seconds)
+            self._metrics.did(report)
+        return report
+
+    def round(self) -> list[TaskReport]:
+        """Whatever is due, on every table. What fails is logged, and tried again later: landing goes on."""
+        reports: list[TaskReport] = []
+        for table in self.tables():
+            for task in TASKS:
+                if self._runner.is_stopped:
+                    return reports
+                if self._is_due(task, table) and (report := self._tried(task, table)) is not None:
+                    reports.append(report)
+            self._observe(table)
+        return reports
+
+    def stop(self) -> None:
+        """From any thread: calls off what runs on Spark."""
+        self._runner.stop()
+
+    def _tried(self, task: Task, table: str) -> TaskReport | None:
+        key = task, table
+        self._last[key] = self._clock()
+        try:
+            report = self.run(task, table)
+        except Exception as error:
+            if self._runner.is_stopped:
+                return None
+            self._failures[key] = self._failures.get(key, 0) + 1
+            if isinstance(error, FrazilError):
+                log.warning("maintenance failed; trying again", task=task, table=table, reason=str(error))
+            else:
+                log.error("maintenance failed; trying again", task=task, table=table, exc_info=error)
+            return None
+        self._failures.pop(key, None)
+        if not report.is_nothing:
+            log.info("maintained", task=task, table=table, seconds=round(report.seconds, 2), **report.detail)
+        return report
+
+    def _is_due(self, task: Task, table: str) -> bool:
+        interval = self._interval(task)
+        if interval is None or not self.can(task, table):
+            return False
+        key = task, table
+        if key not in self._last and task in _NOTED:
+            self._last[key] = float(self._noted(table).get(_NOTED[task], 0))
+        failures = self._failures.get(key, 0)
+        if failures:
+            interval = min(interval * 2**failures, max(interval, _BACKOFF_SECONDS_MAX))
+        return self._clock() >= self._last.get(key, 0) + interval
+
+    def _interval(self, task: Task) -> float | None:
+        """None: never by itself."""
+        settings = self._settings
+        if task == "compact":
+            return settings.compact.interval_seconds if settings.compact.enabled else None
+        if task in ("manifests", "expire"):  # no longer apart than landing makes many manifests
+            return settings.expire.interval_seconds if settings.expire.enabled else None
+        if task == "orphans":
+            return settings.orphans.interval_seconds if settings.orphans.enabled else None
+        return settings.retention.interval_seconds
+
+    def _noted(self, table: str) -> dict[str, Any]:
+        return json_property(self._load(table).metadata, MAINTENANCE)
+
+    def _load(self, name: str) -> Table:
+        with catalog_errors():
+            try:
+                return self._catalog.load_table((*self._config.lake.namespace.split("."), name))
+            except NoSuchTableError:
+                there = ", ".join(self.tables()) or "none yet"
+                raise Refused(f"there is no table {name}; there are: {there}") from None
+
+    def _run(self, task: Task, name: str, *, dry_run: bool) -> TaskReport:
+        table = self._load(name)
+        with catalog_errors():
+            if task == "compact":
+                return self._compact(table, name, dry_run=dry_run)
+            if task == "manifests":
+                return self._manifests(table, dry_run=dry_run)
+            if task == "expire":
+                return self._expire(table, dry_run=dry_run)
+            if task == "orphans":
+                return self._orphans(table, dry_run=dry_run)
+            return self._retention(table, dry_run=dry_run)
+
+    def _compact(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        signal: Signal | None = next((each for each in SIGNALS if each == name), None)
+        if signal is None:
+            raise Refused(f"{name} is not compacted: it holds little, and retention keeps it small")
+        settings = self._settings.compact
+        layout = Layout.of(table, signal, promoted(self._config), settings.compression_level)
+        compaction = Compaction(table, layout, settings, self._committer, self._runner)
+        report = compaction.run(self._clock(), dry_run=dry_run, progress=self._progress)
+        if report.files_out and not dry_run:
+            self._facts.setdefault(name, {})["compacted_at"] = self._clock()
+        return report
+
+    def _manifests(self, table: Table, *, dry_run: bool) -> TaskReport:
+        begin, name = time.monotonic(), table.name()[-1]
+        snapshot, limit = table.current_snapshot(), self._settings.expire.manifests_max
+        small = [] if snapshot is None else small_manifests(data_manifests(table, snapshot))
+        detail = {"small_manifests": len(small)} if len(small) > limit else {}
+        if detail and not dry_run:
+            rewrite_manifests(self._committer, table, limit)
+        return TaskReport("manifests", name, dry_run, seconds=time.monotonic() - begin, detail=detail)
+
+    def _expire(self, table: Table, *, dry_run: bool) -> TaskReport:
+        begin, name = time.monotonic(), table.name()[-1]
+        facts = self._facts.pop(name, {}) | {"expired_at": self._clock()}
+        expired = expire_old(
+            self._catalog,
+            table,
+            self._settings.expire,
+            properties=noted(table.metadata, **facts),
+            clock=self._clock,
+            dry_run=dry_run,
+        )
+        return TaskReport(
+            "expire",
+            name,
+            dry_run,
+            files_in=len(expired.files),
+            bytes_in=expired.bytes,
+            seconds=time.monotonic() - begin,
+            detail={
+                "snapshots": len(expired.snapshots),
+                "hourly_tags_made": len(expired.tags_created),
+                "hourly_tags_dropped": len(expired.tags_dropped),
+            },
+        )
+
+    def _orphans(self, table: Table, *, dry_run: bool) -> TaskReport:
+        begin, age = time.monotonic(), self._settings.orphans.age_seconds
+        if dry_run:
+            found = find_orphans(table, age)
+        else:
+            found = remove_orphans(table, age)
+            table = self._load(table.name()[-1])
+            facts = {"orphans_at": self._clock(), **_stored(table)}
+            set_properties(self._catalog, table, noted(table.metadata, **facts))
+        return TaskReport(
+            "orphans",
+            table.name()[-1],
+            dry_run,
+            files_in=len(found),
+            bytes_in=sum(each.bytes for each in found),
+            seconds=time.monotonic() - begin,
+        )
+
+    def _retention(self, table: Table, *, dry_run: bool) -> TaskReport:
+        report = retain(self._config, self._catalog, self._runner, table, now=self._clock(), dry_run=dry_run)
+        if not dry_run:
+            self._facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
+        return report
+
+    def _observe(self, name: str) -> None:
+        """What /metrics shows of a table. That it cannot be had now is said by what else fails."""
+        with contextlib.suppress(FrazilError), catalog_errors():
+            self._metrics.health(name, measure(self._load(name), self._settings, self._clock()))
+
+
+def _stored(table: Table) -> dict[str, int]:
+    """What is there beside the table as it is now: files that nobody knows, or not yet, and what only old
+    snapshots need.
+    """
+    unknown = sum(orphan.bytes for orphan in find_orphans(table, 0.0))
+    live = sum(each.file.file_size_in_bytes for each in live_files(table))
+    there = sum(file.bytes for file in LakeFileIO(table.io.properties).walk(f"{table.location()}/data"))
+    return {"orphan_bytes": unknown, "old_bytes": max(there - live - unknown, 0)}

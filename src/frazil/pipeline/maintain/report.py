@@ -1,0 +1,36 @@
+"""What a task of maintenance did, or would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Task = Literal["compact", "manifests", "expire", "retention", "orphans"]
+TASKS: tuple[Task, ...] = ("retention", "compact", "manifests", "expire", "orphans")
+"""In the order in which they are best done: what goes need not be merged, what is merged can expire."""
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """`files_in` and `bytes_in` were read or removed, `files_out` and `bytes_out` are there instead. `detail`
+    has what only one task knows, in words that are shown.
+    """
+
+    task: Task
+    table: str
+    dry_run: bool = False
+    files_in: int = 0
+    files_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    rows: int = 0
+    rows_removed: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there was nothing to do."""
+        return not (self.files_in or self.files_out or self.rows_removed or any(self.detail.values()))

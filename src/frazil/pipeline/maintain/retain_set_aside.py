@@ -1,0 +1,151 @@
+"""What could not be read is not kept for ever either: its rows in `set_aside`, and the copies in the log."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from frazil.config import Config
+from frazil.lake.commit import Committer
+from frazil.lake.live import live_files
+from frazil.pipeline.arrange import Part
+from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.maintain.report import TaskReport
+from frazil.tables import SET_ASIDE
+from frazil.wal.names import SegmentName
+from frazil.wal.position import Position
+from frazil.wal.reader import WalReader
+from frazil.wal.store import Store, open_store
+
+COPIES = "set-aside/"
+"""Where the log keeps copies of segments that could not be read."""
+
+log = structlog.get_logger("frazil.maintain")
+Mask = Callable[[pa.Table], pa.ChunkedArray]
+
+
+def retain_set_aside(
+    config: Config, catalog: Catalog, table: Table, *, now: float, dry_run: bool = False
+) -> TaskReport:
+    """The rows first, then the copies that they point at. Of whoever dies in between, the copies without a
+    row are found the next time.
+    """
+    begin = time.monotonic()
+    seconds = config.maintain.retention.set_aside_seconds
+    oldest = datetime.datetime.fromtimestamp(now - seconds, datetime.UTC)
+    store = None if config.wal.type == "kafka" else open_store(config)
+    is_old: Mask = lambda rows: pc.less(rows["time"], pa.scalar(oldest))  # noqa: E731
+    change = _Change.of(table, is_old, write=None) if dry_run else drop_rows(config, catalog, table, is_old)
+    copies: list[str] = []
+    if store is not None:
+        copies = sorted(change.locations)
+        if not dry_run and copies:
+            delete_copies(store, copies)
+        lost = list(_without_row(store, change.kept | change.locations, now - seconds))
+        if not dry_run and lost:
+            store.delete_all(lost)
+        copies += lost
+    return TaskReport(
+        "retention",
+        SET_ASIDE.name,
+        dry_run,
+        files_in=len(change.removed),
+        files_out=change.rewritten,
+        bytes_in=sum(file.file_size_in_bytes for file in change.removed),
+        bytes_out=sum(file.file_size_in_bytes for file in change.added),
+        rows_removed=change.counts.total(),
+        seconds=time.monotonic() - begin,
+        detail={"copies_deleted": len(copies)},
+    )
+
+
+@dataclass
+class _Change:
+    removed: list[DataFile] = field(default_factory=list)
+    added: list[DataFile] = field(default_factory=list)
+    rewritten: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    locations: set[str] = field(default_factory=set)
+    """The copies of segments whose rows go."""
+    kept: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, table: Table, mask_of: Mask, *, write: Layout | None) -> _Change:
+        """With `write`, what remains of files of which some rows go is durable when it returns."""
+        change = cls()
+        for number, live in enumerate(live_files(table)):
+            with table.io.new_input(live.file.file_path).open() as stream:
+                rows = pq.ParquetFile(stream).read()
+            mask = pc.fill_null(mask_of(rows), False)
+            gone, kept = rows.filter(mask), rows.filter(pc.invert(mask))
+            change.kept |= _locations(kept)
+            if not gone.num_rows:
+                continue
+            change.removed.append(live.file)
+            change.counts.update(gone["source"].to_pylist())
+            change.locations |= _locations(gone)
+            if kept.num_rows:
+                change.rewritten += 1
+                if write is not None:
+                    part = Part(None, None, kept.cast(SET_ASIDE.arrow_schema))
+                    change.added.append(write_part(write, part, f"{write.batch}-{number:05d}"))
+        return change
+
+
+def drop_rows(
+    config: Config, catalog: Catalog, table: Table, mask_of: Mask, facts: dict[str, str] | None = None
+) -> _Change:
+    """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
+    committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+    change = _Change.of(table, mask_of, write=Layout.plain(table, SET_ASIDE, config.land.compression_level))
+    if change.removed:
+        committer.overwrite(
+            table, change.removed, change.added, partial(_without, change.counts), facts=facts
+        )
+        log.info("no longer set aside", rows=change.counts.total())
+    return change
+
+
+def delete_copies(store: Store, locations: list[str]) -> None:
+    store.delete_all([path for location in locations for path in (location, f"{location}.json")])
+
+
+def _without(counts: Counter[str], position: str) -> str:
+    return Position.from_text(position).with_removed(counts).to_text()
+
+
+def _locations(rows: pa.Table) -> set[str]:
+    return {location for location in rows["location"].to_pylist() if location is not None}
+
+
+def _without_row(store: Store, known: set[str], before_seconds: float) -> Iterator[str]:
+    """Copies whose row is gone. A landing that is just setting something aside has not cleaned up what it
+    copied, so while the segment itself is there, its copy stays.
+    """
+    reader = WalReader(store)
+    for entry in store.list(COPIES):
+        location = entry.path.removesuffix(".json")
+        name = SegmentName.parse(location.removeprefix(COPIES))
+        if name is None or location in known or _began(name) >= before_seconds:
+            continue
+        first = next(reader.stream(name.signal, name.stream, name.sequence), None)
+        if first is None or first.name != name:
+            yield entry.path
+
+
+def _began(name: SegmentName) -> float:
+    """When the stream began, as its name says: nothing of it is older."""
+    moment = datetime.datetime.strptime(name.stream[:15], "%Y%m%dT%H%M%S")
+    return moment.replace(tzinfo=datetime.UTC).timestamp()

@@ -1,0 +1,153 @@
+"""Data files searched for rows that are to go, and written anew without them. Runs in Spark's workers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+
+from frazil.pipeline.arrange import compact
+from frazil.pipeline.datafile import GrowingFile, Layout, file_name
+from frazil.pipeline.maintain.inputs import opened
+from frazil.pipeline.maintain.runner import Runner
+from frazil.query.predicate import Matcher
+from frazil.tables import SEGMENT
+
+Mask = npt.NDArray[np.bool_]
+_TASK_BYTES = 256 * 2**20
+"""Of files that one task searches: starting one costs as much as reading a few small files."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file, and the names of the matchers of which any is to match. Without names, all of its rows are
+    meant. `file` is needed where it is to be written anew.
+    """
+
+    path: str
+    bytes: int
+    names: tuple[str, ...] = ()
+    file: DataFile | None = None
+
+    @classmethod
+    def of(cls, file: DataFile, names: Sequence[str] = ()) -> Wanted:
+        return cls(file.file_path, file.file_size_in_bytes, tuple(names), file)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was found in a file: `rows` are all that it has, `removed` those that are meant, by `_segment`."""
+
+    path: str
+    rows: int = 0
+    removed: Counter[str] = field(default_factory=Counter)
+    added: DataFile | None = None
+    """What stands for the file from now on, where only some of its rows are meant."""
+    is_gone: bool = False
+    is_unreadable: bool = False
+    cpu_seconds: float = 0.0
+
+    @property
+    def matches(self) -> int:
+        return self.removed.total()
+
+
+def search_all(
+    runner: Runner,
+    layout: Layout,
+    matchers: Mapping[str, Matcher],
+    wanted: Sequence[Wanted],
+    *,
+    rewrite: bool,
+) -> Iterator[Searched]:
+    """In any order. With `rewrite`, what remains of files with matching rows is durable when it is told."""
+    work = partial(search_files, layout, matchers, rewrite)
+    for found in runner.results(work, in_tasks(wanted)):
+        yield from found
+
+
+def in_tasks(wanted: Sequence[Wanted]) -> list[tuple[Wanted, ...]]:
+    tasks: list[list[Wanted]] = []
+    size = 0
+    for each in wanted:
+        if not tasks or size + each.bytes > _TASK_BYTES:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(each)
+        size += each.bytes
+    return [tuple(task) for task in tasks]
+
+
+def search_files(
+    layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, files: Sequence[Wanted]
+) -> list[Searched]:
+    return [_search(layout, [matchers[name] for name in each.names], rewrite, each) for each in files]
+
+
+def _search(layout: Layout, matchers: Sequence[Matcher], rewrite: bool, wanted: Wanted) -> Searched:
+    begin = time.process_time()
+    try:
+        with layout.io.local(wanted.path) as path:
+            try:
+                rows = pq.read_metadata(path).num_rows
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                if wanted.file is not None:
+                    raise
+                return Searched(wanted.path, is_unreadable=True)
+            mask = _mask(path, rows, matchers)
+            removed = _sources(path, mask)
+        added = None
+        if rewrite and wanted.file is not None and 0 < removed.total() < rows:
+            added = _without(layout, wanted.file, mask)
+    except FileNotFoundError:
+        return Searched(wanted.path, is_gone=True)
+    return Searched(wanted.path, rows, removed, added, cpu_seconds=time.process_time() - begin)
+
+
+def _mask(path: Path, rows: int, matchers: Sequence[Matcher]) -> Mask:
+    if not matchers:
+        return np.ones(rows, np.bool_)
+    mask = matchers[0].matching(str(path))
+    for matcher in matchers[1:]:
+        mask = mask | matcher.matching(str(path))
+    return mask
+
+
+def _sources(path: Path, mask: Mask) -> Counter[str]:
+    if not mask.any():
+        return Counter()
+    with pq.ParquetFile(path, read_dictionary=[SEGMENT.name]) as file:
+        column = file.read([SEGMENT.name]).column(0)
+    if not mask.all():
+        column = column.filter(pa.array(mask))
+    return Counter({item["values"].as_py(): item["counts"].as_py() for item in column.value_counts()})
+
+
+def _without(layout: Layout, file: DataFile, mask: Mask) -> DataFile:
+    """The file's other rows, in their order, row group by row group. What only the rows that go had is in no
+    dictionary either.
+    """
+    tenant, day = file.partition[0], file.partition[1]
+    with opened(layout, [file]) as (inputs, vanished):
+        if vanished:
+            raise FileNotFoundError(file.file_path)
+        (source,) = inputs
+        rows_per_group = max(group.rows for group in source.row_groups)
+        with GrowingFile(layout, tenant, day, file_name(layout), rows_per_group) as output:
+            first = 0
+            for group in source.row_groups:
+                kept = pa.array(~mask[first : first + group.rows])
+                first += group.rows
+                table = pa.concat_tables(source.read(row_groups=[group.number])).filter(kept)
+                if table.num_rows:
+                    output.write(compact(table.unify_dictionaries().combine_chunks()))
+            return output.finish(is_sorted=file.sort_order_id == layout.sort_order_id)

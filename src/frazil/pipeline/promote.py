@@ -1,0 +1,17 @@
+"""Promoted columns of segments and files that were written before the configuration promoted them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from frazil.pipeline.datafile import Layout
+from frazil.tables import SEGMENT
+from frazil.wal.promote import fill_columns
+
+
+def fill_promoted(table: pa.Table, layout: Layout) -> pa.Table:
+    """Adds the columns of the layout, but for `_segment`, that the table does not have: from its maps, or
+    NULL.
+    """
+    schema = pa.schema([field for field in layout.coded if field.name != SEGMENT.name])
+    return fill_columns(table, schema, layout.promoted)

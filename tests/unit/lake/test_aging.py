@@ -1,0 +1,179 @@
+"""Which snapshots may go, and which hours get tags: told from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.types import LongType, NestedField
+
+from frazil.config.maintain import ExpireConfig
+from frazil.lake.aging import expirable, hourly
+from frazil.lake.commit import POSITION
+from frazil.pipeline.land.upkeep import settled_position
+from frazil.wal.position import Position
+
+BEGIN = datetime(2026, 11, 15, 10, tzinfo=UTC).timestamp()
+EMPTY = new_table_metadata(
+    Schema(NestedField(1, "a", LongType(), required=True)),
+    UNPARTITIONED_PARTITION_SPEC,
+    UNSORTED_SORT_ORDER,
+    "file:///lake/t",
+    {},
+)
+
+
+def metadata_of(
+    times: list[float],
+    refs: Mapping[str, int] | None = None,
+    *,
+    landed: int | None = None,
+    without_position: tuple[int, ...] = (),
+    parents: Mapping[int, int | None] | None = None,
+) -> TableMetadata:
+    """Snapshots 1, 2, … in a chain, made at these seconds after `BEGIN`; `main` is the last, and `landed`."""
+    snapshots = [
+        Snapshot(
+            snapshot_id=number,
+            parent_snapshot_id=(parents or {}).get(number, number - 1 or None),
+            sequence_number=number,
+            timestamp_ms=int((BEGIN + at) * 1000),
+            manifest_list=f"file:///lake/t/metadata/snap-{number}.avro",
+            summary=Summary(
+                Operation.APPEND,
+                **({} if number in without_position else {POSITION: Position().to_text()}),
+            ),
+        )
+        for number, at in enumerate(times, 1)
+    ]
+    named = {
+        name: SnapshotRef(snapshot_id=number, snapshot_ref_type=SnapshotRefType.TAG)
+        for name, number in (refs or {}).items()
+    }
+    named["main"] = SnapshotRef(snapshot_id=len(times), snapshot_ref_type=SnapshotRefType.BRANCH)
+    named["landed"] = SnapshotRef(snapshot_id=landed or len(times), snapshot_ref_type=SnapshotRefType.TAG)
+    return EMPTY.model_copy(update={"snapshots": snapshots, "refs": named, "current_snapshot_id": len(times)})
+
+
+def settings(**named: float) -> ExpireConfig:
+    return ExpireConfig.model_validate({"snapshots_kept": 1, "kept_seconds": 0, "hourly_tags": 0} | named)
+
+
+def going(metadata: TableMetadata, now: float, **named: float) -> list[int]:
+    return expirable(metadata, settings(**named), int((BEGIN + now) * 1000))
+
+
+def test_the_newest_stay_and_the_young() -> None:
+    metadata = metadata_of([0, 10, 20, 30, 40])
+    assert going(metadata, 1000) == [1, 2, 3, 4]
+    assert going(metadata, 1000, snapshots_kept=3) == [1, 2]
+    assert going(metadata, 50, kept_seconds=45) == []  # for the first, see below
+    assert going(metadata, 55, kept_seconds=30) == [1, 2]
+    assert going(metadata, 1000, snapshots_kept=100) == []
+
+
+def test_whatever_has_a_name_stays() -> None:
+    metadata = metadata_of([0, 10, 20, 30], {"incident-1": 2})
+    assert going(metadata, 1000) == [1, 3]
+    config = settings()
+    later = int((BEGIN + 1000) * 1000)
+    assert expirable(metadata, config, later, drop_tags=["incident-1"]) == [1, 2, 3]
+    assert expirable(metadata, config, later, create_tags={"hour-20261115T10": 3}) == [1]
+
+
+def test_nothing_since_the_oldest_reader_goes() -> None:
+    assert going(metadata_of([0, 10, 20, 30, 40], {"reader-a": 4, "reader-b": 2}), 1000) == [1]
+
+
+def test_a_branch_keeps_as_many_as_it_asks_for() -> None:
+    metadata = metadata_of([0, 10, 20, 30, 40], {"b": 3})
+    metadata.refs["b"] = SnapshotRef(
+        snapshot_id=3, snapshot_ref_type=SnapshotRefType.BRANCH, min_snapshots_to_keep=2
+    )
+    assert going(metadata, 1000) == [1, 4]
+
+
+def test_what_no_branch_leads_to_goes_when_it_is_old() -> None:
+    """Snapshots that were rolled back, or staged and never published."""
+    metadata = metadata_of([0, 10, 20, 30], parents={4: 1})
+    assert going(metadata, 1000, snapshots_kept=2) == [2, 3]
+    assert going(metadata, 35, snapshots_kept=2, kept_seconds=20) == [2]
+
+
+def test_the_clean_up_of_the_log_still_learns_what_has_settled() -> None:
+    """The last landing was long ago, then came one, and compaction on top of both."""
+    metadata = metadata_of([0, 10, 20, 9000, 9010], without_position=(3, 5), landed=4)
+    now = 9020
+    assert going(metadata, now, kept_seconds=1800) == [1]
+    kept = metadata.model_copy(update={"snapshots": metadata.snapshots[1:]})
+    assert settled_position(kept, 600, BEGIN + now) is not None
+
+
+@given(
+    gaps=st.lists(st.integers(1, 2000), min_size=1, max_size=30),
+    compacted=st.sets(st.integers(2, 30)),
+    kept=st.integers(1, 10),
+    kept_seconds=st.integers(0, 4000),
+    grace=st.integers(0, 4000),
+    age=st.integers(0, 5000),
+)
+def test_an_expiry_never_changes_what_has_settled(
+    gaps: list[int], compacted: set[int], kept: int, kept_seconds: int, grace: int, age: int
+) -> None:
+    times = [float(sum(gaps[: n + 1])) for n in range(len(gaps))]
+    landings = [n for n in range(1, len(times) + 1) if n not in compacted]
+    metadata = metadata_of(times, without_position=tuple(compacted), landed=max(landings))
+    now = times[-1] + age
+    grace = min(grace, kept_seconds)  # as the configuration demands
+    gone = set(going(metadata, now, snapshots_kept=kept, kept_seconds=kept_seconds))
+    left = [
+        each.model_copy(update={"parent_snapshot_id": None}) if each.parent_snapshot_id in gone else each
+        for each in metadata.snapshots
+        if each.snapshot_id not in gone
+    ]
+    after = metadata.model_copy(update={"snapshots": left})
+    assert settled_position(after, grace, BEGIN + now) == settled_position(metadata, grace, BEGIN + now)
+    assert {ref.snapshot_id for ref in metadata.refs.values()} <= {each.snapshot_id for each in left}
+
+
+HOUR = 3600.0
+
+
+def test_each_hour_that_is_over_gets_a_tag_on_what_landed_last_in_it() -> None:
+    metadata = metadata_of([10, 3599.999, 3600, HOUR * 1.5, HOUR * 2.5], without_position=(4,), landed=5)
+    found = hourly(metadata, settings(hourly_tags=24), BEGIN + HOUR * 2.9)
+    assert found.create == {"hour-20261115T10": 2, "hour-20261115T11": 3}
+    assert found.drop == ()
+    found = hourly(metadata, settings(hourly_tags=24), BEGIN + HOUR * 3)
+    assert found.create["hour-20261115T12"] == 5
+
+
+def test_a_tag_is_made_once_and_never_moved() -> None:
+    metadata = metadata_of([10, 20, HOUR + 1], {"hour-20261115T10": 1})
+    assert hourly(metadata, settings(hourly_tags=24), BEGIN + HOUR * 1.5).create == {}
+
+
+@pytest.mark.parametrize(("kept", "left"), [(0, set()), (1, {"11"}), (2, {"10", "11"}), (24, {"10", "11"})])
+def test_tags_of_hours_long_ago_are_dropped(kept: int, left: set[str]) -> None:
+    tags = {"hour-20261115T10": 1, "hour-20261115T11": 2, "hour-99999999T99": 1, "incident-1": 1}
+    metadata = metadata_of([10, HOUR + 1, HOUR * 2 + 1], tags)
+    found = hourly(metadata, settings(hourly_tags=kept), BEGIN + HOUR * 2 + 5)
+    assert set(found.drop) == {f"hour-20261115T{hour}" for hour in {"10", "11"} - left}
+    assert found.create == {}
+
+
+def test_hours_in_which_nothing_landed_have_no_tag() -> None:
+    metadata = metadata_of([10, HOUR * 5])
+    assert list(hourly(metadata, settings(hourly_tags=24), BEGIN + HOUR * 6).create) == [
+        "hour-20261115T15",
+        "hour-20261115T10",
+    ]

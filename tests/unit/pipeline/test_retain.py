@@ -1,0 +1,123 @@
+"""Retention: what is old enough goes, nothing else does, and the ledger still adds up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frazil.errors import ConfigError
+from frazil.lake.properties import json_property
+from frazil.ledger import balance
+from frazil.pipeline.maintain.rules import RETENTION
+from tests.kept_lake import Kept
+
+
+@contextlib.contextmanager
+def kept(folder: Path, *rules: dict[str, Any], **settings: Any) -> Iterator[Kept]:
+    lake = Kept(folder, maintain={"retention": {"rules": list(rules), **settings}})
+    with contextlib.closing(lake):
+        yield lake
+
+
+ROWS = [
+    ("acme", "old debug", 5, 10.0),
+    ("acme", "old error", 17, 10.0),
+    ("acme", "new debug", 5, 1.0),
+    ("globex", "old debug of globex", 5, 10.0),
+    ("globex", "ancient", 17, 50.0),
+]
+
+
+def test_files_of_old_days_are_dropped_as_a_whole_and_the_ledger_closes(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "tenant": "acme"}, {"after_seconds": "30d"}) as lake:
+        lake.fill(ROWS)
+        before = lake.data_files()
+        report = lake.retain()
+        assert lake.bodies() == Counter({"new debug": 1, "old debug of globex": 1})
+        assert lake.data_files() < before, "nothing was written anew"
+        assert (report.rows_removed, report.files_in, report.files_out) == (3, 2, 0)
+        assert report.detail["partitions"] == 2
+        assert balance(lake.config).problems == []
+        assert lake.retain().is_nothing
+
+
+def test_rows_that_meet_a_condition_go_and_files_without_any_are_not_touched(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}) as lake:
+        lake.fill(ROWS, [("acme", "another old error", 17, 10.0)])
+        untouched = {path for path in lake.data_files() if "globex" in path}
+        report = lake.retain()
+        assert lake.bodies() == Counter(
+            {"old error": 1, "another old error": 1, "new debug": 1, "ancient": 1}
+        )
+        assert report.rows_removed == 2
+        assert (report.detail["files_dropped"], report.detail["files_rewritten"]) == (1, 1)
+        assert len(untouched & lake.data_files()) == 1
+        assert balance(lake.config).problems == []
+
+
+def test_nothing_is_searched_twice_and_what_comes_late_is_searched(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE '%debug%'", "table": "logs"}) as lake:
+        lake.fill(ROWS)
+        assert lake.retain().detail["files_searched"] == 3
+        assert json_property(lake.table().metadata, RETENTION)
+        assert lake.retain().detail["files_searched"] == 0
+        lake.fill([("acme", "late debug", 5, 10.0)])
+        report = lake.retain()
+        assert report.detail["files_searched"] == 1
+        assert report.rows_removed == 1
+        assert balance(lake.config).problems == []
+
+
+def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
+    rules = (
+        {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"},
+        {"after_seconds": "30d"},
+    )
+    with kept(tmp_path, *rules) as lake:
+        lake.fill(ROWS)
+        location = lake.table().metadata_location
+        report = lake.retain(dry_run=True)
+        assert lake.table().metadata_location == location
+        assert report.dry_run
+        would = (report.rows_removed, report.detail["files_dropped"], report.detail["files_rewritten"])
+        assert would == (3, 2, 1)
+        assert report.bytes_in > 0
+        done = lake.retain()
+        assert would == (done.rows_removed, done.detail["files_dropped"], done.detail["files_rewritten"])
+
+
+def test_a_condition_that_cannot_be_used_is_said_and_nothing_changes(tmp_path: Path) -> None:
+    with kept(
+        tmp_path, {"after_seconds": "7d", "where": "severity_numbr < 9"}, {"after_seconds": "7d"}
+    ) as lake:
+        lake.fill(ROWS)
+        with pytest.raises(ConfigError, match=r"severity_numbr.*severity_number.*name the `table`"):
+            lake.retain()
+        assert lake.bodies().total() == len(ROWS)
+
+
+def test_a_round_is_bounded_and_the_next_goes_on(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE '%x%'", "table": "logs"}) as lake:
+        compact = lake.config.maintain.compact.model_copy(update={"round_bytes_max": 1})
+        maintain = lake.config.maintain.model_copy(update={"compact": compact})
+        lake.config = lake.config.model_copy(update={"maintain": maintain})
+        lake.fill([("acme", f"x {day}", 9, 10.0 + day) for day in range(4)])
+        removed = [lake.retain().rows_removed for _ in range(5)]
+        assert removed == [1, 1, 1, 1, 0]
+        assert lake.bodies() == Counter()
+        assert balance(lake.config).problems == []
+
+
+def test_the_only_row_of_the_table_can_go(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "7d"}) as lake:
+        lake.fill([("acme", "x", 9, 10.0)])
+        assert lake.retain().rows_removed == 1
+        assert lake.bodies() == Counter()
+        lake.fill([("acme", "y", 9, 1.0)])
+        assert lake.bodies() == Counter({"y": 1})
+        assert balance(lake.config).problems == []

@@ -1,0 +1,96 @@
+"""What could not be read goes too, when it is old: its row first, then the copy in the log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from frazil.ledger import balance
+from frazil.pipeline.maintain import retain_set_aside
+from frazil.wal.store import Store
+from tests.kept_lake import DAY, Kept
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path, land={"wal_grace_seconds": 0})
+    with contextlib.closing(made):
+        for number in range(2):
+            set_aside(made, number)
+        yield made
+
+
+def set_aside(lake: Kept, number: int) -> None:
+    """A segment that cannot be read; landed, it is a row, a copy, and no more in the log."""
+    name = lake.write([("acme", f"x{number}", 9, 0.0)])
+    path = lake.config.wal_dir / name.path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    lake.land()
+    path.unlink()
+
+
+def rows(lake: Kept) -> int:
+    return int(lake.table("set_aside").scan().to_arrow().num_rows)
+
+
+def copies(lake: Kept) -> list[str]:
+    return [path.name for path in (lake.config.wal_dir / "set-aside").rglob("*") if path.is_file()]
+
+
+def test_young_ones_stay(lake: Kept) -> None:
+    location = lake.table("set_aside").metadata_location
+    assert lake.retain(table="set_aside").is_nothing
+    assert lake.table("set_aside").metadata_location == location
+    assert (rows(lake), len(copies(lake))) == (2, 4)
+
+
+def test_old_ones_go_with_their_copies(lake: Kept) -> None:
+    lake.now += 31 * DAY
+    report = lake.retain(table="set_aside", dry_run=True)
+    assert (report.rows_removed, report.detail["copies_deleted"]) == (2, 2)
+    assert (rows(lake), len(copies(lake))) == (2, 4)
+    report = lake.retain(table="set_aside")
+    assert (report.rows_removed, report.detail["copies_deleted"]) == (2, 2)
+    assert (rows(lake), copies(lake)) == (0, [])
+    assert lake.retain(table="set_aside").is_nothing
+    assert balance(lake.config).problems == []
+
+
+def test_copies_whose_rows_went_before_a_death_go_the_next_time(
+    lake: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(store: Store, locations: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    lake.now += 31 * DAY
+    with monkeypatch.context() as patched:
+        patched.setattr(retain_set_aside, "delete_copies", die)
+        with pytest.raises(KeyboardInterrupt):
+            lake.retain(table="set_aside")
+    assert (rows(lake), len(copies(lake))) == (0, 4)
+    lake.retain(table="set_aside")
+    assert copies(lake) == []
+
+
+def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
+    """Somebody is setting it aside just now, and its row is not there yet."""
+    name = lake.write([("acme", "y", 9, 0.0)])
+    lake.store.create(f"set-aside/{name.path}", b"copy")
+    lake.now += 400 * DAY
+    lake.retain(table="set_aside")
+    assert copies(lake) == [Path(name.path).name]
+
+
+def test_rows_of_one_file_that_are_young_stay(lake: Kept) -> None:
+    table = lake.table("set_aside")
+    times = sorted(table.scan().to_arrow()["time"].to_pylist())
+    lake.now = times[1].timestamp() + 30 * DAY - 1e-3  # between the two, or before the first
+    report = lake.retain(table="set_aside")
+    assert report.rows_removed == 1
+    assert rows(lake) == 1
+    assert len(copies(lake)) == 2

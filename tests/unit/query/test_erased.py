@@ -1,0 +1,98 @@
+"""Queries beside an erasure: they answer all that is left, or refuse, and forget what they kept."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from frazil.query.constraints import ANYTHING
+from frazil.query.lake import Lake
+from frazil.query.model import Question
+from frazil.query.plan import Planner
+from frazil.query.tail import PositionTooOld, Tail
+from frazil.wal.position import Position
+from tests.kept_lake import Kept, holding
+from tests.unit.query.made import Service
+
+MARKER = "zanzibar"
+WHERE = "attributes['user.id'] = 'u42'"
+ROWS = [("acme", f"u42 {MARKER}", 9, 0.0), ("acme", "u1 stays", 9, 0.0), ("acme", "u2 stays", 9, 0.0)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Kept]:
+    query = {"temp_dir": tmp_path / "temp", "threads": 1, "workers": 1, "metadata_age_max_seconds": 1e6}
+    made = Kept(tmp_path / "data", query=query)
+    with contextlib.closing(made):
+        made.fill([("acme", "u0 first", 9, 0.0)])
+        yield made
+
+
+@contextlib.contextmanager
+def planning(lake: Kept, folder: Path) -> Iterator[tuple[Planner, Tail]]:
+    with contextlib.ExitStack() as stack:
+        tables = stack.enter_context(contextlib.closing(Lake(lake.config)))
+        tail = stack.enter_context(contextlib.closing(Tail(lake.config, folder / "tail")))
+        yield stack.enter_context(contextlib.closing(Planner(lake.config, tables, tail))), tail
+
+
+def rows_seen(planner: Planner) -> int:
+    version, tail = planner.cut("logs", [ANYTHING], Question("", "acme"))
+    assert version is not None
+    assert tail is not None
+    assert tail.missing == ()
+    tail.release()
+    return tail.rows + sum(file.rows for file in version.files("acme").files)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_query_that_knows_an_older_position_reads_it_again_and_answers_all_that_is_left(
+    lake: Kept, tmp_path: Path, read_before: bool
+) -> None:
+    with planning(lake, tmp_path) as (planner, _):
+        assert rows_seen(planner) == 1
+        lake.write(ROWS)
+        if read_before:
+            assert rows_seen(planner) == 4
+        lake.erase(WHERE)  # lands, and deletes the segments at once
+        assert rows_seen(planner) == 3
+
+
+def test_without_a_newer_position_it_is_refused_and_never_answered_with_less(
+    lake: Kept, tmp_path: Path
+) -> None:
+    with planning(lake, tmp_path) as (_, tail):
+        before = Position.from_text(lake.table().current_snapshot().summary["frazil.position"])
+        lake.write(ROWS)
+        lake.erase(WHERE)
+        with pytest.raises(PositionTooOld):
+            tail.cut("logs", before, "acme")
+
+
+def test_the_service_forgets_answers_questions_and_rows_when_something_was_erased(
+    lake: Kept, tmp_path: Path
+) -> None:
+    service = Service(lake.config)
+    service.start()
+    try:
+        sql = f"SELECT body FROM logs WHERE body LIKE '%{MARKER}%'"
+        lake.write(ROWS)
+        assert len(service.ask(sql).rows) == 1
+        assert service.ask(sql).stats.cached
+        assert holding(tmp_path / "temp", MARKER) != []
+        lake.erase(WHERE)
+        queries = service.queries
+        queries._lake.version("logs", renew=True)
+        queries._follow()
+        assert queries._kept.bytes == 0
+        assert queries._parsed.bytes == 0
+        assert holding(tmp_path / "temp", MARKER) == []
+        told = service.ask(sql)
+        assert told.rows == []
+        assert not told.stats.cached
+        assert service.ask(sql).stats.cached, "what is asked since is kept again"
+    finally:
+        service.close()
