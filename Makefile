@@ -64,7 +64,7 @@ docs: $(STAMP) ## Write the generated pages of docs/ again
 bench: $(JARS) ## The speed table of the README
 	$(BIN)/python -m bench
 
-bench-quick: $(JARS) ## Its most important lines, in about two minutes
+bench-quick: $(JARS) ## Its most important lines, in about four minutes
 	$(BIN)/python -m bench --quick
 
 clean: ## Remove what make and the tools made (never data)

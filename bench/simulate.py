@@ -50,6 +50,8 @@ from frazil.wal.store import open_store
 STEP_SECONDS = 30
 TENANTS = {"default": 800, "acme": 400, "globex": 200}
 """Rows of each in a commit. The first is asked for."""
+_REQUESTS = 4
+"""Of a tenant in a commit, each from another service."""
 _ASKED_SECONDS = 900
 _REPEATS = 3
 _SLOW_MS = 300
@@ -113,20 +115,23 @@ class Rows:
     """Decoded requests of all tenants, one commit's after the other."""
 
     def __init__(self, first: float, distinct: int) -> None:
-        self._first_micros = int(first * 1e6)
         self._rng = np.random.default_rng(0)
         decoder, length = Decoder("logs"), STEP_SECONDS * 10**9
         first_nanos = int(first) * 10**9
         self._made = []
+        senders = [tenant for tenant in TENANTS for _ in range(_REQUESTS)]
         for number in range(distinct):
             bodies = [
                 app_logs_request(
-                    number * len(TENANTS) + place, rows, first_unix_nano=first_nanos, length_nanos=length
+                    number * len(senders) + place,
+                    TENANTS[tenant] // _REQUESTS,
+                    first_unix_nano=first_nanos,
+                    length_nanos=length,
                 )
-                for place, rows in enumerate(TENANTS.values())
+                for place, tenant in enumerate(senders)
             ]
             received = [first_nanos + length] * len(bodies)
-            self._made.append(decoder.decode(bodies, list(TENANTS), received).table)
+            self._made.append(decoder.decode(bodies, senders, received).table)
 
     def at(self, number: int) -> pa.Table:
         """Those of a commit, at its time."""

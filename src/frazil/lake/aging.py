@@ -56,9 +56,10 @@ def expirable(
     """The snapshots that may go once those tags are made and dropped, oldest first.
 
     What stays: whatever a branch or tag names; the newest `snapshots_kept` of `main` and of every branch that
-    asks for more; all that are younger than `kept_seconds`; all since the oldest tag of a reader; and those
-    under `landed` down to the newest position that is older than `kept_seconds`, from which the clean-up of
-    the write-ahead log learns what has settled.
+    asks for more; all that are younger than `kept_seconds`, or were current until then, as a query may have
+    begun on them; all since the oldest tag of a reader; those between `main` and `landed`, which show that
+    nothing was rolled back; and those under `landed` down to the newest position that is older than
+    `kept_seconds`, from which the clean-up of the write-ahead log learns what has settled.
     """
     kept = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in drop_tags}
     kept.update((create_tags or {}).values())
@@ -68,6 +69,8 @@ def expirable(
         count = ref.min_snapshots_to_keep or 0
         count = max(count, config.snapshots_kept) if name == MAIN_BRANCH else count
         kept.update(each.snapshot_id for each in itertools.islice(_chain(metadata, ref.snapshot_id), count))
+    kept.update(_current_since(metadata, oldest_ms))
+    kept.update(_down_to_landed(metadata))
     kept.update(_down_to_settled(metadata, oldest_ms))
     unread = _oldest_reader(metadata, drop_tags)
     if unread is not None:
@@ -79,6 +82,25 @@ def expirable(
 def _chain(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
     snapshot = metadata.snapshot_by_id(snapshot_id)
     return iter(()) if snapshot is None else ancestors(metadata, snapshot)
+
+
+def _current_since(metadata: TableMetadata, oldest_ms: int) -> Iterator[int]:
+    """Those that were `main` at that time or later, however old they are themselves."""
+    main = metadata.current_snapshot_id
+    for successor, snapshot in itertools.pairwise(() if main is None else _chain(metadata, main)):
+        if successor.timestamp_ms < oldest_ms:
+            return
+        yield snapshot.snapshot_id
+
+
+def _down_to_landed(metadata: TableMetadata) -> Iterator[int]:
+    main, landed = metadata.current_snapshot_id, landed_snapshot(metadata)
+    if main is None or landed is None:
+        return
+    for snapshot in _chain(metadata, main):
+        if snapshot.snapshot_id == landed.snapshot_id:
+            return
+        yield snapshot.snapshot_id
 
 
 def _down_to_settled(metadata: TableMetadata, oldest_ms: int) -> Iterator[int]:

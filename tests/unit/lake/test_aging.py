@@ -177,3 +177,14 @@ def test_hours_in_which_nothing_landed_have_no_tag() -> None:
         "hour-20261115T15",
         "hour-20261115T10",
     ]
+
+
+def test_the_way_from_main_to_what_has_landed_stays_whole() -> None:
+    """Merges of a table that nothing lands in: without it the table would look rolled back."""
+    assert going(metadata_of([0, 10, 20, 30], landed=1, without_position=(2, 3, 4)), 1000) == []
+
+
+def test_what_was_current_until_a_moment_ago_stays_for_the_queries_that_began_on_it() -> None:
+    merged = metadata_of([0, 10, 20, 900], {"other": 4}, landed=4, parents={4: 3})
+    assert going(merged, 1000, kept_seconds=200) == [1, 2]
+    assert going(merged, 1000, kept_seconds=50) == [1, 2, 3]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import Conflict, Fenced, QueryInvalid, QueryRefused, Refused
@@ -20,11 +21,16 @@ from frazil.lake.expire import expire
 from frazil.lake.live import live_files
 from frazil.lake.tags import create_tag, list_tags
 from frazil.ledger import balance
+from frazil.otlp.decode import Decoder
 from frazil.pipeline.land import segments
+from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.maintain.erase import LOOK_SECONDS, EverythingMatches
 from frazil.pipeline.maintain.erase_report import Proof
 from frazil.pipeline.maintain.erase_table import TableEraser
+from frazil.pipeline.metrics import Metrics
 from frazil.wal.names import SegmentName
+from frazil.wal.reader import WalReader
+from frazil.wal.segment import SegmentWriter
 from tests.fault.land_process import run_here
 from tests.kept_lake import STREAM, Kept, holding
 
@@ -80,6 +86,7 @@ def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: Kept) 
     assert logs.snapshots_expired
     assert logs.wal_segments_deleted == 3
     assert logs.proof.matches == 0
+    assert logs.proof.unreferenced_files == 0
     assert logs.proof.rows_searched == len(STAY)
     assert filled.slept == [LOOK_SECONDS]
 
@@ -249,6 +256,38 @@ def test_what_can_never_land_is_refused_until_told_to_drop_it(filled: Kept) -> N
     assert_erased(filled)
 
 
+def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(filled: Kept) -> None:
+    name = filled.write([("acme", "broken", 9, 0.0)])
+    path = data_dir(filled) / "wal" / name.path
+    path.write_bytes(path.read_bytes()[:-20])
+    filled.land()
+    table = filled.table("set_aside")
+    create_tag(filled.catalog, table, "incident-7", table.current_snapshot().snapshot_id)
+    refused(filled, Refused, r"incident-7 pin snapshots of set_aside", drop_set_aside=True)
+    assert filled.erase(WHERE, drop_set_aside=True, drop_tags=True).is_proven
+    assert list_tags(filled.table("set_aside")) == []
+    assert_erased(filled)
+
+
+def test_without_a_table_all_are_searched(filled: Kept) -> None:
+    report = filled.erase(WHERE, tables=())
+    assert [table.table for table in report.tables] == ["logs", "spans", "metrics"]
+    assert report.is_proven
+    assert_erased(filled)
+
+
+def test_the_mark_in_the_log_goes_when_nobody_needs_it(filled: Kept) -> None:
+    filled.erase(WHERE)
+    reader = WalReader(filled.store)
+    assert reader.look("logs")[1] > 0
+    for hours, is_there in ((0.5, True), (2, False)):
+        later = time.time() + hours * 3600
+        Upkeep(filled.config, filled.store, Metrics(), wall_clock=lambda at=later: at).round(  # type: ignore[misc]
+            "logs", filled.table().metadata
+        )
+        assert (reader.look("logs")[1] > 0) == is_there
+
+
 # What lies about
 
 
@@ -373,3 +412,33 @@ def test_rows_from_before_the_cut_that_are_still_there_are_not_proven_away(
     assert not report.is_proven
     assert report.tables[0].proof.matches == 1
     assert "NOT PROVEN" in report.text()
+
+
+def test_spans_go_too_with_all_that_hangs_on_them(tmp_path: Path) -> None:
+    lake = Kept(tmp_path / "data")
+    with contextlib.closing(lake):
+        request = ExportTraceServiceRequest()
+        scope = request.resource_spans.add().scope_spans.add()
+        for number, user in enumerate(["u42", "u1", "u42", "u2"]):
+            text = f"{MARKER} {number}" if user == "u42" else f"stays {number}"
+            at = int(lake.now * 1e9)
+            span = scope.spans.add(name=text, start_time_unix_nano=at, end_time_unix_nano=at + number)
+            span.trace_id, span.span_id = bytes([number + 1]) * 16, bytes([number + 1]) * 8
+            span.attributes.add(key="user.id").value.string_value = user
+            span.status.message = text
+            event = span.events.add(name=text, time_unix_nano=at)
+            event.attributes.add(key=text).value.string_value = text
+            span.links.add(trace_id=b"\1" * 16, span_id=b"\2" * 8, trace_state=text)
+        nanos = int(lake.now * 1e9)
+        writer = SegmentWriter(1)
+        writer.write(Decoder("spans").decode([request.SerializeToString()], ["acme"], [nanos]).table)
+        name = SegmentName("spans", STREAM, 0)
+        lake.store.create(name.path, writer.finish(name, stream_rows=0, received=(nanos, nanos)))
+        report = lake.erase(WHERE, tables=())
+        assert report.is_proven
+        assert report.rows_removed == 2
+        assert holding(lake.config.data_dir, MARKER) == []
+        rows = lake.table("spans").scan().to_arrow().to_pylist()
+        assert sorted(row["name"] for row in rows) == ["stays 1", "stays 3"]
+        assert all(row["events"][0]["name"] == row["name"] for row in rows)
+        assert balance(lake.config).problems == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.manifest import DataFile
 
 from frazil.errors import ConfigError
+from frazil.lake.commit import Committer
 from frazil.lake.properties import json_property
 from frazil.ledger import balance
 from frazil.pipeline.maintain.rules import RETENTION
@@ -121,3 +124,35 @@ def test_the_only_row_of_the_table_can_go(tmp_path: Path) -> None:
         lake.fill([("acme", "y", 9, 1.0)])
         assert lake.bodies() == Counter({"y": 1})
         assert balance(lake.config).problems == []
+
+
+def test_files_that_are_replaced_meanwhile_are_left_for_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}) as lake:
+        lake.fill(ROWS)
+        overwrite, waiting = Committer.overwrite, [True]
+
+        def overtaken(self: Committer, table: Any, removed: Any, *given: Any, **facts: Any) -> Any:
+            if waiting.pop() if waiting else False:
+                self.replace(table, removed[:1], [copy_of(removed[0])])
+            return overwrite(self, table, removed, *given, **facts)
+
+        monkeypatch.setattr(Committer, "overwrite", overtaken)
+        report = lake.retain()
+        assert (report.rows_removed, report.detail["conflicts"]) == (0, 1)
+        assert lake.bodies().total() == len(ROWS)
+        written = {str(path) for path in tmp_path.glob("warehouse/otel/logs/data/**/*.parquet")}
+        assert len(written - lake.data_files()) == 1, "what was written for nothing is gone"
+        assert lake.retain().rows_removed == 2
+        assert balance(lake.config).problems == []
+
+
+def copy_of(file: DataFile) -> DataFile:
+    """The same rows under another name, as a merge of one file would write them."""
+    path = file.file_path.replace(".parquet", "-merged.parquet")
+    shutil.copy(file.file_path, path)
+    copy = DataFile(*file._data)
+    copy._data[1] = path
+    copy.spec_id = file.spec_id
+    return copy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import structlog
@@ -33,15 +33,19 @@ def land_all(
     start_spark: Callable[[], SparkSession],
     metrics: Metrics,
     *,
+    skip: Collection[str] = (),
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Signal, Position]:
     """Returns when each table holds what was durable when this was called, and where the tables then stand.
 
     A pipeline may land at the same time: of two that land the same, one is told that the other was first.
-    Raises Refused if something lies in the log that cannot land.
+    Raises Refused if something lies in the log that cannot land, unless its stream is one to `skip`.
     """
     reader = None if config.wal.type == "kafka" else WalReader(open_store(config))
-    wanted = {signal: _ends(config, signal, reader) for signal in SIGNALS}
+    wanted = {
+        signal: {name: end for name, end in _ends(config, signal, reader).items() if name not in skip}
+        for signal in SIGNALS
+    }
     positions: dict[Signal, Position] = {}
     for signal in SIGNALS:
         source = source_of(config, signal, reader)

@@ -96,7 +96,8 @@ def maintain(
     """Does one task, or all, on the tables, or all of them, and says what was done."""
     console = Console(stderr=True)
     reports: list[TaskReport] = []
-    with opened(config) as (catalog, start_spark), our_turn(config, console), _bar(console) as bar:
+    turn = contextlib.nullcontext() if dry_run else our_turn(config, console)
+    with opened(config) as (catalog, start_spark), turn, _bar(console) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.update(line, completed=done, total=max(total, 1))
@@ -127,7 +128,7 @@ def tag_create(config: Config, name: str, *, json_output: bool) -> int:
         print(json.dumps(_facts(cut)))
         return 0
     _print_cuts([cut])
-    Console().print(f"\nask it:  frazil query --as-of tag:{name} …", highlight=False)
+    _console().print(f"\nask it:  frazil query --as-of tag:{name} …")
     return 0
 
 
@@ -139,17 +140,14 @@ def tag_list(config: Config, *, json_output: bool) -> int:
     elif cuts:
         _print_cuts(cuts)
     else:
-        Console().print("there are no tags; `frazil tag create incident-42` makes one", highlight=False)
+        _console().print("there are no tags; `frazil tag create incident-42` makes one")
     return 0
 
 
 def tag_delete(config: Config, name: str) -> int:
     with opened(config) as (catalog, _):
         tables = delete_cut(config, catalog, name)
-    Console().print(
-        f"{name} is deleted from {tables} tables; what only it kept goes with the next expiry",
-        highlight=False,
-    )
+    _console().print(f"{name} is deleted from {tables} tables; what only it kept goes with the next expiry")
     return 0
 
 
@@ -159,22 +157,21 @@ def _bar(console: Console) -> Progress:
 
 
 def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
-    console = Console()
+    console = _console()
     shown = [report for report in reports if not report.is_nothing]
     if not shown:
-        console.print(f"nothing to do in {len(reports)} tasks", highlight=False)
+        console.print(f"nothing to do in {len(reports)} tasks")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("task", "table", "files", "bytes", "rows", "removed", "seconds", ""):
-        table.add_column(
-            heading, justify="left" if heading in ("task", "table", "") else "right", no_wrap=True
-        )
+    for heading in ("task", "table", "files", "bytes", "rows", "removed", "seconds"):
+        table.add_column(heading, justify="left" if heading in ("task", "table") else "right", no_wrap=True)
+    table.add_column("", overflow="fold")
     for report in shown:
         table.add_row(
             report.task,
             report.table,
-            f"{report.files_in:,} → {report.files_out:,}" if report.files_in else "",
-            f"{filesize(report.bytes_in)} → {filesize(report.bytes_out)}" if report.bytes_in else "",
+            _from_to(report, f"{report.files_in:,}", f"{report.files_out:,}"),
+            _from_to(report, filesize(report.bytes_in), filesize(report.bytes_out)),
             f"{report.rows:,}" if report.rows else "",
             f"{report.rows_removed:,}" if report.rows_removed else "",
             f"{report.seconds:.1f}",
@@ -185,18 +182,29 @@ def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
         console.print("nothing was changed: this is what would be done", style="dim")
 
 
+def _from_to(report: TaskReport, before: str, after: str) -> str:
+    if not report.files_in:
+        return ""
+    return f"{before} → {after}" if report.files_out else f"-{before}"
+
+
+def _console() -> Console:
+    """Whole lines where nobody looks."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=200)
+
+
 def _print_cuts(cuts: Sequence[Cut]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("tag", "table", "committed", "snapshot", "rows ever landed"):
-        table.add_column(heading, justify="right" if heading.startswith("rows") else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if heading.startswith("rows") else "left", overflow="fold")
     for cut in cuts:
         for tag in cut.tags:
-            table.add_row(
-                cut.name, tag.table, _utc(tag.committed_at_ms), str(tag.snapshot_id), _rows(tag.position)
-            )
+            committed = _utc(tag.committed_at_ms)
+            table.add_row(cut.name, tag.table, committed, str(tag.snapshot_id), _rows(tag.position))
         for name in cut.missing:
             table.add_row(cut.name, name, "[red]not tagged: delete the tag and make it anew[/red]", "", "")
-    Console().print(table)
+    _console().print(table)
 
 
 def _facts(cut: Cut) -> dict[str, object]:

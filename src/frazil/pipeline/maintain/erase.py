@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -21,29 +20,23 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
-from frazil.errors import Conflict, Refused
+from frazil.errors import Refused
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.commit import read_checkpoint
-from frazil.lake.erased import ERASED
-from frazil.lake.expire import expire
-from frazil.lake.files import LakeFileIO
-from frazil.lake.live import live_files
-from frazil.lake.orphans import find_orphans
-from frazil.lake.tags import kind_of
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase_check import checked_predicates, checked_tables, checked_tenant
 from frazil.pipeline.maintain.erase_kafka import delete_landed, kept_by_kafka
 from frazil.pipeline.maintain.erase_report import Erasure
+from frazil.pipeline.maintain.erase_set_aside import SetAside
 from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
-from frazil.pipeline.maintain.retain_set_aside import COPIES, drop_rows
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.metrics import Metrics
 from frazil.query.predicate import parse_predicate
-from frazil.tables import SET_ASIDE, Signal, landed_spec
+from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position
-from frazil.wal.reader import Segment, WalReader
+from frazil.wal.reader import WalReader
 from frazil.wal.store import Store, open_store
 from frazil.wal.sweep import leave_mark, sweep
 
@@ -121,6 +114,7 @@ class _Erasing:
         self._sleep = sleep
         self._sync = sync
         self._store: Store | None = None if config.wal.type == "kafka" else open_store(config)
+        self._set_aside = SetAside(config, catalog, self._store)
         self._namespace = tuple(config.lake.namespace.split("."))
         self._begin = time.monotonic()
         self._erasure = Erasure(uuid.uuid4().hex, request.tenant, int(clock() * 1e6), dry_run=request.dry_run)
@@ -129,19 +123,27 @@ class _Erasing:
         signals = checked_tables(self._request.tables)
         predicates = checked_predicates(self._config, self._request.where, signals, self._request.tables)
         before_cut = f"({self._request.where}\n) AND received_time < TIMESTAMPTZ '{self._cut}'"
-        checked_tenant(self._config, self._catalog, self._request.tenant)
-        self._check_set_aside(signals)
-        if any(predicate.is_constant for predicate in predicates.values()) and not self._request.yes:
+        checked_tenant(self._config, self._catalog, self._store, self._request.tenant)
+        if not self._request.drop_set_aside and not self._request.dry_run:
+            self._set_aside.refuse(signals)
+        is_constant = any(predicate.is_constant for predicate in predicates.values())
+        if is_constant and not self._request.yes and not self._request.dry_run:
             raise EverythingMatches(
                 "the condition names no column: it holds for all rows or for none. --yes, if that is meant",
                 rows=-1,
             )
         if not self._request.dry_run:
-            if self._request.drop_set_aside:
-                self._delete_strays(signals)
             self._say("landing what the write-ahead log holds")
-            land_all(self._config, self._catalog, self._start_spark, Metrics(), sleep=self._sleep)
-            self._check_set_aside(signals)
+            land_all(
+                self._config,
+                self._catalog,
+                self._start_spark,
+                Metrics(),
+                skip=self._set_aside.streams(SIGNALS) if self._request.drop_set_aside else (),
+                sleep=self._sleep,
+            )
+            if not self._request.drop_set_aside:
+                self._set_aside.refuse(signals)
         erasers = {
             signal: TableEraser(
                 self._config,
@@ -183,7 +185,7 @@ class _Erasing:
             found[signal] = eraser.look()
         request = self._request
         tags: dict[str, Sequence[str]] = {signal: each.tags for signal, each in found.items() if each.tags}
-        if request.drop_set_aside and (names := self._pinning_set_aside()):
+        if request.drop_set_aside and (names := self._set_aside.pinning()):
             tags[SET_ASIDE.name] = names
         if tags and not request.drop_tags and not request.dry_run:
             raise Refused(pinned(tags))
@@ -206,7 +208,8 @@ class _Erasing:
                 eraser.remove()
                 eraser.expire(drop_tags=self._request.drop_tags)
             if self._request.drop_set_aside:
-                self._drop_set_aside()
+                dropped = self._set_aside.drop(self._erasure.id, drop_tags=self._request.drop_tags)
+                self._erasure.set_aside_dropped += dropped + self._set_aside.delete_strays(list(erasers))
             left = self._sweep(list(erasers))
             for eraser in erasers.values():
                 eraser.delete_unreferenced()
@@ -242,20 +245,6 @@ class _Erasing:
             report.wal_segments_deleted += len(deleted)
         return {signal: self._below(signal, at) for signal, at in positions.items()}
 
-    def _delete_strays(self, signals: Sequence[Signal]) -> None:
-        """Nobody was told that they are durable, and they can never land."""
-        if self._store is None:
-            return
-        for signal in signals:
-            if self._table(signal) is not None:
-                strays = [each.name.path for each in self._strays(signal)]
-                self._store.delete_all(strays)
-                self._erasure.set_aside_dropped += len(strays)
-
-    def _strays(self, signal: Signal) -> list[Segment]:
-        assert self._store is not None  # noqa: S101
-        return list(WalReader(self._store).strays(signal, self._position(signal)))
-
     def _below(self, signal: Signal, position: Position) -> int:
         assert self._store is not None  # noqa: S101
         return sum(
@@ -272,76 +261,6 @@ class _Erasing:
             for signal in signals:
                 deleted = delete_landed(self._config, signal, self._position(signal))
                 self._erasure.kafka_records_deleted.update(deleted)
-
-    # What could not be read
-
-    def _check_set_aside(self, signals: Sequence[Signal]) -> None:
-        """Nobody knows whose rows are in what cannot be read."""
-        if self._request.drop_set_aside or self._request.dry_run:
-            return
-        items = self._set_aside_items(signals)
-        if items:
-            raise Refused(
-                f"{items:,} items are set aside or can never land, and nobody knows whose rows they hold: "
-                "see the table set_aside and `frazil verify`. --drop-set-aside removes all of them"
-            )
-
-    def _set_aside_items(self, signals: Sequence[Signal]) -> int:
-        table = self._table(SET_ASIDE.name)
-        files: set[str] = set()
-        if table is not None:
-            for snapshot in table.metadata.snapshots:
-                for manifest in snapshot.manifests(table.io):
-                    files |= {each.data_file.file_path for each in manifest.fetch_manifest_entry(table.io)}
-        items = len(files)
-        if self._store is not None:
-            items += sum(not entry.path.endswith(".json") for entry in self._store.list(COPIES))
-            items += sum(len(self._strays(signal)) for signal in signals if self._table(signal) is not None)
-        return items
-
-    def _drop_set_aside(self) -> None:
-        """All rows, all that the table was, and all copies. Landing that sets something aside just now is
-        fenced, and does it again.
-        """
-        while (table := self._table(SET_ASIDE.name)) is not None:
-            everything = lambda rows: pa.array([True] * rows.num_rows)  # noqa: E731
-            try:
-                change = drop_rows(self._config, self._catalog, table, everything, {ERASED: self._erasure.id})
-                self._erasure.set_aside_dropped += change.counts.total()
-                self._forget_past(SET_ASIDE.name)
-            except Conflict:
-                continue  # something was set aside, or a tag came, just then
-            break
-        if self._store is not None:
-            copies = [entry.path for entry in self._store.list(COPIES)]
-            self._store.delete_all(copies)
-
-    def _pinning_set_aside(self) -> list[str]:
-        """Tags of people and readers that keep something that was set aside."""
-        table = self._table(SET_ASIDE.name)
-        if table is None:
-            return []
-        return sorted(
-            name
-            for name, ref in table.metadata.refs.items()
-            if kind_of(name) in ("incident", "reader")
-            and live_files(table, table.metadata.snapshot_by_id(ref.snapshot_id))
-        )
-
-    def _forget_past(self, name: str) -> None:
-        table = self._table(name)
-        if table is None:
-            return
-        names = self._pinning_set_aside()
-        if names and not self._request.drop_tags:
-            raise Refused(pinned({name: names}))
-        refs, snapshots = table.metadata.refs, table.metadata.snapshots
-        standing = {refs[each].snapshot_id for each in refs if kind_of(each) == "reserved"}
-        drop = [each for each, ref in refs.items() if ref.snapshot_id not in standing]
-        ids = [each.snapshot_id for each in snapshots if each.snapshot_id not in standing]
-        expire(self._catalog, table, ids, drop_tags=drop, forget=True)
-        data = [each.path for each in find_orphans(table, 0.0, float("inf")) if "/data/" in each.path]
-        LakeFileIO(table.io.properties).delete_all(data)
 
     # Beside that
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Sequence
 
@@ -9,12 +10,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from frazil.config import Config, tenant_id
-from frazil.errors import QueryInvalid, QueryRefused, Refused
+from frazil.errors import QueryInvalid, QueryRefused, Refused, SegmentCorrupt, SegmentUnknown
+from frazil.lake.commit import read_checkpoint
 from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
 from frazil.query.predicate import Predicate, parse_predicate
-from frazil.tables import SIGNALS, Signal, landed_spec
+from frazil.tables import SIGNALS, Signal, landed_spec, table_spec
 from frazil.wal.journal import promoted
+from frazil.wal.position import Position
+from frazil.wal.reader import WalReader
+from frazil.wal.store import Store
 
 _NAMED_MAX = 20
 
@@ -51,8 +56,8 @@ def checked_predicates(
     return found
 
 
-def checked_tenant(config: Config, catalog: Catalog, tenant: str) -> None:
-    """Known is who has a key, or has or had rows."""
+def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant: str) -> None:
+    """Known is who has a key, or has or had rows in a table, or has some in the write-ahead log."""
     try:
         tenant_id(tenant)
     except Exception as error:
@@ -61,17 +66,31 @@ def checked_tenant(config: Config, catalog: Catalog, tenant: str) -> None:
     if tenant in known:
         return
     for signal in SIGNALS:
-        try:
-            table = catalog.load_table((*config.lake.namespace.split("."), signal))
-        except NoSuchTableError:
-            continue
-        known |= read_history(table, tenant).tenants | erased_tenants(table.metadata)
+        position = Position()
+        with contextlib.suppress(NoSuchTableError):
+            checkpoint = read_checkpoint(catalog, (*config.lake.namespace.split("."), signal))
+            position = Position.from_text(checkpoint.position)
+            known |= read_history(checkpoint.table, tenant).tenants
+            known |= erased_tenants(checkpoint.table.metadata)
+        if store is not None and tenant not in known:
+            known |= _waiting(config, store, signal, position)
     if tenant not in known:
         near = difflib.get_close_matches(tenant, sorted(known), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         names = sorted(known)
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         raise Refused(
-            f"there is no tenant {tenant}: it has no key, and nothing of it has landed. There are: "
+            f"there is no tenant {tenant}: it has no key, and no rows. There are: "
             f"{', '.join(names[:_NAMED_MAX])}{more}{hint}"
         )
+
+
+def _waiting(config: Config, store: Store, signal: Signal, position: Position) -> set[str]:
+    """Whose rows have not landed yet."""
+    reader, spec = WalReader(store), table_spec(signal, promoted(config))
+    found: set[str] = set()
+    for segment in reader.pending(signal, position):
+        with contextlib.suppress(SegmentCorrupt, SegmentUnknown, FileNotFoundError):
+            _, rows = reader.rows(segment.name, spec)
+            found.update(rows["tenant_id"].unique().to_pylist())
+    return found

@@ -123,7 +123,8 @@ class Maintainer:
             return None
         self._failures.pop(key, None)
         if not report.is_nothing:
-            log.info("maintained", task=task, table=table, seconds=round(report.seconds, 2), **report.detail)
+            told = {name: value for name, value in report.detail.items() if value}
+            log.info("maintained", task=task, table=table, seconds=round(report.seconds, 2), **told)
         return report
 
     def _is_due(self, task: Task, table: str) -> bool:
