@@ -69,10 +69,8 @@ def _rewritten(chart: Axes, samples: Sequence[Sample]) -> None:
     landed = [sample.rows_landed / 1e6 for sample in samples]
     chart.plot(hours, rewritten, color=_KEPT)
     chart.plot(hours, landed, color=_INK, linestyle="--")
-    chart.annotate("merged", (hours[-1], rewritten[-1]), (-4, 4), ha="right", color=_KEPT)
-    chart.annotate("landed", (hours[-1], landed[-1]), (-4, 4), ha="right", color=_INK)
-    for text in chart.texts:
-        text.set_anncoords("offset points")
+    for text, value, color in (("merged", rewritten[-1], _KEPT), ("landed", landed[-1], _INK)):
+        chart.annotate(text, (hours[-1], value), (-4, 4), textcoords="offset points", ha="right", color=color)
     chart.set_ylim(0, max(*rewritten, *landed) * 1.15)
     _label(chart, "rows since midnight", "million rows")
 

@@ -261,6 +261,9 @@ def data_file(
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata, stats_columns=plan, parquet_column_mapping=ids
     )
+    unknown = _without_bounds(metadata, ids)
+    bounds = {key: each for key, each in statistics.column_aggregates.items() if key not in unknown}
+    statistics = replace(statistics, column_aggregates=bounds)
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
@@ -275,6 +278,24 @@ def data_file(
     )
     file.spec_id = layout.spec_id
     return file
+
+
+def _without_bounds(metadata: pq.FileMetaData, ids: dict[str, int]) -> set[int]:
+    """Columns of text of which some row group says nothing, as Parquet does of texts over 4 KiB. PyIceberg
+    would take the bounds of the other row groups for those of the file. Numbers have bounds wherever they
+    are not all NaN, which is in no bounds.
+    """
+    unknown = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for position in range(metadata.num_columns):
+            column = group.column(position)
+            if column.physical_type != "BYTE_ARRAY" or not column.is_stats_set:
+                continue
+            found = column.statistics
+            if not found.has_min_max and not (found.has_null_count and found.null_count == column.num_values):
+                unknown.add(ids[column.path_in_schema])
+    return unknown
 
 
 def _facts(statistics: DataFileStatistics) -> dict[str, Any]:

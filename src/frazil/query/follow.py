@@ -71,7 +71,8 @@ class Follower:
         self.lock = threading.Lock()
         self.bytes = 0
         """Of all that is kept, as of the last look."""
-        self._swept = 0
+        self.swept = 0
+        """So many rows had landed when those were dropped that are not kept any longer: see `Look.swept`."""
         self._store = store
         self._reader = WalReader(store)
         self._decoder = decoder
@@ -97,8 +98,8 @@ class Follower:
         self._read_older(wanted, bytes_max, look)
         with self.lock:
             is_known = any(position.rows >= swept for position in positions)
-            self._expire(positions, frozenset(streams), at_once=is_known and swept > self._swept)
-            self._swept = swept if is_known else self._swept
+            self._expire(positions, frozenset(streams), at_once=is_known and swept > self.swept)
+            self.swept = swept if is_known else self.swept
             self._count()
         return look
 

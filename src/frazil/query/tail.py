@@ -246,7 +246,7 @@ class Tail:
                     return
 
     def _collect(self, follower: Follower, look: Look, position: Position, tenant: str) -> _Collected:
-        if look.swept > position.rows:
+        if max(look.swept, follower.swept) > position.rows:
             raise PositionTooOld(follower.signal, f"what was in the log of {follower.signal}")
         found = _Collected()
         for stream in sorted(follower.lines.keys() | look.gaps.keys()):

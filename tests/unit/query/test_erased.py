@@ -65,11 +65,28 @@ def test_without_a_newer_position_it_is_refused_and_never_answered_with_less(
     lake: Kept, tmp_path: Path
 ) -> None:
     with planning(lake, tmp_path) as (_, tail):
-        before = Position.from_text(lake.table().current_snapshot().summary["frazil.position"])
+        before = position_of(lake)
         lake.write(ROWS)
         lake.erase(WHERE)
         with pytest.raises(PositionTooOld):
             tail.cut("logs", before, "acme")
+
+
+def test_a_query_whose_rows_were_dropped_after_its_look_reads_the_position_again(
+    lake: Kept, tmp_path: Path
+) -> None:
+    with planning(lake, tmp_path) as (_, tail):
+        before = position_of(lake)
+        lake.write(ROWS)
+        look = tail._joined("logs", before)
+        lake.erase(WHERE)
+        tail.cut("logs", position_of(lake), "acme").release()  # another query, which knows of it
+        with pytest.raises(PositionTooOld):
+            tail._collect(tail._followers["logs"], look, before, "acme")
+
+
+def position_of(lake: Kept) -> Position:
+    return Position.from_text(lake.table().current_snapshot().summary["frazil.position"])
 
 
 def test_the_service_forgets_answers_questions_and_rows_when_something_was_erased(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 from pyspark.sql import SparkSession
@@ -69,7 +69,27 @@ class Background:
         while not self._stopping.wait(pause):
             if not lease.acquire():
                 continue  # a command, or another machine's pipeline, is at it
-            try:
+            with kept(lease, self._config.pipeline.lease_seconds):
                 maintainer.round()
-            finally:
-                lease.release()
+
+
+@contextlib.contextmanager
+def kept(lease: Lease, lease_seconds: float) -> Iterator[None]:
+    """Gives signs of life while the block runs, and gives it back at the end."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(lease_seconds / 3):
+            try:
+                lease.keep()
+            except Exception as error:  # another may begin meanwhile, which does no harm
+                log.warning("no sign of life could be given", reason=str(error))
+
+    thread = threading.Thread(target=keep, name="maintain-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        lease.release()

@@ -19,18 +19,17 @@ from rich.table import Table
 from frazil.config import Config
 from frazil.errors import Refused
 from frazil.lake.catalog import open_catalog
-from frazil.pipeline.maintain.background import LEASE
+from frazil.pipeline.maintain.background import LEASE, kept
 from frazil.pipeline.maintain.cut import Cut, create_cut, delete_cut, list_cuts
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
-from frazil.wal.lease import Lease, open_lease
+from frazil.wal.lease import open_lease
 from frazil.wal.position import Position
 
 _WAIT_SECONDS = 0.5
-_KEEP_SECONDS = 2.0
 
 
 @contextlib.contextmanager
@@ -65,29 +64,8 @@ def our_turn(config: Config, console: Console) -> Iterator[None]:
             console.print("another maintainer is at work; waiting for it", style="dim")
             said = True
         time.sleep(_WAIT_SECONDS)
-    with _kept(lease):
+    with kept(lease, config.pipeline.lease_seconds):
         yield
-
-
-@contextlib.contextmanager
-def _kept(lease: Lease) -> Iterator[None]:
-    import threading
-
-    ended = threading.Event()
-
-    def keep() -> None:
-        while not ended.wait(_KEEP_SECONDS):
-            with contextlib.suppress(Exception):  # another may begin then, which does no harm
-                lease.keep()
-
-    thread = threading.Thread(target=keep, name="maintain-lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        lease.release()
 
 
 def maintain(

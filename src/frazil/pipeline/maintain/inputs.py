@@ -43,7 +43,8 @@ class Input:
         self._layout = layout
         self._path = str(path)
         self._footer = pq.read_metadata(self._path)
-        self.row_groups = [_row_group(self._footer, number) for number in range(self._footer.num_row_groups)]
+        groups = (_row_group(self._footer, number) for number in range(self._footer.num_row_groups))
+        self.row_groups = [group for group in groups if group.rows]
         self.rows: int = self._footer.num_rows
         self.bytes = sum(group.bytes for group in self.row_groups)
 

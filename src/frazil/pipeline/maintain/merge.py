@@ -79,13 +79,16 @@ def merge(layout: Layout, job: Merge, settings: MergeSettings) -> Merged:
 
 def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Input], result: Merged) -> None:
     plan: Runs | Stretches
+    full = [each for each in inputs if each.rows]
+    if not full:
+        return
     if layout.spec.merged_as == "stretches":
         kept: list[Mask] | None = None
         if settings.merge_identical_spans and layout.spec.name == "spans":
-            kept, result.removed = copies(inputs, _COPIES_MAX * settings.row_group_bytes)
-        plan = Stretches(layout, inputs, settings.row_group_bytes, kept)
+            kept, result.removed = copies(full, _COPIES_MAX * settings.row_group_bytes)
+        plan = Stretches(layout, full, settings.row_group_bytes, kept)
     else:
-        plan = Runs(layout, inputs, settings.row_group_bytes)
+        plan = Runs(layout, full, settings.row_group_bytes)
         result.left_alone = [each.file for each in plan.left_alone]
     used = [each for each in inputs if each.file not in result.left_alone]
     if len(used) < min(2, len(inputs)):

@@ -135,7 +135,7 @@ class _Retention:
                 whole = False
                 break
             size += sum(due.bytes for due in group)
-            self._apply(group)
+            whole &= self._apply(group)
         done = 0
         for group in _in_days(plan.searched, self._round_bytes_max):
             if size >= self._round_bytes_max or not whole:
@@ -145,7 +145,8 @@ class _Retention:
                 break  # what was replaced meanwhile is to be searched in its new place
             done += len(group)
         applied = progress(plan, done, before, self._sequence)
-        if applied != before:
+        # Nobody has searched what was to be dropped, and is still there.
+        if whole and applied != before:
             set_properties(self._catalog, self._table, {RETENTION: write_applied(applied)})
         return self._report(begin, dry_run=False)
 
