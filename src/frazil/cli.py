@@ -22,7 +22,7 @@ Protocol = Literal["grpc", "http"]
 Incident = Literal["errors", "slow", "drop"]
 Compression = Literal["gzip", "none"]
 QueryFormat = Literal["table", "json", "csv", "arrow", "parquet"]
-MaintainTask = Literal["retention", "compact", "manifests", "expire", "orphans"]
+MaintainTask = Literal["retention", "compact", "tier", "manifests", "expire", "orphans"]
 
 
 class RoleName(StrEnum):

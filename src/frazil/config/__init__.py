@@ -10,7 +10,14 @@ from frazil.config.lake import (
     SparkConfig,
 )
 from frazil.config.load import load_config
-from frazil.config.maintain import CompactConfig, ExpireConfig, MaintainConfig, OrphansConfig, RetentionRule
+from frazil.config.maintain import (
+    CompactConfig,
+    ExpireConfig,
+    MaintainConfig,
+    OrphansConfig,
+    RetentionRule,
+    TierConfig,
+)
 from frazil.config.model import (
     ApiKey,
     AuthConfig,
@@ -74,6 +81,7 @@ __all__ = [
     "SparkConfig",
     "TablesConfig",
     "TenantsConfig",
+    "TierConfig",
     "TlsConfig",
     "WalConfig",
     "example_yaml",

@@ -12,6 +12,7 @@ from frazil.config.values import GIB, MIB, Bytes, Count, Rate, Seconds, TenantId
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 
 TableName = Literal["logs", "spans", "metrics"]
+StorageClass = Literal["STANDARD_IA", "ONEZONE_IA", "GLACIER_IR", "INTELLIGENT_TIERING"]
 
 
 class CompactConfig(Section):
@@ -122,12 +123,37 @@ class RetentionConfig(Section):
     )
 
 
+class TierConfig(Section):
+    location: str = Field(
+        min_length=1,
+        description="Where they go: a folder that is there, as on another disk, if the warehouse is one; "
+        "else s3://BUCKET/PREFIX, reached with lake.s3. Never within the warehouse.",
+        examples=["s3://telemetry/colder"],
+    )
+    after_seconds: Seconds = Field(
+        gt=0,
+        description="How old a whole day (UTC, by `time`) must be, counted from its end.",
+        examples=["30d"],
+    )
+    storage_class: StorageClass | None = Field(
+        None,
+        description="S3's class of what is written there. Absent: the bucket's default. Classes that must "
+        "be restored before they can be read are none of these.",
+        examples=["STANDARD_IA"],
+    )
+    interval_seconds: Seconds = Field(HOUR_SECONDS, gt=0, description="How often to look.")
+    round_bytes_max: Bytes = Field(10 * GIB, ge=1 * MIB, description="What one round of one table moves.")
+
+
 class MaintainConfig(Section):
     enabled: bool = Field(True, description="Whether the pipeline keeps the tables by itself.")
     compact: CompactConfig = Field(default_factory=CompactConfig, description="Merging small files.")
     expire: ExpireConfig = Field(default_factory=ExpireConfig, description="Snapshots and manifests.")
     orphans: OrphansConfig = Field(default_factory=OrphansConfig, description="Files that nobody knows.")
     retention: RetentionConfig = Field(default_factory=RetentionConfig, description="How long rows are kept.")
+    tier: TierConfig | None = Field(
+        None, description="Files of old days go to another place. Absent: all stays in the warehouse."
+    )
     storage_price: Rate = Field(
         0.023, ge=0, description="Of a GB (1000^3 bytes) for a month, in any currency: for the estimate."
     )

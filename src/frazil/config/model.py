@@ -353,6 +353,14 @@ class Config(Section):
         return str(Path(self.lake.warehouse).absolute())
 
     @property
+    def tier_location(self) -> str | None:
+        """`maintain.tier.location`, as `warehouse` is."""
+        if self.maintain.tier is None:
+            return None
+        location = self.maintain.tier.location
+        return location.rstrip("/") if location.startswith("s3://") else str(Path(location).absolute())
+
+    @property
     def catalog_file(self) -> Path:
         """The SQLite catalog: `lake.catalog.sqlite.path`, or `catalog.db` below `data_dir`."""
         path = self.lake.catalog.sqlite.path
@@ -376,6 +384,37 @@ class Config(Section):
                 f"at least {needed:g}s",
                 "maintain.expire.kept_seconds",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tier(self) -> Self:
+        """With a REST catalog that says itself where tables are, the rest is checked where they are known."""
+        tier, location = self.maintain.tier, self.tier_location
+        if tier is None or location is None:
+            return self
+        on_s3, key = location.startswith("s3://"), "maintain.tier.location"
+        if ("://" in location and not on_s3) or location.startswith("file:"):
+            raise bad_value("must be a folder or begin with s3://", "for example s3://telemetry/colder", key)
+        if on_s3 and not location.removeprefix("s3://").partition("/")[0]:
+            raise bad_value("names no bucket", "for example s3://telemetry/colder", key)
+        if tier.storage_class is not None and not on_s3:
+            raise bad_value(
+                "is of S3, and maintain.tier.location is a folder",
+                "leave it out",
+                "maintain.tier.storage_class",
+            )
+        if self.lake.catalog.type == "rest" and self.lake.warehouse is None:
+            return self
+        if on_s3 != self.warehouse.startswith("s3://"):
+            raise bad_value(
+                f"must be of the same kind as the warehouse, {self.warehouse}",
+                "a folder for a folder, s3://BUCKET/PREFIX for a warehouse on S3",
+                key,
+            )
+        others = [self.warehouse] if on_s3 else [self.warehouse, str(self.wal_dir.absolute())]
+        for other in others:
+            if f"{location}/".startswith(f"{other}/") or f"{other}/".startswith(f"{location}/"):
+                raise bad_value(f"and {other} are one within the other", "name a place beside it", key)
         return self
 
     @model_validator(mode="after")

@@ -99,10 +99,12 @@ class Bucket:
                 max_concurrency=_PARTS_AT_ONCE,
             )
 
-    def _put(self, path: str, data: memoryview, *, overwrite: bool) -> None:
+    def _put(
+        self, path: str, data: memoryview, *, overwrite: bool, attributes: dict[str, str] | None = None
+    ) -> None:
         mode: Literal["overwrite", "create"] = "overwrite" if overwrite else "create"
         try:
-            obstore.put(self._store, path, data, mode=mode, use_multipart=False)
+            obstore.put(self._store, path, data, attributes=attributes, mode=mode, use_multipart=False)
         except (AlreadyExistsError, FileExistsError):
             # The client tries again by itself: this may be what it wrote when the first answer was lost.
             if bytes(obstore.get(self._store, path).bytes()) != bytes(data):
@@ -120,18 +122,21 @@ class Bucket:
         os.close(descriptor)
         return Path(name)
 
-    def publish(self, path: str, local_file: Path) -> None:
+    def publish(self, path: str, local_file: Path, storage_class: str | None = None) -> None:
+        attributes = {"Storage-Class": storage_class} if storage_class else None
         try:
-            if local_file.stat().st_size <= _PART_BYTES:
-                self.write(path, memoryview(local_file.read_bytes()), overwrite=False)
-                return
             with self._failures(path, missing_is_unavailable=True):
+                if local_file.stat().st_size <= _PART_BYTES:
+                    data = memoryview(local_file.read_bytes())
+                    self._put(path, data, overwrite=False, attributes=attributes)
+                    return
                 if self._has(path):
                     raise FileExistsError(path)
                 obstore.put(
                     self._store,
                     path,
                     local_file,
+                    attributes=attributes,
                     use_multipart=True,
                     chunk_size=_PART_BYTES,
                     max_concurrency=_PARTS_AT_ONCE,

@@ -9,6 +9,7 @@ for this: their retry drops the requirement on the tag.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 
+from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, Fenced
 from frazil.lake.staging import LANDED, POSITION, FileChange, Staged
 
@@ -37,6 +39,7 @@ __all__ = [
     "Committer",
     "ancestors",
     "checkpoint_of",
+    "committer_of",
     "delete_old_metadata",
     "is_ancestor",
     "landed_snapshot",
@@ -160,19 +163,35 @@ class Change(Protocol):
         ...
 
 
+def committer_of(config: Config, catalog: Catalog) -> Committer:
+    """Files that no snapshot knows are removed at some age. What is half as old is not committed any more."""
+    return Committer(
+        catalog,
+        deadline_seconds=config.land.commit_deadline_seconds,
+        files_seconds_max=config.maintain.orphans.age_seconds / 2,
+    )
+
+
 class Committer:
-    """Commits to tables. `sleep` and `clock` are handed in so that tests need not wait."""
+    """Commits to tables. `sleep` and `clock` are handed in so that tests need not wait.
+
+    Whoever says when writing its files `began`, by the time of day, is told CatalogUnavailable if that was
+    longer ago than `files_seconds_max`, as after a machine's sleep: they may be gone, and are to be written
+    again.
+    """
 
     def __init__(
         self,
         catalog: Catalog,
         *,
         deadline_seconds: float,
+        files_seconds_max: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._catalog = catalog
         self._deadline_seconds = deadline_seconds
+        self._files_seconds_max = files_seconds_max
         self._clock = clock
         self._sleep = sleep
 
@@ -183,6 +202,7 @@ class Committer:
         position: str,
         *,
         facts: Mapping[str, str] | None = None,
+        began: float | None = None,
     ) -> Committed:
         """Adds the files and moves the position. The files must be durable.
 
@@ -190,7 +210,7 @@ class Committer:
         learned before the deadline: the caller then reads the position again, which settles it.
         """
         change = _Append(checkpoint, files, {**(facts or {}), POSITION: position})
-        return self._commit(checkpoint.table, change, self._clock() + self._deadline_seconds)
+        return self._commit(checkpoint.table, change, self._clock() + self._deadline_seconds, began)
 
     def replace(
         self,
@@ -199,6 +219,7 @@ class Committer:
         added: Sequence[DataFile],
         *,
         facts: Mapping[str, str] | None = None,
+        began: float | None = None,
     ) -> Committed:
         """The same rows in other files. The position stays, and so does `landed`: landing goes on beside it.
 
@@ -209,7 +230,7 @@ class Committer:
         if (before := _rows(removed)) != (after := _rows(added)):
             raise ValueError(f"{before:,} rows cannot be replaced by {after:,}: overwrite counts what goes")
         files = FileChange(table.metadata, Operation.REPLACE, added=added, removed=removed)
-        return self.commit(table, _Replace(table, files, facts or {}))
+        return self.commit(table, _Replace(table, files, facts or {}), began)
 
     def overwrite(
         self,
@@ -219,6 +240,7 @@ class Committer:
         advance: Callable[[str], str],
         *,
         facts: Mapping[str, str] | None = None,
+        began: float | None = None,
     ) -> Committed:
         """Files with fewer rows in the place of others, or none. `advance` makes the new position of the one
         that the table has; it is called once for each attempt. A landing that is on its way is fenced.
@@ -228,15 +250,15 @@ class Committer:
         """
         operation = Operation.OVERWRITE if added else Operation.DELETE
         files = FileChange(table.metadata, operation, added=added, removed=removed)
-        return self.commit(table, _Overwrite(table, files, facts or {}, advance))
+        return self.commit(table, _Overwrite(table, files, facts or {}, advance), began)
 
-    def commit(self, table: Table, change: Change) -> Committed:
+    def commit(self, table: Table, change: Change, began: float | None = None) -> Committed:
         """Any other change, on the table as it is now: it may have moved on since the caller loaded it."""
         deadline = self._clock() + self._deadline_seconds
         now, _ = self._look(table, change, deadline)
-        return self._commit(now, change, deadline)
+        return self._commit(now, change, deadline, began)
 
-    def _commit(self, table: Table, change: Change, deadline: float) -> Committed:
+    def _commit(self, table: Table, change: Change, deadline: float, began: float | None) -> Committed:
         attempts, pauses = 0, _pauses()
         while True:
             try:
@@ -247,6 +269,7 @@ class Committer:
                     return Committed(change.snapshot_id, attempts, table.metadata)
                 staged = change.stage(table)
             attempts += 1
+            self._refuse_old_files(table, began)
             try:
                 response = self._catalog.commit_table(table, staged.requirements, staged.updates)
             except CommitFailedException as error:
@@ -268,6 +291,15 @@ class Committer:
                 table, settled = self._look(table, change, deadline)  # it may have moved on in that time
             if settled:
                 return Committed(change.snapshot_id, attempts, table.metadata)
+
+    def _refuse_old_files(self, table: Table, began: float | None) -> None:
+        seconds = 0.0 if began is None else time.time() - began
+        if seconds > self._files_seconds_max:
+            raise CatalogUnavailable(
+                f"{_name(table)}: files that were begun {seconds:.0f} s ago are not committed: whatever no "
+                f"snapshot knows may be removed after {2 * self._files_seconds_max:g} s "
+                "(maintain.orphans.age_seconds); they are written again"
+            )
 
     def _look(self, table: Table, change: Change, deadline: float) -> tuple[Table, bool]:
         """The table as it is now, and whether the change was committed."""

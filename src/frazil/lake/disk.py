@@ -57,7 +57,7 @@ class Disk:
             self._folders.make(Path(path).parent)
         return _beside(Path(path))
 
-    def publish(self, path: str, local_file: Path) -> None:
+    def publish(self, path: str, local_file: Path, storage_class: str | None = None) -> None:
         target = Path(path)
         with _failures(path):
             try:

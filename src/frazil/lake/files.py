@@ -69,12 +69,12 @@ class LakeFileIO(FileIO):
         place, path = self._find(location)
         return place.temporary(path)
 
-    def publish(self, location: str, local_file: Path) -> None:
+    def publish(self, location: str, local_file: Path, storage_class: str | None = None) -> None:
         """Gives a `temporary` its name: durable when it returns, and gone from where it was in any case.
         Raises FileExistsError if the name is taken.
         """
         place, path = self._find(location)
-        place.publish(path, local_file)
+        place.publish(path, local_file, storage_class)
 
     def local(self, location: str) -> AbstractContextManager[Path]:
         """The file where other programs on this machine find it, for as long as the block lasts: a copy, if

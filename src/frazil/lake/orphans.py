@@ -12,9 +12,8 @@ from frazil.errors import Conflict
 from frazil.lake.expire import statistics_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.reach import Reach, name_of
+from frazil.lake.tier import data_folders
 
-# Other folders below a table's location are not looked into: another table may lie there.
-_FOLDERS = ("data", "metadata")
 _HINT = "version-hint"
 
 log = structlog.get_logger("frazil.lake")
@@ -48,7 +47,8 @@ def remove_orphans(table: Table, older_than_seconds: float, now: float | None = 
         search.files.delete_all(orphan.path for orphan in found)
         freed = sum(orphan.bytes for orphan in found)
         log.info("orphans removed", table=_name(table), files=len(found), bytes=freed)
-    search.files.remove_empty_folders(f"{search.root}/data", search.before)
+    for folder in data_folders(table):
+        search.files.remove_empty_folders(folder, search.before)
     return found
 
 
@@ -63,10 +63,11 @@ class _Search:
 
     def orphans(self) -> list[Orphan]:
         # First what is there, then what is needed: what is committed meanwhile is not in the list.
+        # Other folders below a table's location are not looked into: another table may lie there.
         found = [
             Orphan(file.path, file.bytes, file.modified_seconds)
-            for folder in _FOLDERS
-            for file in self.files.walk(f"{self.root}/{folder}")
+            for folder in (*data_folders(self._table), f"{self.root}/metadata")
+            for file in self.files.walk(folder)
             if file.modified_seconds < self.before and not name_of(file.path).startswith(_HINT)
         ]
         return self.still(found)

@@ -35,9 +35,9 @@ class Place(Protocol):
         """Where to write a local file that is to be published as `path`. It may be there, and empty."""
         ...
 
-    def publish(self, path: str, local_file: Path) -> None:
+    def publish(self, path: str, local_file: Path, storage_class: str | None = None) -> None:
         """What was written to a `temporary` gets its name, and the temporary is gone, also after a failure.
-        Durable when it returns. Raises FileExistsError if the name is taken.
+        Durable when it returns. Raises FileExistsError if the name is taken. A disk has no storage classes.
         """
 
     def local(self, path: str) -> AbstractContextManager[Path]:

@@ -114,7 +114,10 @@ def _served_files(config: Config) -> ServedFiles | None:
     if config.warehouse.startswith("s3://"):
         return None
     secret = data_secret(config.data_dir / "iceberg.secret")
-    files = LakeFiles(config.warehouse, hidden=[config.wal_dir])
+    colder = config.tier_location
+    if colder is not None:  # whatever else is at that place is none of the lake's
+        colder = "/".join((colder, *config.lake.namespace.split(".")))
+    files = LakeFiles(config.warehouse, hidden=[config.wal_dir], colder=colder)
     return ServedFiles(files, Credentials(secret, config.auth.keys))
 
 

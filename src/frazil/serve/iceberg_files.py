@@ -33,6 +33,7 @@ from frazil.serve.iceberg_sigv4 import Credentials, SignatureRefused, SignedRequ
 BUCKET = "iceberg"
 """The path that the router is mounted under, too."""
 FOLDER = "files"
+COLDER_FOLDER = "colder"
 _CACHE_BYTES_MAX = 64 << 20
 _LENGTHS_MAX = 100_000
 _METADATA_BYTES_MAX = 256 << 20
@@ -48,9 +49,12 @@ _GZIP = b"\x1f\x8b"
 class LakeFiles:
     """Maps between the warehouse's paths and addresses, and reads what may be read."""
 
-    def __init__(self, warehouse: str, hidden: Sequence[Path] = ()) -> None:
-        """What is in `hidden` is not served, though it be below the warehouse."""
-        self._root = warehouse
+    def __init__(self, warehouse: str, hidden: Sequence[Path] = (), colder: str | None = None) -> None:
+        """What is in `hidden` is not served, though it be below the warehouse. `colder` is where data files
+        of old days may be.
+        """
+        self.roots = {FOLDER: warehouse} | ({} if colder is None else {COLDER_FOLDER: colder})
+        """By the folder that they are in for others."""
         self._hidden = tuple(os.path.realpath(path) for path in hidden)
         # Files of a lake do not change.
         self._cache: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
@@ -60,17 +64,18 @@ class LakeFiles:
     def address(self, location: str) -> str:
         """What engines elsewhere call a file of the warehouse. Anything else stays as it is."""
         path = _plain(location)
-        if path == self._root or path.startswith(f"{self._root}/"):
-            return f"s3://{BUCKET}/{FOLDER}{path[len(self._root) :]}"
+        for folder, root in self.roots.items():
+            if path == root or path.startswith(f"{root}/"):
+                return f"s3://{BUCKET}/{folder}{path[len(root) :]}"
         return location
 
-    def find(self, key: str) -> str:
+    def find(self, key: str, folder: str = FOLDER) -> str:
         """The path of a key below the folder. Raises Forbidden for what is none of the lake's files."""
         parts = key.split("/")
         if not key.endswith(_SUFFIXES) or "\0" in key or any(part in ("", ".", "..") for part in parts):
             raise Forbidden("only data files, manifests and metadata of the tables can be read")
-        path = os.path.realpath(os.path.join(self._root, *parts))
-        root = os.path.realpath(self._root)
+        path = os.path.realpath(os.path.join(self.roots[folder], *parts))
+        root = os.path.realpath(self.roots[folder])
         if not _is_below(path, root) or any(_is_below(path, folder) for folder in self._hidden):
             raise Forbidden("only files of the tables can be read")
         return path
@@ -185,17 +190,20 @@ class ServedFiles:
 def files_router(served: ServedFiles) -> APIRouter:
     """GET, with ranges, and HEAD of objects. Requests are signed with what comes with a table."""
     router = APIRouter(route_class=_S3Route, include_in_schema=False)
+    for folder in served.files.roots:
+        _add_folder(router, served, folder)
+    return router
 
-    @router.api_route(f"/{FOLDER}/{{key:path}}", methods=["GET", "HEAD"])
+
+def _add_folder(router: APIRouter, served: ServedFiles, folder: str) -> None:
+    @router.api_route(f"/{folder}/{{key:path}}", methods=["GET", "HEAD"])
     def read(request: Request, key: str) -> Response:
         served.credentials.check(_signed(request))
-        return _object(served.files, served.files.find(key), request)
+        return _object(served.files, served.files.find(key, folder), request)
 
-    @router.api_route(f"/{FOLDER}/{{key:path}}", methods=["PUT", "POST", "DELETE", "PATCH"])
+    @router.api_route(f"/{folder}/{{key:path}}", methods=["PUT", "POST", "DELETE", "PATCH"])
     def write(key: str) -> Response:
         return _error(403, "AccessDenied", "the lake is read-only here; frazil pipeline writes it")
-
-    return router
 
 
 def _object(files: LakeFiles, path: str, request: Request) -> Response:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.commit import Checkpoint, Committer
+from frazil.lake.commit import Checkpoint, committer_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
@@ -30,6 +30,7 @@ _VANISHED_MAX = 3
 """How often in a row segments may be gone while the position has not moved: a listing may be a moment old."""
 
 log = structlog.get_logger("frazil.land")
+_wall_clock = time.time
 Step = Literal["idle", "waiting", "landed", "again"]
 
 
@@ -69,7 +70,7 @@ class Lander:
         self._clock = clock
         self._extra = promoted(config)
         self._spec = landed_spec(signal, self._extra)
-        self._committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+        self._committer = committer_of(config, catalog)
         self._horizon = Horizon(
             int(config.land.horizon_past_seconds * 1e6),
             int(config.land.horizon_ahead_seconds * 1e6),
@@ -133,16 +134,19 @@ class Lander:
             self.forget()
             return "again"
         layout = Layout.of(checkpoint.table, self.signal, self._extra, self._config.land.compression_level)
-        outcome = work.land(self._start_spark(), layout, self._horizon)
+        spark, began = self._start_spark(), _wall_clock()
+        outcome = work.land(spark, layout, self._horizon)
         if outcome.vanished:
             return self._look_again(position, outcome)
         if outcome.unreadable:
             set_aside(self._config, self._catalog, self.signal, outcome.unreadable, self._reader)
             self._metrics.set_aside(self.signal, len(outcome.unreadable))
-        self._commit(checkpoint, outcome, work.size, begin)
+        self._commit(checkpoint, outcome, work.size, begin, began)
         return "landed"
 
-    def _commit(self, checkpoint: Checkpoint, outcome: Outcome, size: int, begin: float) -> None:
+    def _commit(
+        self, checkpoint: Checkpoint, outcome: Outcome, size: int, begin: float, began: float
+    ) -> None:
         gone = {
             name
             for name in self._state.gone_streams
@@ -153,7 +157,11 @@ class Lander:
         written = self._clock()
         try:
             committed = self._committer.append(
-                checkpoint, files, position.to_text(), facts={"frazil.rows": str(outcome.rows)}
+                checkpoint,
+                files,
+                position.to_text(),
+                facts={"frazil.rows": str(outcome.rows)},
+                began=began,
             )
         except Fenced:
             self._metrics.fenced(self.signal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from frazil.config import Config
 from frazil.errors import Fenced, SegmentCorrupt
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.commit import Committer
+from frazil.lake.commit import committer_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
@@ -40,7 +41,7 @@ def set_aside(
     for item in unreadable:
         log.error("set aside", table=signal, source=item.source, reason=item.reason)
     kept = [_copied(signal, item, reader) for item in unreadable]
-    committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+    committer = committer_of(config, catalog)
     while True:
         with catalog_errors():
             checkpoint = open_table(catalog, config.lake.namespace, SET_ASIDE, Position().to_text())
@@ -50,10 +51,11 @@ def set_aside(
         new = [item for item in kept if item.source not in set(known["source"].to_pylist())]
         if not new:
             return
+        began = time.time()
         layout = Layout.plain(checkpoint.table, SET_ASIDE, config.land.compression_level)
         file = write_part(layout, Part(None, None, _rows(signal, new)), layout.batch)
         try:
-            committer.append(checkpoint, [file], checkpoint.position)
+            committer.append(checkpoint, [file], checkpoint.position, began=began)
         except Fenced:
             continue  # another table's landing was faster
         return

@@ -72,6 +72,8 @@ def maintain(
     config: Config, task: Task | None, tables: Sequence[str], *, dry_run: bool, json_output: bool
 ) -> int:
     """Does one task, or all, on the tables, or all of them, and says what was done."""
+    if task == "tier" and config.maintain.tier is None:
+        raise Refused("there is no other place for old files; say where, with maintain.tier")
     console = Console(stderr=True)
     reports: list[TaskReport] = []
     turn = contextlib.nullcontext() if dry_run else our_turn(config, console)

@@ -118,13 +118,22 @@ class Compaction:
         removed = [file for each in ready for file in each.removed]
         added = [file for each in ready for file in each.merged.added]
         dropped: Counter[str] = sum((each.merged.removed for each in ready), Counter())
+        began = min(each.merged.began for each in ready)
+        before, after = _rows(removed), _rows(added)
+        if before - after != dropped.total():
+            raise AssertionError(f"{before:,} rows became {after:,}, and {dropped.total():,} were left out")
         if dropped:
             advance = partial(_without, dropped)
             committed = self._committer.overwrite(
-                self._table, removed, added, advance, facts={"frazil.merged": str(dropped.total())}
+                self._table,
+                removed,
+                added,
+                advance,
+                facts={"frazil.merged": str(dropped.total())},
+                began=began,
             )
         else:
-            committed = self._committer.replace(self._table, removed, added)
+            committed = self._committer.replace(self._table, removed, added, began=began)
         total = self._total
         total.files_in += len(removed)
         total.files_out += len(added)
@@ -180,6 +189,10 @@ def _numbered(layout: Layout, settings: MergeSettings, job: tuple[int, Merge]) -
 
 def _without(dropped: Counter[str], position: str) -> str:
     return Position.from_text(position).with_removed(dropped).to_text()
+
+
+def _rows(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
 
 
 def _size(files: Sequence[DataFile]) -> int:

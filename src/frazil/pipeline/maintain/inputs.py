@@ -106,6 +106,11 @@ class Input:
 
     def _table(self, batch: pa.RecordBatch, *, fill: bool) -> pa.Table:
         table = coded_table(pa.Table.from_batches([batch]), self._layout.coded)
+        if lost := set(batch.schema.names) - set(table.column_names):
+            raise ValueError(
+                f"{self.file.file_path} has {sorted(lost)[0]} in a type that the table has not, and is not "
+                "written anew without it"
+            )
         if not fill:
             return table
         return fill_promoted(table, self._layout).select(self._layout.coded.names)

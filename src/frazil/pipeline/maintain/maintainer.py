@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.commit import Committer
+from frazil.lake.commit import committer_of
 from frazil.lake.expire import expire_old
 from frazil.lake.files import LakeFileIO
 from frazil.lake.health import measure
@@ -24,12 +24,14 @@ from frazil.lake.live import data_manifests, live_files
 from frazil.lake.manifests import rewrite_manifests, small_manifests
 from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.properties import MAINTENANCE, json_property, noted, set_properties
+from frazil.lake.tier import data_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.compact import Compaction, Progress
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain import retain
 from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
+from frazil.pipeline.maintain.tier import Tiering
 from frazil.tables import SET_ASIDE, SIGNALS, Signal
 from frazil.wal.journal import promoted
 
@@ -63,7 +65,7 @@ class Maintainer:
         self._clock = clock
         self._progress = progress
         self._runner = runner or SparkRunner(start_spark, config.maintain.compact.parallel_tasks)
-        self._committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+        self._committer = committer_of(config, catalog)
         self._last: dict[tuple[Task, str], float] = {}
         self._failures: dict[tuple[Task, str], int] = {}
         self._facts: dict[str, dict[str, float]] = {}
@@ -76,7 +78,9 @@ class Maintainer:
         return [name for name in (*SIGNALS, SET_ASIDE.name) if name in there]
 
     def can(self, task: Task, table: str) -> bool:
-        return task != "compact" or table in SIGNALS
+        if task == "tier" and self._settings.tier is None:
+            return False
+        return task not in ("compact", "tier") or table in SIGNALS
 
     def run(self, task: Task, table: str, *, dry_run: bool = False) -> TaskReport:
         """Does it now, whatever the schedule says. Raises Refused if there is no such table."""
@@ -137,13 +141,16 @@ class Maintainer:
         failures = self._failures.get(key, 0)
         if failures:
             interval = min(interval * 2**failures, max(interval, _BACKOFF_SECONDS_MAX))
-        return self._clock() >= self._last.get(key, 0) + interval
+        last, now = self._last.get(key, 0.0), self._clock()
+        return last > now or now >= last + interval  # what is still to come was noted by a wrong clock
 
     def _interval(self, task: Task) -> float | None:
         """None: never by itself."""
         settings = self._settings
         if task == "compact":
             return settings.compact.interval_seconds if settings.compact.enabled else None
+        if task == "tier":
+            return None if settings.tier is None else settings.tier.interval_seconds
         if task in ("manifests", "expire"):  # no longer apart than landing makes many manifests
             return settings.expire.interval_seconds if settings.expire.enabled else None
         if task == "orphans":
@@ -166,6 +173,8 @@ class Maintainer:
         with catalog_errors():
             if task == "compact":
                 return self._compact(table, name, dry_run=dry_run)
+            if task == "tier":
+                return self._tier(table, name, dry_run=dry_run)
             if task == "manifests":
                 return self._manifests(table, dry_run=dry_run)
             if task == "expire":
@@ -179,12 +188,22 @@ class Maintainer:
         if signal is None:
             raise Refused(f"{name} is not compacted: it holds little, and retention keeps it small")
         settings = self._settings.compact
-        layout = Layout.of(table, signal, promoted(self._config), settings.compression_level)
+        layout = Layout.of(table, signal, promoted(self._config), settings.compression_level, rewriting=True)
         compaction = Compaction(table, layout, settings, self._committer, self._runner)
         report = compaction.run(self._clock(), dry_run=dry_run, progress=self._progress)
         if report.files_out and not dry_run:
             self._facts.setdefault(name, {})["compacted_at"] = self._clock()
         return report
+
+    def _tier(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        location, settings = self._config.tier_location, self._settings
+        if settings.tier is None or location is None:
+            raise Refused("there is no other place for old files; say where, with maintain.tier")
+        if name not in SIGNALS:
+            raise Refused(f"{name} is not moved: it holds little, and retention keeps it small")
+        compact, catalog = settings.compact, self._catalog
+        tiering = Tiering(table, location, settings.tier, compact, catalog, self._committer, self._runner)
+        return tiering.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
     def _manifests(self, table: Table, *, dry_run: bool) -> TaskReport:
         begin, name = time.monotonic(), table.name()[-1]
@@ -256,5 +275,6 @@ def _stored(table: Table) -> dict[str, int]:
     """
     unknown = sum(orphan.bytes for orphan in find_orphans(table, 0.0))
     live = sum(each.file.file_size_in_bytes for each in live_files(table))
-    there = sum(file.bytes for file in LakeFileIO(table.io.properties).walk(f"{table.location()}/data"))
+    files = LakeFileIO(table.io.properties)
+    there = sum(file.bytes for folder in data_folders(table) for file in files.walk(folder))
     return {"orphan_bytes": unknown, "old_bytes": max(there - live - unknown, 0)}

@@ -51,6 +51,8 @@ class Merge:
 
 @dataclass
 class Merged:
+    began: float = field(default_factory=time.time)
+    """Seconds since 1970. No file of it is older."""
     added: list[DataFile] = field(default_factory=list)
     left_alone: list[DataFile] = field(default_factory=list)
     """Inputs whose rows are not in `added`: out of order, and too large to be sorted here."""

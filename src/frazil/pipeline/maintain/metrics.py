@@ -45,6 +45,10 @@ class MaintainMetrics:
             "frazil_maintain_worker_cpu_seconds", "CPU of Spark's Python workers", ["task", "table"],
             registry=registry,
         )  # fmt: skip
+        self._moved = Counter(
+            "frazil_moved_files", "Files moved to maintain.tier.location", table, registry=registry
+        )
+        self._moved_bytes = Counter("frazil_moved_bytes", "Their bytes", table, registry=registry)
         self._expired = Counter("frazil_expired_snapshots", "Snapshots that went", table, registry=registry)
         self._orphans = Counter(
             "frazil_removed_orphans", "Files removed that no snapshot knew", table, registry=registry
@@ -73,6 +77,9 @@ class MaintainMetrics:
             self._files_in.labels(table).inc(report.files_in)
             self._files_out.labels(table).inc(report.files_out)
             self.removed_rows(table, "identical", report.rows_removed)
+        elif report.task == "tier":
+            self._moved.labels(table).inc(report.files_in)
+            self._moved_bytes.labels(table).inc(report.bytes_in)
         elif report.task == "expire":
             self._expired.labels(table).inc(report.detail.get("snapshots", 0))
         elif report.task == "retention":

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Task = Literal["compact", "manifests", "expire", "retention", "orphans"]
-TASKS: tuple[Task, ...] = ("retention", "compact", "manifests", "expire", "orphans")
+Task = Literal["compact", "tier", "manifests", "expire", "retention", "orphans"]
+TASKS: tuple[Task, ...] = ("retention", "compact", "tier", "manifests", "expire", "orphans")
 """In the order in which they are best done: what goes need not be merged, what is merged can expire."""
 
 

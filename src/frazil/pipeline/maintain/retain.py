@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from frazil.config import Config, RetentionRule
 from frazil.errors import ConfigError, Conflict, QueryInvalid, QueryRefused
-from frazil.lake.commit import Committer
+from frazil.lake.commit import committer_of
 from frazil.lake.live import live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
@@ -103,9 +103,11 @@ class _Retention:
         self._table = table
         self._rules = rules
         self._round_bytes_max = config.maintain.compact.round_bytes_max
-        self._committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+        self._committer = committer_of(config, catalog)
         extra = promoted(config)
-        self._layout = Layout.of(table, signal, extra, config.maintain.compact.compression_level)
+        self._layout = Layout.of(
+            table, signal, extra, config.maintain.compact.compression_level, rewriting=True
+        )
         spec = landed_spec(signal, extra)
         self._predicates: dict[str, Predicate] = {
             key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
@@ -154,6 +156,7 @@ class _Retention:
         """Finds, writes anew and commits. False if another process has changed these files meanwhile."""
         removed: list[DataFile] = []
         found: list[Searched] = []
+        began = time.time()
         for due, searched in self._searched(group, rewrite=True):
             if searched.matches:
                 removed.append(due.live.file)
@@ -172,6 +175,7 @@ class _Retention:
                 added,
                 partial(without, counts),
                 facts={"frazil.retained": str(counts.total())},
+                began=began,
             )
         except Conflict as error:
             log.info("files were replaced meanwhile; the next round has them", reason=str(error))

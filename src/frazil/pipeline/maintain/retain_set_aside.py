@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.lake.commit import Committer
+from frazil.lake.commit import committer_of
 from frazil.lake.live import live_files
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
@@ -108,11 +108,11 @@ def drop_rows(
     config: Config, catalog: Catalog, table: Table, mask_of: Mask, facts: dict[str, str] | None = None
 ) -> _Change:
     """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
-    committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+    committer, began = committer_of(config, catalog), time.time()
     change = _Change.of(table, mask_of, write=Layout.plain(table, SET_ASIDE, config.land.compression_level))
     if change.removed:
         committer.overwrite(
-            table, change.removed, change.added, partial(_without, change.counts), facts=facts
+            table, change.removed, change.added, partial(_without, change.counts), facts=facts, began=began
         )
         log.info("no longer set aside", rows=change.counts.total())
     return change

@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from frazil.errors import JobFailed
@@ -89,7 +88,8 @@ class SparkRunner:
 
     def _cancel(self) -> None:
         if self._spark is not None:
-            with contextlib.suppress(Py4JError, OSError):  # a JVM that is gone runs nothing
+            # A JVM that is gone runs nothing, and PySpark says so in many ways.
+            with contextlib.suppress(Exception):
                 self._spark.sparkContext.cancelJobGroup(self._group)
 
     def _run(self, spark: SparkSession, work: Callable[[T], R], item: T) -> R:

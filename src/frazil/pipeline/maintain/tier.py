@@ -1,0 +1,277 @@
+"""Files of old days to another place: copied on Spark as they are, read back, and put in the place of what
+they were. Under a new name: what a snapshot needs is told by names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from frazil.config import CompactConfig, TierConfig
+from frazil.errors import Conflict, Refused, StoreUnavailable
+from frazil.lake.commit import Committer
+from frazil.lake.facts import FileFacts, all_facts
+from frazil.lake.files import LakeFileIO
+from frazil.lake.live import live_files
+from frazil.lake.tier import choose_tier, note_folder, tier_folder
+from frazil.pipeline.maintain.compact import Progress
+from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.maintain.runner import Runner
+
+_COMMIT_SECONDS = 60.0
+_CHUNK_BYTES = 16 << 20
+_EPOCH = datetime.date(1970, 1, 1)
+
+log = structlog.get_logger("frazil.maintain")
+
+
+@dataclass(frozen=True)
+class Move:
+    file: DataFile
+    path: str
+    """Where it goes."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """`problem` says why it was left where it is; nothing is at `path` then."""
+
+    path: str
+    problem: str | None
+    cpu_seconds: float
+
+
+@dataclass
+class _Total:
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    cpu_seconds: float = 0.0
+    conflicts: int = 0
+    left_alone: int = 0
+
+
+class Tiering:
+    """One table's, to `location`."""
+
+    def __init__(
+        self,
+        table: Table,
+        location: str,
+        tier: TierConfig,
+        compact: CompactConfig,
+        catalog: Catalog,
+        committer: Committer,
+        runner: Runner,
+    ) -> None:
+        self._table = table
+        self._location = location
+        self._files = LakeFileIO(table.io.properties)
+        self._folder = tier_folder(table, location)
+        self._tier = tier
+        self._compact = compact
+        self._catalog = catalog
+        self._committer = committer
+        self._runner = runner
+        self._total = _Total()
+
+    def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
+        begin = time.monotonic()
+        live = {each.file.file_path: each for each in live_files(self._table)}
+        facts = all_facts(live.values(), self._table)
+        chosen = choose_tier(facts, self._folder, self._tier, self._compact, now_seconds)
+        moves = [Move(live[each.path].file, _target(self._folder, each)) for each in chosen]
+        if dry_run:
+            self._count(moves)
+            return self._report(begin, dry_run=True)
+        if moves:
+            self._refuse_missing()
+            note_folder(self._catalog, self._table, self._folder)
+            self._move(moves, progress)
+        return self._report(begin, dry_run=False)
+
+    def _refuse_missing(self) -> None:
+        """Of a disk that is not mounted, all folders would be made anew on another one."""
+        if "://" not in self._location and not Path(self._location).is_dir():
+            raise Refused(
+                f"there is no folder {self._location}, or its disk is not mounted; make it, for maintain.tier"
+            )
+
+    def _move(self, moves: Sequence[Move], progress: Progress | None) -> None:
+        by_path = {move.path: move for move in moves}
+        bytes_all, bytes_done = _size(moves), 0
+        ready: list[Move] = []
+        ready_since = time.monotonic()
+        work = partial(copy, dict(self._table.io.properties), self._tier.storage_class)
+        for moved in self._runner.results(work, moves):
+            move = by_path[moved.path]
+            bytes_done += move.file.file_size_in_bytes
+            if progress is not None:
+                progress(bytes_done, bytes_all)
+            self._total.cpu_seconds += moved.cpu_seconds
+            problem = moved.problem or self._not_here(move)
+            if problem is not None:
+                self._total.left_alone += 1
+                log.warning("file is not moved", path=move.file.file_path, reason=problem)
+                continue
+            ready.append(move)
+            if time.monotonic() - ready_since >= _COMMIT_SECONDS:
+                self._commit(ready)
+                ready, ready_since = [], time.monotonic()
+        self._commit(ready)
+
+    def _not_here(self, move: Move) -> str | None:
+        """A worker on another machine may have a folder of that name of its own."""
+        try:
+            size = len(self._files.new_input(move.path))
+        except FileNotFoundError:
+            size = 0
+        if size == move.file.file_size_in_bytes:
+            return None
+        return f"of its copy {move.path}, {size} bytes are seen from here; do all machines see that folder?"
+
+    def _commit(self, ready: Sequence[Move]) -> None:
+        """All in one; if another was faster somewhere, one by one, so that only that work is lost."""
+        if not ready:
+            return
+        try:
+            committed = self._committer.replace(
+                self._table, [move.file for move in ready], [_at(move.file, move.path) for move in ready]
+            )
+        except Conflict:
+            if len(ready) == 1:  # the copy is left to the search for orphans: a lost answer may be late
+                self._total.conflicts += 1
+                log.info("copied for nothing: others changed that file", table=self._table.name()[-1])
+                return
+            for each in ready:
+                self._commit([each])
+            return
+        self._count(ready)
+        log.info(
+            "moved to another place",
+            table=self._table.name()[-1],
+            files=len(ready),
+            bytes=_size(ready),
+            snapshot=committed.snapshot_id,
+            attempts=committed.attempts,
+        )
+
+    def _count(self, moves: Sequence[Move]) -> None:
+        self._total.files += len(moves)
+        self._total.bytes += _size(moves)
+        self._total.rows += sum(move.file.record_count for move in moves)
+
+    def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
+        total = self._total
+        return TaskReport(
+            "tier",
+            self._table.name()[-1],
+            dry_run,
+            files_in=total.files,
+            files_out=total.files,
+            bytes_in=total.bytes,
+            bytes_out=total.bytes,
+            rows=total.rows,
+            seconds=time.monotonic() - begin,
+            cpu_seconds=total.cpu_seconds,
+            detail={"conflicts": total.conflicts, "left_alone": total.left_alone},
+        )
+
+
+def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move) -> Moved:
+    """Runs in Spark's workers. Durable, and read back, when it returns without a problem."""
+    begin = time.process_time()
+    files = LakeFileIO(dict(io_properties))
+    with _failures(move):
+        temporary = files.temporary(move.path)
+        try:
+            problem, digest = _fetch(files, move.file, temporary)
+            if problem is None:
+                files.publish(move.path, temporary, storage_class)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if problem is None and _digest_of(files, move.path) != digest:
+            files.delete(move.path)
+            raise StoreUnavailable(f"{move.path} does not read back as it was written")
+    return Moved(move.path, problem, time.process_time() - begin)
+
+
+def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> tuple[str | None, bytes]:
+    """Why it is not to be moved, if so, and the digest of what was read."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with into.open("wb") as target:
+            for chunk in _chunks(files, file.file_path):
+                digest.update(chunk)
+                size += target.write(chunk)
+    except FileNotFoundError:
+        return "it is gone", b""
+    if size != file.file_size_in_bytes:
+        return f"it has {size} bytes, and the table says {file.file_size_in_bytes}", b""
+    try:
+        rows = pq.read_metadata(into).num_rows
+    except pa.ArrowException as error:
+        return f"it cannot be read: {error}", b""
+    if rows != file.record_count:
+        return f"it has {rows} rows, and the table says {file.record_count}", b""
+    return None, digest.digest()
+
+
+def _digest_of(files: LakeFileIO, path: str) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in _chunks(files, path):
+        digest.update(chunk)
+    return digest.digest()
+
+
+def _chunks(files: LakeFileIO, path: str) -> Iterator[bytes]:
+    with files.new_input(path).open() as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
+
+
+@contextlib.contextmanager
+def _failures(move: Move) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{move.file.file_path} cannot be copied to {move.path}: {error.strerror or error}"
+        ) from error
+
+
+def _target(folder: str, file: FileFacts) -> str:
+    assert file.tenant is not None  # noqa: S101
+    assert file.day is not None  # noqa: S101
+    date = _EPOCH + datetime.timedelta(days=file.day)
+    name = f"{uuid.uuid4().hex}.parquet"
+    return f"{folder}/tenant_id={quote(file.tenant, safe='')}/time_day={date}/{name}"
+
+
+def _at(file: DataFile, path: str) -> DataFile:
+    """The same facts of a file that is elsewhere."""
+    facts: list[Any] = list(file._data)
+    facts[1] = path
+    moved = DataFile(*facts)
+    moved.spec_id = file.spec_id
+    return moved
+
+
+def _size(moves: Sequence[Move]) -> int:
+    return sum(move.file.file_size_in_bytes for move in moves)

@@ -1,0 +1,202 @@
+"""What maintenance must not do: lose columns, believe a clock, commit what may be gone, die of a dead JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import DataFile
+from pyiceberg.types import StringType
+
+from frazil.config import Config
+from frazil.errors import CatalogUnavailable
+from frazil.lake.commit import Committer
+from frazil.lake.live import live_files
+from frazil.lake.properties import MAINTENANCE, noted, set_properties
+from frazil.ledger import balance
+from frazil.pipeline.datafile import Layout
+from frazil.pipeline.land import lander
+from frazil.pipeline.maintain import compact
+from frazil.pipeline.maintain.inputs import Input
+from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.merge import Merged
+from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.runner import SparkRunner
+from frazil.pipeline.metrics import Metrics
+from tests.kept_lake import Kept
+from tests.run_here import RunHere
+
+DAY = 86_400
+
+
+@contextlib.contextmanager
+def kept(folder: Path, **settings: Any) -> Iterator[Kept]:
+    maintain = {"compact": {"fan_in": 2, "interval_seconds": 1}, **settings.pop("maintain", {})}
+    lake = Kept(folder, maintain=maintain, **settings)
+    with contextlib.closing(lake):
+        yield lake
+
+
+def maintainer_of(lake: Kept, config: Config | None = None, **options: Any) -> Maintainer:
+    metrics = MaintainMetrics(Metrics().registry)
+    return Maintainer(config or lake.config, lake.catalog, _no_spark, metrics, runner=RunHere(), **options)
+
+
+def _no_spark() -> Any:
+    raise AssertionError("tasks run here")
+
+
+def with_a_column_of_their_own(lake: Kept, name: str) -> None:
+    """As somebody would by Spark: ALTER TABLE, and an UPDATE that writes a file anew."""
+    with lake.table().update_schema() as update:
+        update.add_column(name, StringType())
+    table = lake.table()
+    file = live_files(table)[0].file
+    with table.io.new_input(file.file_path).open() as stream:
+        rows = pq.ParquetFile(stream).read()
+    field = pa.field(
+        name, pa.string(), metadata={b"PARQUET:field_id": str(table.schema().find_field(name).field_id)}
+    )
+    rows = rows.append_column(field, pa.array([f"note of {body}" for body in rows["body"].to_pylist()]))
+    path = file.file_path.replace(".parquet", "-updated.parquet")
+    pq.write_table(rows, path)
+    Committer(lake.catalog, deadline_seconds=20).replace(table, [file], [_like(file, path)])
+
+
+def _like(file: DataFile, path: str) -> DataFile:
+    return DataFile.from_args(
+        content=file.content,
+        file_path=path,
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=file.record_count,
+        file_size_in_bytes=Path(path).stat().st_size,
+    )
+
+
+def notes(lake: Kept) -> set[str | None]:
+    return set(lake.table().scan(selected_fields=("note",)).to_arrow()["note"].to_pylist())
+
+
+@pytest.mark.parametrize("task", ["compact", "retention"])
+def test_a_column_that_somebody_has_added_keeps_its_values(tmp_path: Path, task: Any) -> None:
+    rules = [{"after_seconds": "1d", "where": "body = 'b'", "table": "logs"}]
+    with kept(tmp_path, maintain={"compact": {"fan_in": 2}, "retention": {"rules": rules}}) as lake:
+        lake.fill([("acme", "a", 5, 10.0), ("acme", "b", 5, 10.0)])
+        with_a_column_of_their_own(lake, "note")
+        lake.fill([("acme", "c", 5, 10.0)])
+        assert notes(lake) == {"note of a", "note of b", None}
+        report = maintainer_of(lake).run(task, "logs")
+        assert not report.is_nothing
+        assert notes(lake) == (
+            {"note of a", None} if task == "retention" else {"note of a", "note of b", None}
+        )
+        assert balance(lake.config).problems == []
+
+
+def test_a_column_that_cannot_be_read_as_the_table_says_is_never_left_out(tmp_path: Path) -> None:
+    with kept(tmp_path) as lake:
+        lake.fill([("acme", "a", 5, 10.0)])
+        table = lake.table()
+        file = live_files(table)[0].file
+        rows = pq.read_table(file.file_path)
+        at = rows.schema.get_field_index("severity_number")
+        rows = rows.set_column(at, "severity_number", pa.array(["not a number"] * rows.num_rows))
+        path = Path(file.file_path).with_name("odd.parquet")
+        pq.write_table(rows, path)
+        layout = Layout.of(table, "logs", (), 1)
+        with pytest.raises(ValueError, match=r"odd\.parquet.*severity_number"):
+            Input(layout, _like(file, str(path)), path).read()
+
+
+def test_merged_rows_that_do_not_add_up_are_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = compact.merge
+
+    def forgetful(*arguments: Any) -> Merged:
+        merged = real(*arguments)
+        merged.removed["stream/0"] += 2  # one more than was left out
+        merged.added = merged.added[:1]
+        return merged
+
+    monkeypatch.setattr(compact, "merge", forgetful)
+    with kept(tmp_path) as lake:
+        for body in "ab":
+            lake.fill([("acme", body, 5, 10.0)])
+        before = lake.table().metadata_location
+        with pytest.raises(AssertionError, match="2 rows became 2"):
+            maintainer_of(lake).run("compact", "logs")
+        assert lake.table().metadata_location == before
+
+
+def test_a_merge_that_took_so_long_that_its_files_may_be_gone_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that no snapshot knows are removed after a while: a machine that slept must not commit them."""
+    with kept(tmp_path, maintain={"compact": {"fan_in": 2}, "orphans": {"age_seconds": 100}}) as lake:
+        for body in "ab":
+            lake.fill([("acme", body, 5, 10.0)])
+        keeper = maintainer_of(lake)
+        real = compact.merge
+
+        def slow(*arguments: Any) -> Merged:
+            merged = real(*arguments)
+            merged.began -= 51
+            return merged
+
+        monkeypatch.setattr(compact, "merge", slow)
+        with pytest.raises(CatalogUnavailable, match="51 s ago"):
+            keeper.run("compact", "logs")
+        assert sorted(lake.bodies()) == ["a", "b"]
+        monkeypatch.setattr(compact, "merge", real)
+        assert keeper.run("compact", "logs").files_in == 2
+
+
+def test_a_landing_that_took_so_long_that_its_files_may_be_gone_is_landed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept(tmp_path, maintain={"orphans": {"age_seconds": 100}}) as lake:
+        lake.fill([("acme", "a", 5, 10.0)])
+        asked = iter([time.time() - 51])
+        monkeypatch.setattr(lander, "_wall_clock", lambda: next(asked))
+        lake.write([("acme", "b", 5, 10.0)])
+        with pytest.raises(CatalogUnavailable, match="51 s ago"):
+            lake.land()
+        assert sorted(lake.bodies()) == ["a"]
+        monkeypatch.setattr(lander, "_wall_clock", time.time)
+        lake.land()
+        assert sorted(lake.bodies()) == ["a", "b"]
+        assert balance(lake.config).problems == []
+
+
+def test_a_task_that_was_noted_by_a_clock_far_ahead_is_not_waited_for(tmp_path: Path) -> None:
+    with kept(tmp_path) as lake:
+        lake.fill([("acme", "a", 5, 10.0)])
+        ahead = time.time() + 1000 * DAY
+        facts = {"expired_at": ahead, "orphans_at": ahead, "retained_at": ahead}
+        set_properties(lake.catalog, lake.table(), noted(lake.table().metadata, **facts))
+        assert MAINTENANCE in lake.table().properties
+        keeper = maintainer_of(lake)
+        for task in ("expire", "orphans", "retention"):
+            assert keeper._is_due(task, "logs"), task
+
+
+def test_calling_off_work_on_a_spark_that_was_replaced_is_no_error() -> None:
+    """What PySpark is left with after `stop`: the context without its JVM."""
+
+    class Gone:
+        def cancelJobGroup(self, group: str) -> None:  # noqa: N802
+            raise AttributeError("'NoneType' object has no attribute 'sc'")
+
+    runner = SparkRunner(_no_spark)
+    runner._spark = SimpleNamespace(sparkContext=Gone())  # type: ignore[assignment]
+    runner.stop()
+    assert runner.is_stopped

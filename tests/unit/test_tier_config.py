@@ -1,0 +1,74 @@
+"""Where old files may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frazil.config import Config, load_config
+from frazil.errors import ConfigError
+
+S3 = {"lake": {"warehouse": "s3://telemetry/lake"}}
+
+
+def config_of(tier: dict[str, Any], **settings: Any) -> Config:
+    return Config.model_validate({"maintain": {"tier": {"after_seconds": "30d", **tier}}, **settings})
+
+
+def test_nothing_moves_unless_it_is_said_where(tmp_path: Path) -> None:
+    assert Config().maintain.tier is None
+    assert Config().tier_location is None
+    config = config_of({"location": "cold/"}, data_dir=tmp_path)
+    assert config.tier_location == str(Path("cold").absolute())
+    config = config_of({"location": "s3://telemetry/colder/", "storage_class": "GLACIER_IR"}, **S3)
+    assert config.tier_location == "s3://telemetry/colder"
+
+
+@pytest.mark.parametrize(
+    ("tier", "rest", "text"),
+    [
+        ("{location: s3://b/cold, after_seconds: 1d}", "", "must be of the same kind as the warehouse"),
+        (
+            "{location: /cold, after_seconds: 1d}",
+            "lake: {warehouse: s3://b/lake}",
+            "must be of the same kind as the warehouse",
+        ),
+        ("{location: gs://b/cold, after_seconds: 1d}", "", "must be a folder or begin with s3://"),
+        ("{location: s3:///cold, after_seconds: 1d}", "lake: {warehouse: s3://b/lake}", "names no bucket"),
+        ("{location: /d/warehouse/cold, after_seconds: 1d}", "data_dir: /d", "are one within the other"),
+        ("{location: /d, after_seconds: 1d}", "data_dir: /d", "are one within the other"),
+        ("{location: /d/wal/cold, after_seconds: 1d}", "data_dir: /d", "are one within the other"),
+        (
+            "{location: s3://b/lake/cold, after_seconds: 1d}",
+            "lake: {warehouse: s3://b/lake}",
+            "are one within the other",
+        ),
+        (
+            "{location: /cold, after_seconds: 1d, storage_class: STANDARD_IA}",
+            "",
+            "is of S3, and maintain.tier.location is a folder",
+        ),
+        (
+            "{location: s3://b/cold, after_seconds: 1d, storage_class: DEEP_ARCHIVE}",
+            "lake: {warehouse: s3://b/lake}",
+            "STANDARD_IA",
+        ),
+        ("{location: /cold}", "", "after_seconds"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_with_a_word_why(
+    tmp_path: Path, tier: str, rest: str, text: str
+) -> None:
+    file = tmp_path / "frazil.yaml"
+    file.write_text(f"maintain: {{tier: {tier}}}\n{rest}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {})
+    assert text in str(caught.value)
+    assert "maintain.tier" in str(caught.value)
+
+
+def test_a_catalog_that_says_where_tables_are_is_asked_later() -> None:
+    rest = {"lake": {"catalog": {"type": "rest", "rest": {"uri": "https://x"}}}}
+    assert config_of({"location": "s3://telemetry/colder"}, **rest).tier_location == "s3://telemetry/colder"
