@@ -1,7 +1,7 @@
 """SIGKILL and I/O errors at every file operation of whoever replaces files, removes rows or merges manifests.
 
-After each, the table holds exactly the rows of before or of after, position and ledger agree with it, and the
-change is made again and comes to its end.
+After each, the table holds exactly the rows of before or of after, position and ledger agree with it; and the
+change is made again, after some of each kind, and comes to its end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from tests.fault.land_wal import STREAMS, Content, config_of, expected, table_co
 from tests.fault.test_land_kill import Scene, said
 
 pytestmark = pytest.mark.timeout(3000)
+
+_AGAIN, _LAST = 4, 8
+"""After every so many points, and after the last ones, where the commit is, the change is made again."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def after(scene: Scene, what: str) -> Content:
     return Content({row: count for row, count in scene.content.items() if not row[1].startswith(ERASED)})
 
 
-def assert_whole(scene: Scene, *possible: Content) -> None:
+def assert_whole(scene: Scene, *possible: Content, ledger: bool = True) -> None:
     """Readable, one of these to the row, and all that counts agrees."""
     content = table_content(scene.data_dir)
     assert content in possible
@@ -75,15 +78,19 @@ def assert_whole(scene: Scene, *possible: Content) -> None:
     assert position.rows - position.removed == content.total()
     assert position.rows == scene.content.total()
     assert sum(each.file.record_count for each in live_files(table)) == content.total()
-    assert balance(config_of(scene.data_dir)).problems == []
+    if ledger:  # which reads it all once more
+        assert balance(config_of(scene.data_dir)).problems == []
 
 
-def check(scene: Scene, what: str, run: Callable[[], Outcome]) -> None:
-    """From whatever is there, the change comes to its end, and landing goes on."""
+def check(scene: Scene, what: str, run: Callable[[], Outcome], *, again: bool = True) -> None:
+    """From whatever is there, the change comes to its end. Neighbouring points leave much the same behind, so
+    not all of them need to show that.
+    """
     done = after(scene, what)
-    assert_whole(scene, scene.content, done)
-    assert run().returncode == 0
-    assert_whole(scene, done)
+    assert_whole(scene, scene.content, done, ledger=again)
+    if again:
+        assert run().returncode == 0
+        assert_whole(scene, done)
 
 
 @pytest.mark.slow
@@ -100,7 +107,7 @@ def test_a_change_that_is_killed_anywhere_is_made_or_not_and_can_be_made_again(
         if not struck:
             break
         assert outcome.returncode == -9
-        check(scene, what, run)
+        check(scene, what, run, again=n % _AGAIN == 0 or n > count - _LAST)
         last = n
     assert last > count - 3  # one more or less, as SQLite sees fit
     if how == "killed":  # and when all of it is done
@@ -110,11 +117,13 @@ def test_a_change_that_is_killed_anywhere_is_made_or_not_and_can_be_made_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["disk full", "disk failing"])
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize(
+    ("what", "how"), [("overwrite", "disk full"), *((what, "disk failing") for what in CHANGES)]
+)
 def test_a_change_that_meets_an_error_anywhere_says_so_or_is_made(what: str, how: str, scene: Scene) -> None:
     run = change_of(scene, what)
-    for n in range(1, scene.operations(how, run) + 1):
+    step = 1 if what == "overwrite" else 2  # the others write, link and sync in the same way
+    for n in range(1, scene.operations(how, run) + 1, step):
         outcome, struck = scene.disturb(how, n, run)
         if not struck:
             break
@@ -122,8 +131,8 @@ def test_a_change_that_meets_an_error_anywhere_says_so_or_is_made(what: str, how
         if outcome.returncode == 1:
             assert "No space left" in outcome.error or "nput/output error" in outcome.error or said(outcome)
         else:
-            assert_whole(scene, after(scene, what))
-        check(scene, what, run)
+            assert_whole(scene, after(scene, what), ledger=False)
+        check(scene, what, run, again=n % _AGAIN == 1)
 
 
 @pytest.mark.parametrize("what", CHANGES)

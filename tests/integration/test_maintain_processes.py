@@ -1,5 +1,5 @@
 """Every acked row in every answer once, and few files in the end: with the real receiver, API and pipeline,
-which merges, expires and removes all the time, is killed again and again, and has a second maintainer beside it.
+which merges, expires and removes all the time, is killed again and again, and has a maintainer beside it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ import pytest
 from frazil.config import Config
 from frazil.keys import new_key
 from frazil.lake.catalog import open_catalog
+from frazil.lake.commit import read_checkpoint
 from frazil.lake.live import live_files
+from frazil.lake.orphans import remove_orphans
 from frazil.tables import Signal
+from frazil.wal.position import Position
 from tests.components.process import dies_with_parent
 from tests.integration.api import Api, running_api
 from tests.integration.exactness import Asker, Seen, keep_asking
@@ -38,13 +41,15 @@ from tests.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, runni
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.filterwarnings(UNCLOSED_SOCKETS),
 ]
 
 _KILLS = 3
 _FAN_IN = 3
 _STALE_MAX = 20
+_SECONDS_MAX = 400.0
+"""How long a busy machine may take for what a quiet one does in a few seconds."""
 _PAST = "past"
 """A tenant all of whose rows are too old: they land, and retention removes them while others land."""
 _PAST_MICROS = 3 * 86_400 * 1_000_000
@@ -63,7 +68,7 @@ _SETTINGS: dict[str, Any] = {
             "hourly_tags": 0,
             "manifests_max": 2,
         },
-        "orphans": {"interval_seconds": 2, "age_seconds": 60},
+        "orphans": {"interval_seconds": 2, "age_seconds": "1h"},
         "retention": {"interval_seconds": 1, "rules": [{"tenant": _PAST, "after_seconds": 1}]},
     },
 }
@@ -144,11 +149,9 @@ class Lives:
         for life in range(_KILLS):
             with running_pipeline(self._config_path, f"pipeline-{life}") as pipeline:
                 if life == 1:
-                    pipeline.until("Spark begins", pipeline.jvms)
+                    pipeline.until("Spark begins", pipeline.jvms, _SECONDS_MAX)
                 else:
-                    pipeline.until(
-                        "it has merged", partial(self._has, pipeline, "frazil_compacted_rows_total")
-                    )
+                    self._until(pipeline, "compacted_rows")
                 time.sleep(self._chance.uniform(0, 3))  # the moment of death is what this test is about
                 self._note(pipeline)
                 pipeline.kill()
@@ -156,8 +159,8 @@ class Lives:
     @contextlib.contextmanager
     def the_last(self) -> Iterator[PipelineProcess]:
         with running_pipeline(self._config_path, "pipeline-last") as pipeline:
-            for name in ("compacted_rows", "expired_snapshots", "removed_rows", "removed_orphans"):
-                pipeline.until(name, partial(self._has, pipeline, f"frazil_{name}_total"))
+            for name in ("compacted_rows", "expired_snapshots", "removed_rows"):
+                self._until(pipeline, name)
             yield pipeline
             self._note(pipeline)
             begin = time.monotonic()
@@ -165,20 +168,28 @@ class Lives:
             self.did["stopped_in_seconds"] = int(time.monotonic() - begin)
 
     @staticmethod
-    def _has(pipeline: PipelineProcess, name: str) -> bool:
-        return pipeline.metric(name) > 0
+    def _until(pipeline: PipelineProcess, name: str) -> None:
+        pipeline.until(name, lambda: pipeline.metric(f"frazil_{name}_total") > 0, _SECONDS_MAX)
 
     def _note(self, pipeline: PipelineProcess) -> None:
         for name in ("landed_rows", "land_fenced", "compacted_files_in", "expired_snapshots"):
             self.did[name] += int(pipeline.metric(f"frazil_{name}_total"))
 
 
-def left_behind(config: Config) -> Path:
-    """A file of a writer that died."""
-    path = Path(config.warehouse) / config.lake.namespace / "logs" / "data" / "left-behind.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"half a file")
-    return path
+def assert_nothing_is_needed_that_is_gone(config: Config) -> None:
+    """Also after everything is gone that looks unneeded."""
+    with contextlib.closing(open_catalog(config)) as catalog:
+        for signal in _SIGNALS:
+            table = catalog.load_table((config.lake.namespace, signal))
+            remove_orphans(table, 0.0, time.time() + 3600)
+            for snapshot in table.metadata.snapshots:
+                assert all(Path(each.file.file_path).exists() for each in live_files(table, snapshot))
+
+
+def removed_rows(config: Config) -> int:
+    with contextlib.closing(open_catalog(config)) as catalog:
+        checkpoint = read_checkpoint(catalog, (config.lake.namespace, "logs"))
+        return Position.from_text(checkpoint.position).removed
 
 
 def waiting(config_path: Path) -> int:
@@ -234,9 +245,8 @@ def test_every_acked_row_is_in_every_answer_once_while_pipelines_that_maintain_a
 
     with running_api(tmp_path, _SETTINGS | {"auth": {"keys": entries}}) as (api, receiver):
         path = receiver.config_path
-        lives, beside, orphan = Lives(path), MaintainingBeside(path), left_behind(receiver.config)
+        lives, beside = Lives(path), MaintainingBeside(path)
         asyncio.run(run(api, receiver, lives, beside))
-        assert not orphan.exists()
         with running_pipeline(path, "pipeline-after") as pipeline:
             pipeline.until("all landed", lambda: not waiting(path))
             assert pipeline.stop() == 0
@@ -246,9 +256,10 @@ def test_every_acked_row_is_in_every_answer_once_while_pipelines_that_maintain_a
                 (count,) = api.rows(f"SELECT count(*) FROM {signal}", headers={"x-api-key": keys[tenant]})
                 assert count == [len(sent.acked[signal][tenant])]
         assert api.rows("SELECT count(*) FROM logs", headers={"x-api-key": keys[_PAST]}) == [[0]]
+    assert_nothing_is_needed_that_is_gone(receiver.config)
     code, ledger = verified(path)
     assert (code, ledger["problems"]) == (0, [])
-    assert sum(line["removed"] for line in ledger["lines"]) >= len(past.acked["logs"][_PAST]) > 0
+    assert removed_rows(receiver.config) >= len(past.acked["logs"][_PAST]) > 0
     assert seen.with_tail > 0
     assert seen.with_files > 0
     # Of each size of files, and there are two or three, fewer lie about than are merged at a time.

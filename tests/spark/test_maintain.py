@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,22 @@ def test_what_runs_on_spark_can_be_called_off(lake: Lake) -> None:
 
 def _doubled(number: int) -> int:
     return 2 * number
+
+
+def test_files_of_old_days_move_and_every_engine_reads_the_same_rows(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "cold").mkdir()
+    tier = {"location": str(tmp_path / "cold"), "after_seconds": "7d"}
+    maintain = {"tier": tier, "compact": {"enabled": False}}
+    with opened({"data_dir": tmp_path / "data", **SETTINGS, "maintain": maintain}) as lake:
+        fill(lake, 2, "logs")
+        before, later = rows_of(lake, "logs"), time.time() + 30 * 86_400
+        metrics = MaintainMetrics(Metrics().registry)
+        keeper = Maintainer(lake.config, lake.catalog, lake.spark, metrics, clock=lambda: later)
+        report = keeper.run("tier", "logs")
+        assert (report.files_in, report.files_out, report.rows) == (2, 2, 2 * RECORDS)
+        assert all(path.startswith(f"{tmp_path}/cold/") for path in files_of(lake, "logs"))
+        assert rows_of(lake, "logs") == before
+        assert canonical_rows("logs", lake.by_spark("logs")) == before
+        assert not lake.ledger().problems

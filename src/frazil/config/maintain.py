@@ -86,8 +86,9 @@ class OrphansConfig(Section):
     interval_seconds: Seconds = Field(DAY_SECONDS, gt=0, description="How often. It lists all files.")
     age_seconds: Seconds = Field(
         DAY_SECONDS,
-        gt=0,
-        description="How old they must be: older than anything that may still be committed.",
+        ge=HOUR_SECONDS,
+        description="How old they must be: older than anything that may still be committed. What took half "
+        "as long to land or to merge is not committed, but done again.",
     )
 
 

@@ -393,7 +393,7 @@ class Config(Section):
         if tier is None or location is None:
             return self
         on_s3, key = location.startswith("s3://"), "maintain.tier.location"
-        if ("://" in location and not on_s3) or location.startswith("file:"):
+        if not on_s3 and ("://" in tier.location or tier.location.startswith("file:")):
             raise bad_value("must be a folder or begin with s3://", "for example s3://telemetry/colder", key)
         if on_s3 and not location.removeprefix("s3://").partition("/")[0]:
             raise bad_value("names no bucket", "for example s3://telemetry/colder", key)

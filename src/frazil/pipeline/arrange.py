@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +14,7 @@ from frazil.tables.horizon import Longs, within_horizon
 
 DAY_MICROS = 86_400_000_000
 _DAY_BITS = 32
+_PIECE_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -131,15 +133,12 @@ def compact(table: pa.Table) -> pa.Table:
 
 def _compact(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
-        used = np.zeros(len(array.dictionary) + 1, bool)
-        old = codes(array)
-        used[old] = True
-        used[-1] = False
-        if used[:-1].all():
+        used = _used(array)
+        if used.all():
             return array
-        new = (np.cumsum(used) - 1)[old].astype(np.int32)
-        indices = pa.array(new, mask=(old < 0) if array.null_count else None)
-        return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(pa.array(np.flatnonzero(used))))
+        places = pa.array((np.cumsum(used) - 1).astype(np.int32))
+        values = array.dictionary.take(pa.array(np.flatnonzero(used)))
+        return pa.DictionaryArray.from_arrays(places.take(array.indices), values)
     if pa.types.is_map(array.type):
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return pa.MapArray.from_arrays(
@@ -150,3 +149,16 @@ def _compact(array: pa.Array) -> pa.Array:
             mask=array.is_null() if array.null_count else None,
         )
     return array
+
+
+def _used(array: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
+    """Which values of the dictionary occur. A piece at a time: NumPy makes wide numbers of those it finds
+    places by, and maps have many.
+    """
+    count = len(array.dictionary)
+    used = np.zeros(count + 1, bool)
+    indices = array.indices.fill_null(count) if array.null_count else array.indices
+    places = indices.to_numpy()
+    for first in range(0, len(places), _PIECE_ROWS):
+        used[places[first : first + _PIECE_ROWS]] = True
+    return used[:-1]

@@ -239,7 +239,7 @@ class Pipeline:
         """Errors of one table leave the others alone. Whatever it was, the position is read again."""
         table.lander.forget()
         if isinstance(error, Fenced):  # another was first, which is no trouble: look where it stands now
-            log.info("another pipeline was first", table=table.lander.signal)
+            log.info("landing again: another process landed or removed rows", table=table.lander.signal)
             return
         stopped = isinstance(error, Permanent)
         table.problem = str(error) or repr(error)

@@ -115,6 +115,8 @@ def _served_files(config: Config) -> ServedFiles | None:
         return None
     secret = data_secret(config.data_dir / "iceberg.secret")
     colder = config.tier_location
+    if colder is not None and colder.startswith("s3://"):
+        colder = None
     if colder is not None:  # whatever else is at that place is none of the lake's
         colder = "/".join((colder, *config.lake.namespace.split(".")))
     files = LakeFiles(config.warehouse, hidden=[config.wal_dir], colder=colder)

@@ -74,7 +74,7 @@ def test_what_makes_no_snapshot_waits_until_the_clock_has_caught_up(
 ) -> None:
     landed_ahead(history, monkeypatch, 600)
     location = history.table.metadata_location
-    with pytest.raises(CatalogUnavailable, match=r"(600|599) s ahead"):
+    with pytest.raises(CatalogUnavailable, match=r"(5\d\d|600) s ahead"):
         CHANGES[change](history)
     assert history.table.metadata_location == location
     history.land()

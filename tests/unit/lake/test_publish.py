@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import uuid
@@ -148,3 +149,17 @@ def test_an_upload_that_fails_leaves_nothing_here(
         with pytest.raises(StoreUnavailable):
             bucket_files.publish("s3://no-such-bucket/x", local)
     assert list(temporaries.iterdir()) == []
+
+
+@pytest.mark.parametrize("data", [b"small", LARGE])
+def test_an_object_gets_its_storage_class_in_one_part_or_many(
+    data: bytes, bucket_files: LakeFileIO, moto_s3: S3Server, temporaries: Path
+) -> None:
+    bucket = moto_s3.make_bucket(f"lake-{uuid.uuid4().hex}")
+    for name, wanted in (("plain", None), ("cheap", "GLACIER_IR")):
+        temporary = bucket_files.temporary(f"s3://{bucket}/{name}")
+        temporary.write_bytes(data)
+        bucket_files.publish(f"s3://{bucket}/{name}", temporary, wanted)
+        with contextlib.closing(moto_s3.client()) as client:
+            assert client.head_object(Bucket=bucket, Key=name).get("StorageClass") == wanted
+        assert bucket_files.read(f"s3://{bucket}/{name}") == data

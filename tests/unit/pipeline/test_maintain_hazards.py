@@ -12,18 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
-from pyiceberg.types import StringType
+from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
 
 from frazil.config import Config
-from frazil.errors import CatalogUnavailable
+from frazil.errors import CatalogUnavailable, JobFailed
 from frazil.lake.commit import Committer
 from frazil.lake.live import live_files
 from frazil.lake.properties import MAINTENANCE, noted, set_properties
 from frazil.ledger import balance
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land import lander
-from frazil.pipeline.maintain import compact
+from frazil.pipeline.maintain import compact, maintainer, search
 from frazil.pipeline.maintain.inputs import Input
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.merge import Merged
@@ -34,6 +35,7 @@ from tests.kept_lake import Kept
 from tests.run_here import RunHere
 
 DAY = 86_400
+NAMES = ListType(3, StringType(), element_required=False)
 
 
 @contextlib.contextmanager
@@ -53,51 +55,58 @@ def _no_spark() -> Any:
     raise AssertionError("tasks run here")
 
 
-def with_a_column_of_their_own(lake: Kept, name: str) -> None:
+def with_columns_of_their_own(lake: Kept) -> None:
     """As somebody would by Spark: ALTER TABLE, and an UPDATE that writes a file anew."""
     with lake.table().update_schema() as update:
-        update.add_column(name, StringType())
+        update.add_column("note", StringType())
+        update.add_column("place", StructType(NestedField(1, "x", LongType()), NestedField(2, "y", NAMES)))
     table = lake.table()
     file = live_files(table)[0].file
     with table.io.new_input(file.file_path).open() as stream:
         rows = pq.ParquetFile(stream).read()
-    field = pa.field(
-        name, pa.string(), metadata={b"PARQUET:field_id": str(table.schema().find_field(name).field_id)}
-    )
-    rows = rows.append_column(field, pa.array([f"note of {body}" for body in rows["body"].to_pylist()]))
+    types = schema_to_pyarrow(table.schema())
+    bodies = rows["body"].to_pylist()
+    values = {
+        "note": [f"note of {body}" for body in bodies],
+        "place": [{"x": ord(body), "y": [body, None]} for body in bodies],
+    }
+    for name, column in values.items():
+        rows = rows.append_column(types.field(name), pa.array(column, types.field(name).type))
     path = file.file_path.replace(".parquet", "-updated.parquet")
     pq.write_table(rows, path)
     Committer(lake.catalog, deadline_seconds=20).replace(table, [file], [_like(file, path)])
 
 
-def _like(file: DataFile, path: str) -> DataFile:
+def _like(file: DataFile, path: str, rows: int | None = None) -> DataFile:
     return DataFile.from_args(
         content=file.content,
         file_path=path,
         file_format=file.file_format,
         partition=file.partition,
-        record_count=file.record_count,
+        record_count=file.record_count if rows is None else rows,
         file_size_in_bytes=Path(path).stat().st_size,
     )
 
 
-def notes(lake: Kept) -> set[str | None]:
-    return set(lake.table().scan(selected_fields=("note",)).to_arrow()["note"].to_pylist())
+def theirs(lake: Kept) -> dict[str, Any]:
+    rows = lake.table().scan(selected_fields=("body", "note", "place")).to_arrow().to_pylist()
+    return {row["body"]: (row["note"], row["place"]) for row in rows}
 
 
 @pytest.mark.parametrize("task", ["compact", "retention"])
-def test_a_column_that_somebody_has_added_keeps_its_values(tmp_path: Path, task: Any) -> None:
+def test_columns_that_somebody_has_added_keep_their_values(tmp_path: Path, task: Any) -> None:
     rules = [{"after_seconds": "1d", "where": "body = 'b'", "table": "logs"}]
     with kept(tmp_path, maintain={"compact": {"fan_in": 2}, "retention": {"rules": rules}}) as lake:
         lake.fill([("acme", "a", 5, 10.0), ("acme", "b", 5, 10.0)])
-        with_a_column_of_their_own(lake, "note")
+        with_columns_of_their_own(lake)
         lake.fill([("acme", "c", 5, 10.0)])
-        assert notes(lake) == {"note of a", "note of b", None}
+        before = theirs(lake)
+        assert before["a"] == ("note of a", {"x": ord("a"), "y": ["a", None]})
         report = maintainer_of(lake).run(task, "logs")
         assert not report.is_nothing
-        assert notes(lake) == (
-            {"note of a", None} if task == "retention" else {"note of a", "note of b", None}
-        )
+        if task == "retention":
+            del before["b"]
+        assert theirs(lake) == before
         assert balance(lake.config).problems == []
 
 
@@ -137,11 +146,64 @@ def test_merged_rows_that_do_not_add_up_are_not_committed(
         assert lake.table().metadata_location == before
 
 
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_one_file_that_cannot_be_read_does_not_keep_the_others_from_being_merged(
+    tmp_path: Path, torn: int
+) -> None:
+    days = [10.0, 11.0, 12.0]
+    with kept(tmp_path) as lake:
+        for body in "ab":
+            lake.fill([("acme", f"{body}{days_ago:g}", 5, days_ago) for days_ago in days])
+        paths = sorted(lake.data_files())
+        Path(paths[2 * torn]).write_bytes(b"PAR1 and no more")
+        keeper = maintainer_of(lake)
+        report = keeper.run("compact", "logs")
+        assert (report.files_in, report.files_out, report.detail["failed"]) == (4, 2, 1)
+        assert set(paths[2 * torn : 2 * torn + 2]) <= lake.data_files()
+        with pytest.raises(JobFailed, match="magic bytes"):
+            keeper.run("compact", "logs")  # nothing else is left to do: it is to be tried less often
+
+
+def test_merges_that_are_done_are_committed_when_a_later_one_takes_a_worker_down(tmp_path: Path) -> None:
+    class Dying(RunHere):
+        def results(self, work: Any, items: Any) -> Iterator[Any]:
+            yield next(super().results(work, items))
+            raise JobFailed("the worker has died")
+
+    with kept(tmp_path) as lake:
+        for body in "ab":
+            lake.fill([("acme", f"{body}{days_ago:g}", 5, days_ago) for days_ago in (10.0, 11.0)])
+        metrics = MaintainMetrics(Metrics().registry)
+        keeper = Maintainer(lake.config, lake.catalog, _no_spark, metrics, runner=Dying())
+        with pytest.raises(JobFailed, match="has died"):
+            keeper.run("compact", "logs")
+        assert len(lake.data_files()) == 3
+        assert lake.bodies().total() == 4
+
+
+def test_removed_rows_that_do_not_add_up_are_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = search._without
+    monkeypatch.setattr(search, "_without", lambda *rest: _of_one_row_less(real(*rest)))
+    rules = [{"after_seconds": "1d", "where": "body = 'b'", "table": "logs"}]
+    with kept(tmp_path, maintain={"retention": {"rules": rules}}) as lake:
+        lake.fill([("acme", body, 5, 10.0) for body in "abc"])
+        before = lake.table().metadata_location
+        with pytest.raises(AssertionError, match="3 rows became 1, and 1 were to go"):
+            maintainer_of(lake).run("retention", "logs")
+        assert lake.table().metadata_location == before
+
+
+def _of_one_row_less(file: DataFile) -> DataFile:
+    return _like(file, file.file_path, rows=file.record_count - 1)
+
+
 def test_a_merge_that_took_so_long_that_its_files_may_be_gone_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that no snapshot knows are removed after a while: a machine that slept must not commit them."""
-    with kept(tmp_path, maintain={"compact": {"fan_in": 2}, "orphans": {"age_seconds": 100}}) as lake:
+    with kept(tmp_path, maintain={"compact": {"fan_in": 2}, "orphans": {"age_seconds": "2h"}}) as lake:
         for body in "ab":
             lake.fill([("acme", body, 5, 10.0)])
         keeper = maintainer_of(lake)
@@ -149,11 +211,11 @@ def test_a_merge_that_took_so_long_that_its_files_may_be_gone_is_not_committed(
 
         def slow(*arguments: Any) -> Merged:
             merged = real(*arguments)
-            merged.began -= 51
+            merged.began -= 3601
             return merged
 
         monkeypatch.setattr(compact, "merge", slow)
-        with pytest.raises(CatalogUnavailable, match="51 s ago"):
+        with pytest.raises(CatalogUnavailable, match=r"36\d\d s ago"):
             keeper.run("compact", "logs")
         assert sorted(lake.bodies()) == ["a", "b"]
         monkeypatch.setattr(compact, "merge", real)
@@ -163,12 +225,12 @@ def test_a_merge_that_took_so_long_that_its_files_may_be_gone_is_not_committed(
 def test_a_landing_that_took_so_long_that_its_files_may_be_gone_is_landed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with kept(tmp_path, maintain={"orphans": {"age_seconds": 100}}) as lake:
+    with kept(tmp_path, maintain={"orphans": {"age_seconds": "2h"}}) as lake:
         lake.fill([("acme", "a", 5, 10.0)])
-        asked = iter([time.time() - 51])
+        asked = iter([time.time() - 3601])
         monkeypatch.setattr(lander, "_wall_clock", lambda: next(asked))
         lake.write([("acme", "b", 5, 10.0)])
-        with pytest.raises(CatalogUnavailable, match="51 s ago"):
+        with pytest.raises(CatalogUnavailable, match=r"36\d\d s ago"):
             lake.land()
         assert sorted(lake.bodies()) == ["a"]
         monkeypatch.setattr(lander, "_wall_clock", time.time)
@@ -200,3 +262,23 @@ def test_calling_off_work_on_a_spark_that_was_replaced_is_no_error() -> None:
     runner._spark = SimpleNamespace(sparkContext=Gone())  # type: ignore[assignment]
     runner.stop()
     assert runner.is_stopped
+
+
+def test_tables_are_not_measured_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring reads all manifests; an idle pipeline must not do so every few seconds."""
+    seen: list[str] = []
+    real = maintainer.measure
+    monkeypatch.setattr(
+        maintainer, "measure", lambda table, *rest: seen.append(table.name()[-1]) or real(table, *rest)
+    )
+    now = [time.time()]
+    with kept(tmp_path, maintain={"compact": {"interval_seconds": 60}}) as lake:
+        lake.fill([("acme", "a", 5, 0.0)])
+        keeper = maintainer_of(lake, clock=lambda: now[0])
+        for _ in range(3):
+            keeper.round()
+            now[0] += 5
+        assert seen == ["logs"]
+        now[0] += 60
+        keeper.round()
+        assert seen == ["logs", "logs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_a_merge_holds_exactly_the_rows_of_its_inputs(
         return
     row_group_bytes = data.draw(st.sampled_from([1, 2000, 20_000, 2**27]))
     result = merged(layout, files, MergeSettings(2**30, row_group_bytes, 1, False))
-    assert (result.vanished, result.left_alone, result.removed) == ([], [], Counter())
+    assert (result.vanished, result.removed) == ([], Counter())
     got, given_rows = read(result.added, layout.coded), read(files, layout.coded)
     assert multiset(got) == multiset(given_rows)
     assert result.rows == got.num_rows == sum(file.record_count for file in result.added)
@@ -295,24 +296,52 @@ def out_of_order(layout: Layout) -> DataFile:
     return write_part(layout, Part("acme", DAY, rows), file_name(layout))
 
 
-def test_a_file_in_another_order_is_sorted_if_it_is_small(layouts: dict[Signal, Layout]) -> None:
+@pytest.mark.parametrize("row_group_bytes", [2**27, 5_000])
+def test_a_file_in_another_order_is_sorted_however_large(
+    layouts: dict[Signal, Layout], row_group_bytes: int
+) -> None:
     layout = layouts["logs"]
     files = [*made(layout, 2), out_of_order(layout)]
-    result = merged(layout, files)
+    result = merged(layout, files, MergeSettings(2**30, row_group_bytes, 3, False))
     got = read(result.added, layout.coded)
-    assert result.left_alone == []
     assert multiset(got) == multiset(read(files, layout.coded))
     assert keys(got, layout) == sorted(keys(got, layout))
 
 
-def test_a_file_in_another_order_that_is_large_is_left_alone(layouts: dict[Signal, Layout]) -> None:
+def test_rows_of_many_files_wait_on_the_disk_and_leave_nothing_there(
+    layouts: dict[Signal, Layout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     layout = layouts["logs"]
-    files = [*made(layout, 2), out_of_order(layout)]
-    result = merged(layout, files, MergeSettings(2**30, 5_000, 3, False))
-    assert [file.file_path for file in result.left_alone] == [files[2].file_path]
-    assert multiset(read(result.added, layout.coded)) == multiset(read(files[:2], layout.coded))
-    alone = merged(layout, [files[0], files[2]], MergeSettings(2**30, 5_000, 3, False))
-    assert (alone.added, len(alone.left_alone)) == ([], 2)
+    files = made(layout, runs._OPEN_MAX + 4, 50)
+    bytes_of = sum(pq.read_metadata(file.file_path).row_group(0).total_byte_size for file in files)
+    seen: list[int] = []
+    real = runs.Spilled
+
+    def watched(table: pa.Table, batch_rows: int) -> Any:
+        seen.append(table.num_rows)
+        return real(table, batch_rows)
+
+    monkeypatch.setattr(runs, "Spilled", watched)
+    result = merged(layout, files, MergeSettings(2**30, bytes_of // 4, 3, False))
+    assert sum(seen) == 50 * len(files)
+    assert 1 < len(seen) < len(files), "of several files each"
+    got = read(result.added, layout.coded)
+    assert multiset(got) == multiset(read(files, layout.coded))
+    assert keys(got, layout) == sorted(keys(got, layout))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_for_rows_that_wait_is_said_and_leaves_nothing(
+    layouts: dict[Signal, Layout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layouts["logs"]
+    files = made(layout, runs._OPEN_MAX + 1, 50)
+    before = in_folder(layout)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(StoreUnavailable, match="temporary"):
+        merged(layout, files, MANY_GROUPS)
+    assert in_folder(layout) == before
 
 
 def test_rows_that_are_all_equal_to_sort_by_are_cut_all_the_same(layouts: dict[Signal, Layout]) -> None:

@@ -94,3 +94,14 @@ def test_rows_of_one_file_that_are_young_stay(lake: Kept) -> None:
     assert report.rows_removed == 1
     assert rows(lake) == 1
     assert len(copies(lake)) == 2
+
+
+def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: Kept) -> None:
+    """Of a stream that is older than anything is kept. Its segment has landed and is cleaned up by then."""
+    table = lake.table("set_aside")
+    set_aside(lake, 2)
+    newest = max(lake.table("set_aside").scan().to_arrow()["time"].to_pylist())
+    now = newest.timestamp() + 30 * DAY - 1e-3
+    retain_set_aside.retain_set_aside(lake.config, lake.catalog, table, now=now)
+    assert rows(lake) == 1
+    assert len(copies(lake)) == 2

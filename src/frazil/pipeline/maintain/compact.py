@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig
-from frazil.errors import Conflict
+from frazil.errors import Conflict, JobFailed
 from frazil.lake.choose import Group, all_facts, choose
 from frazil.lake.commit import Committer
 from frazil.lake.live import LiveFile, live_files
@@ -43,6 +43,12 @@ class _Total:
     rss_bytes: int = 0
     conflicts: int = 0
     left_alone: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class _Failed:
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class Compaction:
         self._committer = committer
         self._runner = runner
         self._total = _Total()
+        self._reason = ""
 
     def plan(self, now_seconds: float) -> tuple[dict[str, LiveFile], list[Group]]:
         live = {each.file.file_path: each for each in live_files(self._table)}
@@ -76,25 +83,42 @@ class Compaction:
         merges = {number: self._merge(group, live) for number, group in enumerate(groups)}
         bytes_all, bytes_done = sum(_size(job.inputs) for job in merges.values()), 0
         settings = MergeSettings.of(self._config)
+        work = partial(_numbered, self._layout, settings)
         ready: list[_Done] = []
         ready_since = time.monotonic()
-        for number, merged in self._runner.results(
-            partial(_numbered, self._layout, settings), list(merges.items())
-        ):
-            job = merges[number]
-            bytes_done += _size(job.inputs)
-            if progress is not None:
-                progress(bytes_done, bytes_all)
-            if not merged.added:
-                self._total.left_alone += len(job.inputs)
-                continue
-            gone = {file.file_path for file in merged.left_alone}
-            ready.append(_Done(tuple(file for file in job.inputs if file.file_path not in gone), merged))
-            if time.monotonic() - ready_since >= _COMMIT_SECONDS:
-                self._commit(ready)
-                ready, ready_since = [], time.monotonic()
+        try:
+            for number, merged in self._runner.results(work, list(merges.items())):
+                job = merges[number]
+                bytes_done += _size(job.inputs)
+                if progress is not None:
+                    progress(bytes_done, bytes_all)
+                if isinstance(merged, _Failed):
+                    self._failed(job, merged)
+                elif not merged.added:
+                    self._total.left_alone += len(job.inputs)
+                else:
+                    ready.append(_Done(job.inputs, merged))
+                if time.monotonic() - ready_since >= _COMMIT_SECONDS:
+                    self._commit(ready)
+                    ready, ready_since = [], time.monotonic()
+        except JobFailed:
+            self._commit(ready)  # or whatever fails each time would let nothing get done
+            raise
         self._commit(ready)
+        if self._total.failed and not self._total.files_out:
+            raise JobFailed(f"files could not be merged: {self._reason}")
         return self._report(begin, dry_run=False)
+
+    def _failed(self, job: Merge, failed: _Failed) -> None:
+        self._total.failed += 1
+        self._reason = failed.reason
+        log.error(
+            "files could not be merged",
+            table=self._table.name()[-1],
+            files=len(job.inputs),
+            first=job.inputs[0].file_path,
+            reason=failed.reason,
+        )
 
     def _merge(self, group: Group, live: dict[str, LiveFile]) -> Merge:
         inputs = tuple(live[facts.path].file for facts in group.files)
@@ -178,13 +202,18 @@ class Compaction:
             total.rows_removed,
             time.monotonic() - begin,
             total.cpu_seconds,
-            {"conflicts": total.conflicts, "left_alone": total.left_alone},
+            {"conflicts": total.conflicts, "left_alone": total.left_alone, "failed": total.failed},
         )
 
 
-def _numbered(layout: Layout, settings: MergeSettings, job: tuple[int, Merge]) -> tuple[int, Merged]:
-    """Runs in Spark's workers."""
-    return job[0], merge(layout, job[1], settings)
+def _numbered(
+    layout: Layout, settings: MergeSettings, job: tuple[int, Merge]
+) -> tuple[int, Merged | _Failed]:
+    """Runs in Spark's workers. Files that cannot be read must not keep all others from being merged."""
+    try:
+        return job[0], merge(layout, job[1], settings)
+    except Exception as error:
+        return job[0], _Failed(f"{type(error).__name__}: {error}")
 
 
 def _without(dropped: Counter[str], position: str) -> str:

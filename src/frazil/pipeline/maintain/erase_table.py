@@ -7,6 +7,7 @@ holds such rows can therefore never become part of the table again.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, Refused
-from frazil.lake.commit import Committer, landed_snapshot
+from frazil.lake.commit import committer_of, landed_snapshot
 from frazil.lake.erased import ERASED, ERASED_TENANT
 from frazil.lake.expire import expire
 from frazil.lake.files import LakeFileIO
@@ -28,6 +29,7 @@ from frazil.lake.live import live_files
 from frazil.lake.orphans import Orphan, find_orphans
 from frazil.lake.reach import name_of
 from frazil.lake.tags import kind_of
+from frazil.lake.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import read_history
@@ -80,10 +82,11 @@ class TableEraser:
         self._tenant = tenant
         self._predicate = predicate
         self._facts = {ERASED: erasure, ERASED_TENANT: tenant}
-        self._committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
+        self._committer = committer_of(config, catalog)
         table = self._load()
         extra = promoted(config)
-        self._layout = Layout.of(table, signal, extra, config.maintain.compact.compression_level)
+        level = config.maintain.compact.compression_level
+        self._layout = Layout.of(table, signal, extra, level, rewriting=True)
         spec, schema = landed_spec(signal, extra), table.schema()
         self._matchers = {
             _CONDITION: Matcher.of(predicate, spec, schema, extra),
@@ -180,7 +183,7 @@ class TableEraser:
     def prove(self, segments_left: int) -> Proof:
         """Searches everything that is left, whatever its statistics say and was found before."""
         table = self._load()
-        there = {name_of(file.path) for file in self._files.walk(table.location())}
+        there = self._names_in(table.location(), *tier_folders(table.metadata))
         orphans = find_orphans(table, 0.0, _ALL)
         history = read_history(table, self._tenant)
         wanted = [Wanted.of(file, [_BEFORE_CUT]) for file in history.files.values()]
@@ -210,6 +213,7 @@ class TableEraser:
 
     def _overwrite(self, table: Table, files: Sequence[DataFile]) -> None:
         """Where another was faster, nothing: the next look finds what there is."""
+        began = time.time()
         found = list(
             search_all(
                 self._runner,
@@ -224,7 +228,9 @@ class TableEraser:
         try:
             if any(each.is_gone for each in found):
                 raise Conflict(self._name, "a file has been replaced meanwhile")
-            self._committer.overwrite(table, files, added, partial(without, counts), facts=self._facts)
+            self._committer.overwrite(
+                table, files, added, partial(without, counts), facts=self._facts, began=began
+            )
         except Conflict as error:
             log.info("files were replaced meanwhile; looking again", reason=str(error))
             return  # what was written holds none of it, and goes as an orphan
@@ -272,7 +278,7 @@ class TableEraser:
         ]
         if not manifests:
             return dead
-        there = {name_of(file.path) for file in self._files.walk(f"{table.location().rstrip('/')}/data")}
+        there = self._names_in(*data_folders(table))
         return dead + [
             manifest.path
             for manifest in manifests
@@ -280,6 +286,9 @@ class TableEraser:
                 self._is_data(path) and name_of(path) not in there for path in _named(self._files, manifest)
             )
         ]
+
+    def _names_in(self, *folders: str) -> set[str]:
+        return {name_of(file.path) for folder in folders for file in self._files.walk(folder)}
 
     def _delete(self, paths: Sequence[str]) -> None:
         self._files.delete_all(paths)

@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.errors import DataLost
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import living, read_entries
+from frazil.lake.tier import data_folders
 
 _FOLDER = "tenant_id="
 
@@ -62,7 +63,8 @@ def read_history(table: Table, tenant: str) -> History:
 
 
 def _folders(table: Table) -> set[str]:
-    found = LakeFileIO(table.io.properties).list(f"{table.location().rstrip('/')}/data").folders
+    files = LakeFileIO(table.io.properties)
+    found = [name for folder in data_folders(table) for name in files.list(folder).folders]
     return {unquote(name.removeprefix(_FOLDER)) for name in found if name.startswith(_FOLDER)}
 
 

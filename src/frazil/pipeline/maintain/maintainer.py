@@ -68,6 +68,7 @@ class Maintainer:
         self._committer = committer_of(config, catalog)
         self._last: dict[tuple[Task, str], float] = {}
         self._failures: dict[tuple[Task, str], int] = {}
+        self._observed: dict[str, float] = {}
         self._facts: dict[str, dict[str, float]] = {}
         """To be noted with the next expiry: a commit of its own would be one too many."""
 
@@ -99,12 +100,19 @@ class Maintainer:
         """Whatever is due, on every table. What fails is logged, and tried again later: landing goes on."""
         reports: list[TaskReport] = []
         for table in self.tables():
+            changed = False
             for task in TASKS:
                 if self._runner.is_stopped:
                     return reports
                 if self._is_due(task, table) and (report := self._tried(task, table)) is not None:
                     reports.append(report)
-            self._observe(table)
+                    changed |= not report.is_nothing
+            # It reads all manifests, which costs too much to do it in every round.
+            if (
+                changed
+                or self._clock() >= self._observed.get(table, 0.0) + self._settings.compact.interval_seconds
+            ):
+                self._observe(table)
         return reports
 
     def stop(self) -> None:
@@ -265,6 +273,7 @@ class Maintainer:
 
     def _observe(self, name: str) -> None:
         """What /metrics shows of a table. That it cannot be had now is said by what else fails."""
+        self._observed[name] = self._clock()
         with contextlib.suppress(FrazilError), catalog_errors():
             self._metrics.health(name, measure(self._load(name), self._settings, self._clock()))
 

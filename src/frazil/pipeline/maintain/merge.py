@@ -54,8 +54,6 @@ class Merged:
     began: float = field(default_factory=time.time)
     """Seconds since 1970. No file of it is older."""
     added: list[DataFile] = field(default_factory=list)
-    left_alone: list[DataFile] = field(default_factory=list)
-    """Inputs whose rows are not in `added`: out of order, and too large to be sorted here."""
     vanished: list[str] = field(default_factory=list)
     """Inputs that are gone. Nothing was written then."""
     rows: int = 0
@@ -91,12 +89,7 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
         plan = Stretches(layout, full, settings.row_group_bytes, kept)
     else:
         plan = Runs(layout, full, settings.row_group_bytes)
-        result.left_alone = [each.file for each in plan.left_alone]
-    used = [each for each in inputs if each.file not in result.left_alone]
-    if len(used) < min(2, len(inputs)):
-        result.left_alone = list(job.inputs)
-        return
-    result.bytes_read = sum(each.file.file_size_in_bytes for each in used)
+    result.bytes_read = sum(file.file_size_in_bytes for file in job.inputs)
     files = max(1, round(result.bytes_read / settings.target_bytes))
     result.added = _write(layout, job, plan, -(-plan.rows // files))
     result.rows = sum(file.record_count for file in result.added)

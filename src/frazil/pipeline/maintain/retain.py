@@ -168,6 +168,9 @@ class _Retention:
             return True
         counts: Counter[str] = sum((each.removed for each in found), Counter())
         added = [each.added for each in found if each.added is not None]
+        before, after = (sum(file.record_count for file in files) for files in (removed, added))
+        if before - after != counts.total():
+            raise AssertionError(f"{before:,} rows became {after:,}, and {counts.total():,} were to go")
         try:
             committed = self._committer.overwrite(
                 self._table,

@@ -47,13 +47,17 @@ def retain_set_aside(
     oldest = datetime.datetime.fromtimestamp(now - seconds, datetime.UTC)
     store = None if config.wal.type == "kafka" else open_store(config)
     is_old: Mask = lambda rows: pc.less(rows["time"], pa.scalar(oldest))  # noqa: E731
+    # Whose segment is gone by now, has its row in the table by then.
+    unsure = [] if store is None else list(_without_segment(store, now - seconds))
+    table = catalog.load_table(table.name())
     change = _Change.of(table, is_old, write=None) if dry_run else drop_rows(config, catalog, table, is_old)
     copies: list[str] = []
     if store is not None:
-        copies = sorted(change.locations)
+        copies = sorted(change.locations - change.kept)
         if not dry_run and copies:
             delete_copies(store, copies)
-        lost = list(_without_row(store, change.kept | change.locations, now - seconds))
+        known = change.kept | change.locations
+        lost = [path for path in unsure if path.removesuffix(".json") not in known]
         if not dry_run and lost:
             store.delete_all(lost)
         copies += lost
@@ -130,15 +134,15 @@ def _locations(rows: pa.Table) -> set[str]:
     return {location for location in rows["location"].to_pylist() if location is not None}
 
 
-def _without_row(store: Store, known: set[str], before_seconds: float) -> Iterator[str]:
-    """Copies whose row is gone. A landing that is just setting something aside has not cleaned up what it
+def _without_segment(store: Store, before_seconds: float) -> Iterator[str]:
+    """Copies that nobody is making just now: a landing that sets something aside has not cleaned up what it
     copied, so while the segment itself is there, its copy stays.
     """
     reader = WalReader(store)
     for entry in store.list(COPIES):
         location = entry.path.removesuffix(".json")
         name = SegmentName.parse(location.removeprefix(COPIES))
-        if name is None or location in known or _began(name) >= before_seconds:
+        if name is None or _began(name) >= before_seconds:
             continue
         first = next(reader.stream(name.signal, name.stream, name.sequence), None)
         if first is None or first.name != name:

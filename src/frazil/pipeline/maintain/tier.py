@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ class Moved:
     path: str
     problem: str | None
     cpu_seconds: float
+    began: float
+    """When its writing did, by the time of day."""
 
 
 @dataclass
@@ -117,7 +120,7 @@ class Tiering:
         by_path = {move.path: move for move in moves}
         bytes_all, bytes_done = _size(moves), 0
         ready: list[Move] = []
-        ready_since = time.monotonic()
+        began, ready_since = math.inf, time.monotonic()
         work = partial(copy, dict(self._table.io.properties), self._tier.storage_class)
         for moved in self._runner.results(work, moves):
             move = by_path[moved.path]
@@ -131,10 +134,11 @@ class Tiering:
                 log.warning("file is not moved", path=move.file.file_path, reason=problem)
                 continue
             ready.append(move)
+            began = min(began, moved.began)
             if time.monotonic() - ready_since >= _COMMIT_SECONDS:
-                self._commit(ready)
-                ready, ready_since = [], time.monotonic()
-        self._commit(ready)
+                self._commit(ready, began)
+                ready, began, ready_since = [], math.inf, time.monotonic()
+        self._commit(ready, began)
 
     def _not_here(self, move: Move) -> str | None:
         """A worker on another machine may have a folder of that name of its own."""
@@ -146,13 +150,16 @@ class Tiering:
             return None
         return f"of its copy {move.path}, {size} bytes are seen from here; do all machines see that folder?"
 
-    def _commit(self, ready: Sequence[Move]) -> None:
+    def _commit(self, ready: Sequence[Move], began: float) -> None:
         """All in one; if another was faster somewhere, one by one, so that only that work is lost."""
         if not ready:
             return
         try:
             committed = self._committer.replace(
-                self._table, [move.file for move in ready], [_at(move.file, move.path) for move in ready]
+                self._table,
+                [move.file for move in ready],
+                [_at(move.file, move.path) for move in ready],
+                began=began,
             )
         except Conflict:
             if len(ready) == 1:  # the copy is left to the search for orphans: a lost answer may be late
@@ -160,7 +167,7 @@ class Tiering:
                 log.info("copied for nothing: others changed that file", table=self._table.name()[-1])
                 return
             for each in ready:
-                self._commit([each])
+                self._commit([each], began)
             return
         self._count(ready)
         log.info(
@@ -196,7 +203,7 @@ class Tiering:
 
 def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move) -> Moved:
     """Runs in Spark's workers. Durable, and read back, when it returns without a problem."""
-    begin = time.process_time()
+    began, begin = time.time(), time.process_time()
     files = LakeFileIO(dict(io_properties))
     with _failures(move):
         temporary = files.temporary(move.path)
@@ -209,7 +216,7 @@ def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move
         if problem is None and _digest_of(files, move.path) != digest:
             files.delete(move.path)
             raise StoreUnavailable(f"{move.path} does not read back as it was written")
-    return Moved(move.path, problem, time.process_time() - begin)
+    return Moved(move.path, problem, time.process_time() - begin, began)
 
 
 def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> tuple[str | None, bytes]:
