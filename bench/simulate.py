@@ -24,7 +24,7 @@ from bench.cost import Meter
 from bench.lake import TIMES, with_new_ids
 from bench.questions import planned
 from frazil.config import Config
-from frazil.lake import staging
+from frazil.lake import change, staging
 from frazil.lake.catalog import ensure_namespace
 from frazil.lake.commit import Checkpoint, Committer
 from frazil.lake.tables import open_table
@@ -83,7 +83,7 @@ def simulated(clock: Clock) -> Iterator[None]:
     """Snapshots say that they were made by this clock. It must be ahead of the real one: a table never goes
     back in time.
     """
-    with patch.object(staging, "time", _Time(clock)):
+    with patch.object(staging, "time", _Time(clock)), patch.object(change, "time", _Time(clock)):
         yield
 
 

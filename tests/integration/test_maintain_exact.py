@@ -91,6 +91,7 @@ async def until_seen(seen: Seen, landing: Landing, keeping: Keeping, end: asynci
     end.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maintainers", [1, 2])
 def test_every_acked_row_is_in_every_answer_once_while_the_tables_are_kept(
     tmp_path: Path, maintainers: int

@@ -92,6 +92,7 @@ def assert_as_java_reads_it(lake: Lake, bodies: list[str]) -> None:
     assert (summary["total-records"], summary["total-data-files"]) == (str(len(bodies)), str(len(live)))
 
 
+@pytest.mark.slow
 def test_java_reads_what_was_replaced_removed_and_merged(lake: Lake) -> None:
     position = Position({"s": StreamPosition(1, 8, 8)}).to_text()
     open_table(lake.catalog, "otel", SPEC, position)

@@ -64,7 +64,10 @@ def landed_at(lake: Lake, name: str) -> int:
     return found
 
 
-@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize(
+    "signal",
+    ["logs", pytest.param("spans", marks=pytest.mark.slow), pytest.param("metrics", marks=pytest.mark.slow)],
+)
 def test_small_files_become_one_and_every_engine_reads_the_same_rows(lake: Lake, signal: Signal) -> None:
     fill(lake, BATCHES, signal)
     before, landed = rows_of(lake, signal), landed_at(lake, signal)
@@ -80,6 +83,7 @@ def test_small_files_become_one_and_every_engine_reads_the_same_rows(lake: Lake,
     assert maintainer(lake).run("compact", signal).is_nothing
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_would_do_and_changes_nothing(lake: Lake) -> None:
     fill(lake, BATCHES, "logs")
     table = lake.table("logs")
@@ -92,6 +96,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(lake: Lake) -> None
     assert sorted(lake.config.data_dir.rglob("*")) == there
 
 
+@pytest.mark.slow
 def test_a_landing_while_files_are_merged_loses_nothing_and_neither_does_the_merge(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +117,7 @@ def test_a_landing_while_files_are_merged_loses_nothing_and_neither_does_the_mer
     assert not lake.ledger().problems
 
 
+@pytest.mark.slow
 def test_of_two_maintainers_on_the_same_files_one_wins_and_the_other_changes_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +140,7 @@ def test_of_two_maintainers_on_the_same_files_one_wins_and_the_other_changes_not
     assert not lake.ledger().problems
 
 
+@pytest.mark.slow
 def test_identical_spans_become_one_and_the_ledger_counts_them(tmp_path: Path, spark: SparkSession) -> None:
     compact = {"fan_in": 2, "merge_identical_spans": True}
     with opened({"data_dir": tmp_path, **SETTINGS, "maintain": {"compact": compact}}) as lake:
@@ -155,6 +162,7 @@ def test_identical_spans_become_one_and_the_ledger_counts_them(tmp_path: Path, s
         assert not lake.ledger().problems
 
 
+@pytest.mark.slow
 def test_a_round_does_what_is_due_and_the_tables_stay_as_they_were(lake: Lake) -> None:
     fill(lake)
     before = {signal: rows_of(lake, signal) for signal in SIGNALS}
@@ -226,6 +234,7 @@ def _doubled(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.slow
 def test_files_of_old_days_move_and_every_engine_reads_the_same_rows(
     tmp_path: Path, spark: SparkSession
 ) -> None:

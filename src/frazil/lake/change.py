@@ -78,6 +78,10 @@ def change(
             table = catalog.load_table(table.name())
         except NoSuchTableError:
             raise Conflict(name, "it was dropped meanwhile") from None
+        except Exception as error:
+            reason = repr(error)
+            log.warning("catalog does not answer", table=name, reason=reason)
+            continue  # what is committed next is checked against the table as it then is
         if table.metadata.table_uuid != uuid:
             raise Conflict(name, "another table has taken its place")
     raise CatalogUnavailable(f"{name} could not be changed in {_ATTEMPTS_MAX} attempts: {reason}")

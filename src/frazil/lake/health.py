@@ -42,9 +42,9 @@ class TableState:
     metadata_bytes: int | None
     """Of the file that every commit writes anew."""
     orphan_bytes: int | None
-    """As of the last look for files that no snapshot knows, of those old enough to be removed."""
+    """Of files that no snapshot knew at the last look, also of those that were too young to be removed."""
     old_bytes: int | None
-    """Of files that only old snapshots hold, as of the last expiry."""
+    """Of files that only old snapshots held then."""
     runs: Mapping[str, float]
     """When each task of maintenance last ran, in seconds since 1970: `compacted_at`, `expired_at`, …"""
 

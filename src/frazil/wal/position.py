@@ -219,3 +219,8 @@ def _fields(stream: StreamPosition) -> list[int]:
     if stream.removed:
         fields.append(stream.removed)
     return fields
+
+
+def without(rows_by_source: Removed, position: str) -> str:
+    """The position, as text, of a table from which these rows were taken."""
+    return Position.from_text(position).with_removed(rows_by_source).to_text()

@@ -21,7 +21,7 @@ from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.runner import Runner
-from frazil.wal.position import Position
+from frazil.wal.position import without
 
 _COMMIT_SECONDS = 60.0
 """Merges that are ready are committed together, so that there are few snapshots, but none waits for long."""
@@ -40,9 +40,8 @@ class _Total:
     rows: int = 0
     rows_removed: int = 0
     cpu_seconds: float = 0.0
-    rss_bytes: int = 0
     conflicts: int = 0
-    left_alone: int = 0
+    vanished: int = 0
     failed: int = 0
 
 
@@ -94,9 +93,17 @@ class Compaction:
                     progress(bytes_done, bytes_all)
                 if isinstance(merged, _Failed):
                     self._failed(job, merged)
-                elif not merged.added:
-                    self._total.left_alone += len(job.inputs)
-                else:
+                elif merged.vanished:  # replaced by another meanwhile; if not, the next round says so again
+                    self._total.vanished += 1
+                    log.warning(
+                        "files to be merged are gone",
+                        table=self._table.name()[-1],
+                        files=len(merged.vanished),
+                        first=merged.vanished[0],
+                    )
+                elif _rows(job.inputs) - _rows(merged.added) != merged.removed.total():
+                    self._failed(job, _Failed("the rows of its files are not as many as the table says"))
+                elif merged.added:
                     ready.append(_Done(job.inputs, merged))
                 if time.monotonic() - ready_since >= _COMMIT_SECONDS:
                     self._commit(ready)
@@ -143,11 +150,8 @@ class Compaction:
         added = [file for each in ready for file in each.merged.added]
         dropped: Counter[str] = sum((each.merged.removed for each in ready), Counter())
         began = min(each.merged.began for each in ready)
-        before, after = _rows(removed), _rows(added)
-        if before - after != dropped.total():
-            raise AssertionError(f"{before:,} rows became {after:,}, and {dropped.total():,} were left out")
         if dropped:
-            advance = partial(_without, dropped)
+            advance = partial(without, dropped)
             committed = self._committer.overwrite(
                 self._table,
                 removed,
@@ -166,7 +170,6 @@ class Compaction:
         total.rows += sum(each.merged.rows for each in ready)
         total.rows_removed += dropped.total()
         total.cpu_seconds += sum(each.merged.cpu_seconds for each in ready)
-        total.rss_bytes = max(total.rss_bytes, *(each.merged.rss_bytes for each in ready))
         log.info(
             "compacted",
             table=self._table.name()[-1],
@@ -202,7 +205,7 @@ class Compaction:
             total.rows_removed,
             time.monotonic() - begin,
             total.cpu_seconds,
-            {"conflicts": total.conflicts, "left_alone": total.left_alone, "failed": total.failed},
+            {"conflicts": total.conflicts, "vanished": total.vanished, "failed": total.failed},
         )
 
 
@@ -214,10 +217,6 @@ def _numbered(
         return job[0], merge(layout, job[1], settings)
     except Exception as error:
         return job[0], _Failed(f"{type(error).__name__}: {error}")
-
-
-def _without(dropped: Counter[str], position: str) -> str:
-    return Position.from_text(position).with_removed(dropped).to_text()
 
 
 def _rows(files: Sequence[DataFile]) -> int:

@@ -84,8 +84,8 @@ def erase(
 ) -> Erasure:
     """Raises Refused, QueryInvalid or QueryRefused before anything is changed, if it must not be done so.
 
-    May fail or be killed anywhere and be done again. Others may land and query meanwhile; another maintainer
-    must not run (the lease), as it might take a file for lost that it has just committed.
+    May fail or be killed anywhere and be done again. Others may land and query meanwhile. Another maintainer
+    should not run (the lease): what it has read and not yet written could come to lie about after the proof.
     """
     with catalog_errors():
         return _Erasing(config, catalog, request, runner, start_spark, say, clock, sleep, sync).run()

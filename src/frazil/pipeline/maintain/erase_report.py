@@ -22,6 +22,8 @@ class Proof:
     """Files below the table that no snapshot needs: being written by others, or left by those who died. The
     tenant's were searched too.
     """
+    files_not_there: int = 0
+    """Of those that a snapshot needs: nobody can say what they held."""
     files_still_there: int = 0
     """Of those that were deleted."""
     segments_left: int = 0
@@ -29,7 +31,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        return not (self.matches or self.files_still_there or self.segments_left)
+        return not (self.matches or self.files_not_there or self.files_still_there or self.segments_left)
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Erasure:
         would = "would be " if self.dry_run else ""
         lines = [
             f"erasure {self.id} of tenant {self.tenant}",
-            f"of everything acked before {utc(self.cut_unix_micros)}",
+            f"of everything {'landed' if self.dry_run else 'acked'} before {utc(self.cut_unix_micros)}",
         ]
         for table in self.tables:
             lines.append(

@@ -33,12 +33,12 @@ from frazil.lake.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import read_history
-from frazil.pipeline.maintain.retain import without
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
+from frazil.wal.position import without
 
 _ROUNDS_MAX = 20
 _ALL = float("inf")
@@ -192,11 +192,12 @@ class TableEraser:
             for orphan in orphans
             if self._is_data(orphan.path)
         ]
-        found = [each for each in self._search(wanted) if not each.is_gone]
+        found = list(self._search(wanted))
         proof = Proof(
-            files_searched=len(found),
+            files_searched=sum(not each.is_gone for each in found),
             rows_searched=sum(each.rows for each in found),
             matches=sum(each.matches for each in found),
+            files_not_there=sum(each.is_gone and each.path in history.files for each in found),
             unreferenced_files=len(orphans),
             files_still_there=len({name_of(path) for path in self.report.files_deleted} & there),
             segments_left=segments_left,
@@ -226,8 +227,11 @@ class TableEraser:
         added = [each.added for each in found if each.added is not None]
         counts: Counter[str] = sum((each.removed for each in found), Counter())
         try:
-            if any(each.is_gone for each in found):
+            if any(each.is_gone or not each.matches for each in found):
                 raise Conflict(self._name, "a file has been replaced meanwhile")
+            before, after = (sum(file.record_count for file in each) for each in (files, added))
+            if before - after != counts.total():
+                raise AssertionError(f"{before:,} rows became {after:,}, and {counts.total():,} were to go")
             self._committer.overwrite(
                 table, files, added, partial(without, counts), facts=self._facts, began=began
             )

@@ -145,7 +145,8 @@ class Maintainer:
             return False
         key = task, table
         if key not in self._last and task in _NOTED:
-            self._last[key] = float(self._noted(table).get(_NOTED[task], 0))
+            at = self._noted(table).get(_NOTED[task])
+            self._last[key] = float(at) if isinstance(at, int | float) else 0.0
         failures = self._failures.get(key, 0)
         if failures:
             interval = min(interval * 2**failures, max(interval, _BACKOFF_SECONDS_MAX))
@@ -224,7 +225,7 @@ class Maintainer:
 
     def _expire(self, table: Table, *, dry_run: bool) -> TaskReport:
         begin, name = time.monotonic(), table.name()[-1]
-        facts = self._facts.pop(name, {}) | {"expired_at": self._clock()}
+        facts = self._facts.get(name, {}) | {"expired_at": self._clock()}
         expired = expire_old(
             self._catalog,
             table,
@@ -233,6 +234,8 @@ class Maintainer:
             clock=self._clock,
             dry_run=dry_run,
         )
+        if not dry_run:
+            self._facts.pop(name, None)
         return TaskReport(
             "expire",
             name,
@@ -274,7 +277,7 @@ class Maintainer:
     def _observe(self, name: str) -> None:
         """What /metrics shows of a table. That it cannot be had now is said by what else fails."""
         self._observed[name] = self._clock()
-        with contextlib.suppress(FrazilError), catalog_errors():
+        with contextlib.suppress(FrazilError, FileNotFoundError), catalog_errors():
             self._metrics.health(name, measure(self._load(name), self._settings, self._clock()))
 
 

@@ -11,7 +11,7 @@ from frazil.lake.health import TableHealth
 from frazil.pipeline.maintain.report import Task, TaskReport
 
 Outcome = Literal["done", "nothing", "failed"]
-Reason = Literal["retention", "identical", "erasure"]
+Reason = Literal["retention", "identical"]
 _SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -40,7 +40,7 @@ from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
 from frazil.wal.journal import promoted
-from frazil.wal.position import Position
+from frazil.wal.position import without
 
 log = structlog.get_logger("frazil.maintain")
 
@@ -258,11 +258,6 @@ class _Retention:
                 "conflicts": total.conflicts,
             },
         )
-
-
-def without(counts: Mapping[str, int], position: str) -> str:
-    """The position of a table from which so many rows were taken, by their `_segment`."""
-    return Position.from_text(position).with_removed(counts).to_text()
 
 
 def _parsed(rule: RetentionRule, where: str, spec: object) -> Predicate:

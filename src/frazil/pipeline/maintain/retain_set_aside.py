@@ -25,7 +25,7 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
+from frazil.wal.position import without
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store, open_store
 
@@ -116,7 +116,7 @@ def drop_rows(
     change = _Change.of(table, mask_of, write=Layout.plain(table, SET_ASIDE, config.land.compression_level))
     if change.removed:
         committer.overwrite(
-            table, change.removed, change.added, partial(_without, change.counts), facts=facts, began=began
+            table, change.removed, change.added, partial(without, change.counts), facts=facts, began=began
         )
         log.info("no longer set aside", rows=change.counts.total())
     return change
@@ -124,10 +124,6 @@ def drop_rows(
 
 def delete_copies(store: Store, locations: list[str]) -> None:
     store.delete_all([path for location in locations for path in (location, f"{location}.json")])
-
-
-def _without(counts: Counter[str], position: str) -> str:
-    return Position.from_text(position).with_removed(counts).to_text()
 
 
 def _locations(rows: pa.Table) -> set[str]:
