@@ -152,6 +152,7 @@ def test_an_unknown_tenant_is_refused_with_the_names_of_those_that_there_are(fil
     refused(filled, Refused, "no tenant's id", tenant="../etc")
 
 
+@pytest.mark.slow
 def test_a_tenant_whose_rows_are_all_gone_is_still_known(filled: Kept) -> None:
     filled.erase("true", yes=True)
     assert filled.bodies("acme") == Counter()
@@ -203,6 +204,7 @@ def test_tags_that_pin_such_rows_are_named_and_go_when_told(filled: Kept) -> Non
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_a_tag_that_reaches_such_rows_through_files_that_were_merged_since_is_named_too(filled: Kept) -> None:
     filled.land()
     table = filled.table()
@@ -215,6 +217,7 @@ def test_a_tag_that_reaches_such_rows_through_files_that_were_merged_since_is_na
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_a_tag_that_pins_none_of_it_stays(filled: Kept) -> None:
     first = filled.table().metadata.snapshots[0]  # empty: the table was just made
     create_tag(filled.catalog, filled.table(), "beginning", first.snapshot_id)
@@ -223,6 +226,7 @@ def test_a_tag_that_pins_none_of_it_stays(filled: Kept) -> None:
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_hourly_tags_go_without_asking(filled: Kept) -> None:
     filled.land()
     table = filled.table()
@@ -248,6 +252,7 @@ def test_what_is_set_aside_is_refused_until_told_to_drop_it(filled: Kept) -> Non
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_what_can_never_land_is_refused_until_told_to_drop_it(filled: Kept) -> None:
     stray = SegmentName("logs", STREAM.replace("120", "999"), 3)
     filled.store.create(stray.path, filled._segment(stray, [("acme", f"u42 {MARKER} stray", 9, 0.0)], 0))
@@ -256,6 +261,7 @@ def test_what_can_never_land_is_refused_until_told_to_drop_it(filled: Kept) -> N
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(filled: Kept) -> None:
     name = filled.write([("acme", "broken", 9, 0.0)])
     path = data_dir(filled) / "wal" / name.path
@@ -269,6 +275,7 @@ def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(fi
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_without_a_table_all_are_searched(filled: Kept) -> None:
     report = filled.erase(WHERE, tables=())
     assert [table.table for table in report.tables] == ["logs", "spans", "metrics"]
@@ -276,6 +283,7 @@ def test_without_a_table_all_are_searched(filled: Kept) -> None:
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_the_mark_in_the_log_goes_when_nobody_needs_it(filled: Kept) -> None:
     filled.erase(WHERE)
     reader = WalReader(filled.store)
@@ -311,6 +319,7 @@ def test_files_that_dead_writers_left_go_if_they_hold_it(filled: Kept) -> None:
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_files_that_others_are_writing_and_that_do_not_hold_it_stay(filled: Kept) -> None:
     filled.erase(WHERE)
     clean = next(path for path in filled.data_files() if "tenant_id=acme" in path)
@@ -352,6 +361,7 @@ def test_a_merge_that_was_on_its_way_cannot_bring_anything_back(filled: Kept) ->
     assert_erased(filled)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_while_it_is_searched_is_found_in_its_new_place(
     filled: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +391,7 @@ def copy_of(file: DataFile, suffix: str) -> DataFile:
     return copy
 
 
+@pytest.mark.slow
 def test_a_tenant_who_goes_on_sending_such_rows_does_not_keep_it_from_ending(
     filled: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +408,7 @@ def test_a_tenant_who_goes_on_sending_such_rows_does_not_keep_it_from_ending(
     assert filled.bodies() - LEFT == Counter({f"u42 {MARKER} later": 1})
 
 
+@pytest.mark.slow
 def test_rows_from_before_the_cut_that_are_still_there_are_not_proven_away(
     filled: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:

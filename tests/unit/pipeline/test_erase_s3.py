@@ -7,6 +7,8 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from frazil.ledger import balance
 from tests.components.s3 import S3Server
 from tests.kept_lake import Kept, unpacked
@@ -15,6 +17,7 @@ MARKER = "zanzibar"
 ROWS = [("acme", f"u42 {MARKER}", 9, 0.0), ("acme", "u1 stays", 9, 0.0), ("globex", "u42 other", 9, 0.0)]
 
 
+@pytest.mark.slow
 def test_no_object_holds_what_was_erased(tmp_path: Path, moto_s3: S3Server) -> None:
     bucket = moto_s3.make_bucket(f"lake-{uuid.uuid4().hex}")
     access = {

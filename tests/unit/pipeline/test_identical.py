@@ -128,6 +128,7 @@ def test_spans_without_ids_are_never_merged(layout: Layout, column: str) -> None
     assert (result.rows, result.removed) == (80, Counter())
 
 
+@pytest.mark.slow
 def test_many_copies_are_compared_some_at_a_time(layout: Layout) -> None:
     """A small row group allows for few spans at once: none is missed."""
     body = spans_request(5, 600)

@@ -138,7 +138,7 @@ FOREIGN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", [ONE_GROUP, MANY_GROUPS], ids=["one group", "many groups"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_values_at_the_edges_of_their_types_come_out_as_they_were(
     layouts: dict[Signal, Layout], signal: Signal, seed: int, settings: MergeSettings

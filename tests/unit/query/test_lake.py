@@ -20,13 +20,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-import frazil.lake.commit
 import frazil.query.lake
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, QueryInvalid, StoreUnavailable
 from frazil.lake.catalog import ensure_namespace, metadata_location, open_catalog
 from frazil.lake.commit import Checkpoint, Committer, read_checkpoint
 from frazil.lake.files import LakeFileIO
+from frazil.lake.staging import Staging
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
@@ -551,7 +551,7 @@ def test_delete_files_are_refused(
             file_size_in_bytes=1,
         )
     else:
-        real = frazil.lake.commit._write_manifest
+        real = Staging.manifest
 
         def of_deletes(*args: Any) -> ManifestFile:
             made = real(*args)
@@ -559,7 +559,7 @@ def test_delete_files_are_refused(
             assert made.content == ManifestContent.DELETES
             return made
 
-        monkeypatch.setattr(frazil.lake.commit, "_write_manifest", of_deletes)
+        monkeypatch.setattr(Staging, "manifest", of_deletes)
     file.spec_id = 0
     commit(catalog, logs, [file], 1)
     with pytest.raises(QueryInvalid, match=r"otel\.logs has delete files.*rewrite_data_files"):

@@ -33,10 +33,8 @@ from frazil.wal.lease import LocalLease
 lease = LocalLease(Path(sys.argv[1]), "pipeline")
 assert lease.acquire()
 if os.fork() == 0:
-    sys.stdin.read()  # a child that outlives the holder
-else:
-    print("held", flush=True)
-    sys.stdin.read()
+    print("held", flush=True)  # by the child, which has let go of the lease by now
+sys.stdin.read()  # the child outlives the holder
 """
 
 
