@@ -35,7 +35,8 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.tables import landed_spec
 from frazil.wal.position import Position
 
-RECORDS, QUICK_RECORDS = 3_000_000, 600_000
+RECORDS, QUICK_RECORDS = 2_400_000, 600_000
+"""All distinct: copies of a record that come to lie beside each other would take no room at all."""
 WARM_UP_RECORDS, QUICK_WARM_UP_RECORDS = 400_000, 100_000
 SIZE_RECORDS = 500_000
 """Of the kinds of records that are landed and merged for their size alone."""

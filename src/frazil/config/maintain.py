@@ -22,7 +22,7 @@ class CompactConfig(Section):
         512 * MIB, ge=1 * MIB, description="The size of a file that is done. Three quarters of it will do."
     )
     row_group_bytes: Bytes = Field(
-        64 * MIB,
+        32 * MIB,
         ge=1 * MIB,
         description="The size of a row group before compression, as Parquet counts it. Readers skip whole "
         "ones, and a task holds a few of them in memory.",

@@ -6,9 +6,12 @@ or a folder behind a link are one place. A file whose name is needed anywhere in
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from pyiceberg.io import FileIO
@@ -20,6 +23,8 @@ from frazil.errors import DataLost
 T = TypeVar("T")
 R = TypeVar("R")
 _READERS = 8
+_FILES_KEPT_MAX = 200_000
+"""Names that are kept in memory: about 200 bytes each."""
 
 
 class Known(NamedTuple):
@@ -32,6 +37,41 @@ class Known(NamedTuple):
 
 def name_of(path: str) -> str:
     return path.rsplit("/", 1)[-1]
+
+
+class _Kept:
+    """What lists and manifests say, by their path: they never change, and a maintainer comes by every few
+    minutes. The least recently used go first.
+    """
+
+    def __init__(self, files_max: int) -> None:
+        self._files_max = files_max
+        self._found: OrderedDict[str, list[Known]] = OrderedDict()
+        self._files = 0
+        self._lock = threading.Lock()
+
+    def get(self, path: str, read: Callable[[], list[Known] | None]) -> list[Known] | None:
+        with self._lock:
+            if (found := self._found.get(path)) is not None:
+                self._found.move_to_end(path)
+                return found
+        found = read()
+        if found is not None:
+            self._put(path, found)
+        return found
+
+    def _put(self, path: str, found: list[Known]) -> None:
+        with self._lock:
+            if path in self._found:
+                return
+            self._found[path] = found
+            self._files += len(found)
+            while self._files > self._files_max:
+                _, gone = self._found.popitem(last=False)
+                self._files -= len(gone)
+
+
+_KEPT = _Kept(_FILES_KEPT_MAX)
 
 
 @dataclass
@@ -76,13 +116,19 @@ class Reach:
                 )
 
     def _list(self, snapshot: Snapshot) -> list[Known] | None:
+        return _KEPT.get(snapshot.manifest_list, partial(self._read_list, snapshot))
+
+    def _entries(self, manifest: Known) -> list[Known] | None:
+        return _KEPT.get(manifest.path, partial(self._read_entries, manifest))
+
+    def _read_list(self, snapshot: Snapshot) -> list[Known] | None:
         try:
             found = snapshot.manifests(self.files)
         except FileNotFoundError:
             return None
         return [Known(each.manifest_path, each.manifest_length, each) for each in found]
 
-    def _entries(self, manifest: Known) -> list[Known] | None:
+    def _read_entries(self, manifest: Known) -> list[Known] | None:
         assert manifest.manifest is not None  # noqa: S101
         try:
             found = manifest.manifest.fetch_manifest_entry(self.files)

@@ -233,7 +233,7 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     envelope = _envelope(group)
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
-    merged_as: MergedAs = "stretches" if signal == "spans" else "sorted"
+    merged_as: MergedAs = "sorted" if signal == "metrics" else "stretches"
     return TableSpec(signal, doc, columns, sort_by, bloom_filters, merged_as=merged_as)
 
 
