@@ -25,7 +25,17 @@ from frazil.pipeline.maintain.merge import MergeSettings
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.columns import TIMESTAMP
 from frazil.wal.rowgroups import coded_table
-from tests.unit.pipeline.test_merge import DAY, NOON, WIDE, keys, layout_of, merged, multiset, read
+from tests.unit.pipeline.test_merge import (
+    DAY,
+    NOON,
+    WIDE,
+    keys,
+    layout_of,
+    merged,
+    multiset,
+    read,
+    sorted_by_service,
+)
 
 TEXTS = [
     "",
@@ -271,7 +281,7 @@ def check_bounds(field: NestedField, file: DataFile, values: Sequence[Any]) -> N
 
 
 def test_many_services_of_one_row_each(layouts: dict[Signal, Layout]) -> None:
-    layout = layouts["logs"]
+    layout = sorted_by_service(layouts["logs"])
     one = edge_rows(layout, 3, 1)
     names = [f"service-{number:05d}" for number in random.Random(1).sample(range(1500), 1500)]
     tables = []

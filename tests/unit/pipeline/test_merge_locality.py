@@ -137,10 +137,3 @@ def test_a_trace_is_in_one_row_group_of_spans_and_a_services_quarter_in_few(tmp_
     touched, share = read_of_a_window(after)
     assert touched < 1.5
     assert share < 0.2
-
-
-def test_a_trace_of_logs_is_in_as_many_row_groups_as_services(tmp_path: Path) -> None:
-    """Which is why spans are merged in another way."""
-    mean, most = groups_of_a_trace(before_and_after(tmp_path, "logs")[1])
-    assert mean > 3
-    assert most == SPANS_PER_TRACE
