@@ -18,10 +18,10 @@ from frazil.lake.live import live_files
 from frazil.ledger import balance
 from frazil.wal.position import Position
 from tests.components.fullness import FaultControl
-from tests.components.memory import memory_folder
 from tests.fault.change_process import CHANGES, ERASED, ChangeProcess
 from tests.fault.land_process import Outcome
 from tests.fault.land_wal import STREAMS, Content, config_of, expected, table_content
+from tests.fault.struck import struck_process
 from tests.fault.test_land_kill import Scene, said
 
 pytestmark = pytest.mark.timeout(3000)
@@ -34,13 +34,8 @@ _AGAIN, _LAST = 4, 8
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, ChangeProcess]]:
-    log = tmp_path_factory.mktemp("struck") / "change.log"
-    with (
-        memory_folder() as folder,
-        FaultControl(folder / "faults", under=folder / "disk", shim=fault_shim) as faults,
-        ChangeProcess(log, environment=faults.environment()) as process,
-    ):
-        yield folder, faults, process
+    with struck_process(ChangeProcess, tmp_path_factory, fault_shim) as started:
+        yield started
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.orphans import find_orphans
 from frazil.lake.tags import create_tag
 from tests.components.fullness import OPERATIONS, FaultControl
-from tests.components.memory import memory_folder
 from tests.fault.expire_process import DAY, ExpireProcess
+from tests.fault.struck import struck_process
 from tests.unit.lake.history import History
 
 pytestmark = pytest.mark.timeout(3000)
@@ -86,13 +86,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory, fault_shim: Path) -> Iterator[Scene]:
-    log = tmp_path_factory.mktemp("struck") / "expire.log"
-    with (
-        memory_folder() as folder,
-        FaultControl(folder / "faults", under=folder / "disk", shim=fault_shim) as faults,
-        ExpireProcess(log, environment=faults.environment()) as process,
-    ):
-        yield Scene(folder, faults, process)
+    with struck_process(ExpireProcess, tmp_path_factory, fault_shim) as started:
+        yield Scene(*started)
 
 
 def strike(scene: Scene, how: str, n: int) -> None:

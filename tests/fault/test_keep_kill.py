@@ -7,27 +7,22 @@ balances. With FRAZIL_SWEEP_ALL set, no point is left out: see `points`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from frazil.ledger import balance
-from tests.components.fullness import OPERATIONS, FaultControl
-from tests.components.memory import memory_folder
+from tests.components.fullness import FaultControl
 from tests.fault.keep_process import KeepProcess, kept
 from tests.fault.land_process import Outcome
+from tests.fault.struck import StruckDisk, struck_process
 from tests.kept_lake import Kept, holding
 
 pytestmark = pytest.mark.timeout(6000)
 
-CHANGES = tuple(operation for operation in OPERATIONS if operation != "fsync")
-STRUCK = {"killed": CHANGES, "killed halfway": ("write",), "disk failing": OPERATIONS}
 MARKER = "zanzibar"
 WHERE = "attributes['user.id'] = 'u42'"
 GONE = [("acme", f"u42 {MARKER} {number}", 9, float(number % 2)) for number in range(4)]
@@ -44,61 +39,19 @@ AGED = [
 AGED_LEFT = Counter(["old error", "new debug", "ancient error of globex"])
 
 
-@dataclass
-class Scene:
-    """A data folder that is put back as it was before each attempt."""
-
-    folder: Path
-    faults: FaultControl
-    process: KeepProcess
-
-    @property
-    def data_dir(self) -> Path:
-        return self.folder / "disk" / "data"
-
+class Scene(StruckDisk[KeepProcess]):
     def made(self, fill: Callable[[Kept], None]) -> None:
         with contextlib.closing(kept(self.data_dir)) as lake:
             fill(lake)
-        shutil.copytree(self.data_dir, self.folder / "kept")
-
-    def put_back(self) -> None:
-        shutil.rmtree(self.data_dir)
-        shutil.copytree(self.folder / "kept", self.data_dir)
-
-    def remove(self) -> None:
-        for folder in (self.data_dir, self.folder / "kept"):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def operations(self, how: str, run: Callable[[], Outcome]) -> int:
-        self.put_back()
-        before = self.faults.seen(STRUCK[how])
-        outcome = run()
-        assert outcome.returncode == 0, outcome
-        return self.faults.seen(STRUCK[how]) - before
-
-    def disturb(self, how: str, n: int, run: Callable[[], Outcome]) -> tuple[Outcome, bool]:
-        self.put_back()
-        if how == "disk failing":
-            self.faults.fail_at(STRUCK[how], n, errno.EIO)
-        else:
-            self.faults.kill_at(STRUCK[how], n, "before" if how == "killed" else "halfway")
-        outcome = run()
-        fired = self.faults.fired
-        self.faults.clear()
-        return outcome, fired
+        self.keep()
 
 
 @pytest.fixture(scope="module")
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, KeepProcess]]:
-    log = tmp_path_factory.mktemp("struck") / "keep.log"
-    with (
-        memory_folder() as folder,
-        FaultControl(folder / "faults", under=folder / "disk", shim=fault_shim) as faults,
-        KeepProcess(log, environment=faults.environment()) as process,
-    ):
-        yield folder, faults, process
+    with struck_process(KeepProcess, tmp_path_factory, fault_shim) as started:
+        yield started
 
 
 @pytest.fixture
@@ -150,7 +103,7 @@ def points(how: str, count: int) -> range:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", STRUCK)
+@pytest.mark.parametrize("how", STRIDES)
 @pytest.mark.parametrize("where", SCENES)
 def test_what_is_struck_anywhere_is_whole_when_it_is_done_again(where: str, how: str, scene: Scene) -> None:
     run, check = SCENES[where](scene)

@@ -7,16 +7,13 @@ With FRAZIL_SWEEP_ALL set, no point is left out: see `POINTS_STEP`.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.components.fullness import OPERATIONS, FaultControl
-from tests.components.memory import memory_folder
+from tests.components.fullness import FaultControl
 from tests.fault.land_process import LandProcess, Outcome
 from tests.fault.land_wal import (
     STREAMS,
@@ -29,83 +26,28 @@ from tests.fault.land_wal import (
     write_segments,
     write_tombstone,
 )
+from tests.fault.struck import StruckDisk, struck_process
 
 pytestmark = pytest.mark.timeout(3000)
 
-# A sync changes nothing that SIGKILL leaves behind: dead before it is dead before what comes next.
-CHANGES = tuple(operation for operation in OPERATIONS if operation != "fsync")
-STRUCK = {
-    "killed": CHANGES,
-    "killed after": CHANGES,
-    "killed halfway": ("write",),
-    "disk full": ("create", "write", "mkdir", "link"),
-    "disk failing": OPERATIONS,
-}
-Arm = Callable[[FaultControl, tuple[str, ...], int], None]
-ARMS: dict[str, Arm] = {
-    "killed": lambda faults, of, n: faults.kill_at(of, n, "before"),
-    "killed after": lambda faults, of, n: faults.kill_at(of, n, "after"),
-    "killed halfway": lambda faults, of, n: faults.kill_at(of, n, "halfway"),
-    "disk full": lambda faults, of, n: faults.fail_at(of, n, errno.ENOSPC),
-    "disk failing": lambda faults, of, n: faults.fail_at(of, n, errno.EIO),
-}
 
-
-class Scene:
-    """A data folder that is put back as it was before each attempt. Tables know their absolute paths, so it
-    is always the same folder.
-    """
+class Scene(StruckDisk[LandProcess]):
+    """And the rows that must be in its tables in the end."""
 
     def __init__(self, folder: Path, faults: FaultControl, process: LandProcess) -> None:
-        self.data_dir = folder / "disk" / "data"
+        super().__init__(folder, faults, process)
         self.content: Content = Content()
-        self._kept = folder / "kept"
-        self.faults = faults
-        self.process = process
 
     def write(self, stream: str, *sequences: int) -> None:
         self.content += write_segments(self.data_dir, stream, sequences)
-
-    def keep(self) -> None:
-        shutil.copytree(self.data_dir, self._kept)
-
-    def remove(self) -> None:
-        for folder in (self.data_dir, self._kept):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def put_back(self) -> None:
-        shutil.rmtree(self.data_dir)
-        shutil.copytree(self._kept, self.data_dir)
-
-    def operations(self, how: str, run: Callable[[], Outcome]) -> int:
-        """How many an undisturbed run does that can be struck so."""
-        self.put_back()
-        before = self.faults.seen(STRUCK[how])
-        assert run().returncode == 0
-        return self.faults.seen(STRUCK[how]) - before
-
-    def disturb(self, how: str, n: int, run: Callable[[], Outcome]) -> tuple[Outcome, bool]:
-        """The run with its n-th operation struck, and whether that happened."""
-        self.put_back()
-        ARMS[how](self.faults, STRUCK[how], n)
-        outcome = run()
-        fired = self.faults.fired
-        self.faults.clear()
-        return outcome, fired
 
 
 @pytest.fixture(scope="module")
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, LandProcess]]:
-    """One for all tests here: it takes seconds to start."""
-    log = tmp_path_factory.mktemp("struck") / "land.log"
-    with (
-        memory_folder() as folder,
-        FaultControl(folder / "faults", under=folder / "disk", shim=fault_shim) as faults,
-        LandProcess(log, environment=faults.environment()) as process,
-    ):
-        yield folder, faults, process
+    with struck_process(LandProcess, tmp_path_factory, fault_shim) as started:
+        yield started
 
 
 @pytest.fixture

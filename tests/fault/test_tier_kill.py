@@ -18,9 +18,9 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.live import live_files
 from frazil.lake.orphans import find_orphans, remove_orphans
 from tests.components.fullness import FaultControl
-from tests.components.memory import memory_folder
 from tests.fault.land_process import Outcome
 from tests.fault.land_wal import STREAMS, assert_landed, expected
+from tests.fault.struck import struck_process
 from tests.fault.test_land_kill import Scene, said
 from tests.fault.tier_process import DAY, TierProcess, cold_of, config_of
 
@@ -31,13 +31,8 @@ pytestmark = pytest.mark.timeout(3000)
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, TierProcess]]:
-    log = tmp_path_factory.mktemp("struck") / "tier.log"
-    with (
-        memory_folder() as folder,
-        FaultControl(folder / "faults", under=folder / "disk", shim=fault_shim) as faults,
-        TierProcess(log, environment=faults.environment()) as process,
-    ):
-        yield folder, faults, process
+    with struck_process(TierProcess, tmp_path_factory, fault_shim) as started:
+        yield started
 
 
 @pytest.fixture

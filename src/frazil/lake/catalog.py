@@ -13,7 +13,13 @@ import sqlalchemy
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import BadRequestError, NamespaceAlreadyExistsError, RESTError
+from pyiceberg.exceptions import (
+    BadRequestError,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    RESTError,
+)
+from pyiceberg.table import Table
 from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
@@ -85,6 +91,18 @@ def ensure_namespace(catalog: Catalog, namespace: str) -> None:
                 # Another process may be as quick; SQL catalogs say so in the database's own words.
                 with contextlib.suppress(NamespaceAlreadyExistsError, IntegrityError):
                     catalog.create_namespace(name)
+
+
+def table_or_none(catalog: Catalog, namespace: str, name: str) -> Table | None:
+    """None if there is no such table."""
+    try:
+        return catalog.load_table((*namespace.split("."), name))
+    except NoSuchTableError:
+        return None
+
+
+def full_name(table: Table) -> str:
+    return ".".join(table.name())
 
 
 def metadata_location(catalog: SqlCatalog, identifier: tuple[str, ...]) -> str | None:

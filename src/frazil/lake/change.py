@@ -15,6 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 
 from frazil.errors import CatalogUnavailable, Conflict
+from frazil.lake.catalog import full_name
 from frazil.lake.commit import delete_old_metadata
 
 _ATTEMPTS_MAX = 20
@@ -31,34 +32,27 @@ class Step(NamedTuple):
     updates: Sequence[TableUpdate]
 
 
-class Changed(NamedTuple):
-    """`before` is the table from which the last step was made."""
-
-    before: Table
-    metadata: TableMetadata
-    attempts: int
-
-
 def change(
     catalog: Catalog,
     table: Table,
     step: Callable[[Table], Step | None],
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> Changed:
-    """Commits what `step` says is still to be done, until it says None, or a commit stands.
+) -> TableMetadata:
+    """Commits what `step` says is still to be done, until it says None, or a commit stands. Returns the
+    table's metadata as it then is.
 
     `step` is asked again, with the table as it then is, after a commit that was refused or whose answer was
     lost: whatever a lost one has done is then no longer to be done. It may raise.
 
     Raises CatalogUnavailable if none stands, and if the table is from a time that is still to come here.
     """
-    uuid, name = table.metadata.table_uuid, ".".join(table.name())
+    uuid, name = table.metadata.table_uuid, full_name(table)
     reason, pause = "", _PAUSE_SECONDS
-    for attempt in range(1, _ATTEMPTS_MAX + 1):
+    for _ in range(_ATTEMPTS_MAX):
         wanted = step(table)
         if wanted is None:
-            return Changed(table, table.metadata, attempt - 1)
+            return table.metadata
         _refuse_to_go_back(catalog, table)
         requirements = (AssertTableUUID(uuid=uuid), *wanted.requirements)
         try:
@@ -71,7 +65,7 @@ def change(
             log.warning("outcome of a change is unknown; looking", table=name, reason=reason)
         else:
             delete_old_metadata(catalog, table, response.metadata)
-            return Changed(table, response.metadata, attempt)
+            return response.metadata
         sleep(pause * random.uniform(0.5, 1))  # noqa: S311
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
         try:
@@ -94,6 +88,6 @@ def _refuse_to_go_back(catalog: Catalog, table: Table) -> None:
     ahead = table.metadata.last_updated_ms / 1000 - time.time()
     if ahead > _AHEAD_SECONDS_MAX and isinstance(catalog, MetastoreCatalog):
         raise CatalogUnavailable(
-            f"{'.'.join(table.name())} was last changed {ahead:.0f} s ahead of this machine's clock: set the "
+            f"{full_name(table)} was last changed {ahead:.0f} s ahead of this machine's clock: set the "
             "clock, or wait that long"
         )

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
-from frazil.lake.facts import FileFacts, all_facts, facts_of
+from frazil.lake.facts import FileFacts, all_facts
 
-__all__ = ["FileFacts", "Group", "all_facts", "choose", "due", "facts_of"]
+__all__ = ["FileFacts", "Group", "all_facts", "choose", "due"]
 
 FILES_MAX = 512
 """Of one merge: each input costs it memory."""

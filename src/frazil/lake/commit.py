@@ -28,6 +28,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, Fenced
+from frazil.lake.catalog import full_name
 from frazil.lake.staging import LANDED, POSITION, FileChange, Staged
 
 __all__ = [
@@ -93,13 +94,13 @@ def checkpoint_of(table: Table) -> Checkpoint:
     position = None if landed is None else position_text(landed)
     if landed is None or position is None:
         raise DataLost(
-            _name(table),
+            full_name(table),
             f"it has no tag `{LANDED}` with a position, so what has landed is unknown; restore the tag, or "
             "move the table away and let it be made anew",
         )
     if not is_ancestor(metadata, landed.snapshot_id):
         raise DataLost(
-            _name(table),
+            full_name(table),
             f"`{MAIN_BRANCH}` does not contain snapshot {landed.snapshot_id}, which `{LANDED}` says has "
             "landed: the table was rolled back. Roll it forward again, or set the tag to where it now is "
             "and land again from there",
@@ -274,17 +275,17 @@ class Committer:
                 response = self._catalog.commit_table(table, staged.requirements, staged.updates)
             except CommitFailedException as error:
                 reason = str(error)
-                log.info("commit refused; looking again", table=_name(table), reason=reason)
+                log.info("commit refused; looking again", table=full_name(table), reason=reason)
             except Exception as error:  # whatever it was, the commit may have happened
                 reason = repr(error)
-                log.warning("outcome of a commit is unknown; looking", table=_name(table), reason=reason)
+                log.warning("outcome of a commit is unknown; looking", table=full_name(table), reason=reason)
             else:
                 delete_old_metadata(self._catalog, table, response.metadata)
                 return Committed(change.snapshot_id, attempts, response.metadata)
             table, settled = self._look(table, change, deadline)
             if not settled and self._clock() >= deadline:
                 raise CatalogUnavailable(
-                    f"{_name(table)} could not be committed in {self._deadline_seconds:g} s: {reason}"
+                    f"{full_name(table)} could not be committed in {self._deadline_seconds:g} s: {reason}"
                 )
             if not settled:
                 self._sleep(next(pauses))
@@ -296,8 +297,8 @@ class Committer:
         seconds = 0.0 if began is None else time.time() - began
         if seconds > self._files_seconds_max:
             raise CatalogUnavailable(
-                f"{_name(table)}: files that were begun {seconds:.0f} s ago are not committed: whatever no "
-                f"snapshot knows may be removed after {2 * self._files_seconds_max:g} s "
+                f"{full_name(table)}: files that were begun {seconds:.0f} s ago are not committed: whatever "
+                f"no snapshot knows may be removed after {2 * self._files_seconds_max:g} s "
                 "(maintain.orphans.age_seconds); they are written again"
             )
 
@@ -311,7 +312,7 @@ class Committer:
                 return table, change.settled(None)
             except Exception as error:
                 if self._clock() >= deadline:
-                    raise CatalogUnavailable(f"{_name(table)}: {error}") from error
+                    raise CatalogUnavailable(f"{full_name(table)}: {error}") from error
                 log.warning("catalog does not answer", reason=str(error))
             else:
                 return now, change.settled(now.metadata)
@@ -342,7 +343,7 @@ class _Append:
             for snapshot in () if landed is None else ancestors(metadata, landed):
                 if snapshot.snapshot_id == self.snapshot_id:
                     return True
-        raise Fenced(_name(began))
+        raise Fenced(full_name(began))
 
 
 class _Replace:
@@ -379,7 +380,7 @@ def was_committed(began: Table, snapshot_id: int, metadata: TableMetadata | None
     requires that `main` has not moved. Raises Conflict if the table is gone, or is another of that name.
     """
     if metadata is None or metadata.table_uuid != began.metadata.table_uuid:
-        raise Conflict(_name(began), "the table is gone, or another has its name")
+        raise Conflict(full_name(began), "the table is gone, or another has its name")
     return metadata.snapshot_by_id(snapshot_id) is not None
 
 
@@ -406,8 +407,4 @@ def delete_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) -
     try:
         catalog._delete_old_metadata(before.io, before.metadata, after)
     except Exception as error:  # the commit stands; a file too many is no reason to fail
-        log.warning("old metadata could not be deleted", table=_name(before), reason=str(error))
-
-
-def _name(table: Table) -> str:
-    return ".".join(table.name())
+        log.warning("old metadata could not be deleted", table=full_name(before), reason=str(error))

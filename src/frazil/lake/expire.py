@@ -29,14 +29,13 @@ from pyiceberg.table.update import (
 
 from frazil.config.maintain import ExpireConfig
 from frazil.errors import Conflict, Refused
-from frazil.lake.aging import Hourly, expirable, hourly
+from frazil.lake.aging import expirable, hourly
+from frazil.lake.catalog import full_name
 from frazil.lake.change import Step, change
 from frazil.lake.commit import LANDED
 from frazil.lake.files import LakeFileIO
 from frazil.lake.reach import Known, Reach, name_of
 from frazil.lake.tags import absent, kind_of, set_tag, where
-
-__all__ = ["Expired", "Hourly", "expirable", "expire", "expire_old", "hourly"]
 
 _CHOICES_MAX = 3
 
@@ -141,7 +140,7 @@ def expire(
             update={"snapshots": [each for each in before.snapshots if each.snapshot_id not in plan.ids]}
         )
     else:
-        after = change(catalog, table, lambda now: plan.step(now, wanted)).metadata
+        after = change(catalog, table, lambda now: plan.step(now, wanted))
     gone = [
         snapshot
         for snapshot in before.snapshots
@@ -158,7 +157,7 @@ def expire(
         if gone:
             log.info(
                 "expired",
-                table=_name(table),
+                table=full_name(table),
                 snapshots=len(gone),
                 files=len(expired.files),
                 bytes=expired.bytes,
@@ -184,11 +183,11 @@ class _Plan:
             held = ref.snapshot_id in self.ids and name not in self.drop
             if (moved or held) and not own:
                 raise Conflict(
-                    _name(now), f"`{name}` now names snapshot {ref.snapshot_id}; choose anew what may go"
+                    full_name(now), f"`{name}` now names snapshot {ref.snapshot_id}; choose anew what may go"
                 )
         for name, snapshot_id in self.create.items():
             if snapshot_id in self.ids or now.metadata.snapshot_by_id(snapshot_id) is None:
-                raise Conflict(_name(now), f"snapshot {snapshot_id} is gone, so it cannot be `{name}`")
+                raise Conflict(full_name(now), f"snapshot {snapshot_id} is gone, so it cannot be `{name}`")
 
     def step(self, now: Table, properties: Mapping[str, str]) -> Step | None:
         """What is still to be done, and what must not have changed since."""
@@ -225,7 +224,7 @@ def _unreachable(
     created: tuple[str, ...],
 ) -> Expired:
     """What the snapshots needed and none that is left does."""
-    reach = Reach(files, _name(table))
+    reach = Reach(files, full_name(table))
     kept_lists = {name_of(each.manifest_list) for each in after.snapshots}
     lists = [each.manifest_list for each in gone if name_of(each.manifest_list) not in kept_lists]
     kept_manifests = reach.manifests(after.snapshots) if gone else {}
@@ -289,7 +288,7 @@ def _refuse_lost_tags(files: LakeFileIO, table: Table, after: TableMetadata, pla
         for name, ref in {} if version is None else version.refs.items():
             if ref.snapshot_id in plan.ids and name not in plan.drop and name not in after.refs:
                 raise Conflict(
-                    _name(table),
+                    full_name(table),
                     f"`{name}` was set on snapshot {ref.snapshot_id} at the moment it expired, and is lost; "
                     "set it on a newer one. The files are left for the search for orphans",
                 )
@@ -300,7 +299,3 @@ def _version(files: LakeFileIO, path: str) -> TableMetadata | None:
         return FromInputFile.table_metadata(files.new_input(path))
     except FileNotFoundError:
         return None
-
-
-def _name(table: Table) -> str:
-    return ".".join(table.name())

@@ -39,11 +39,6 @@ class FileFacts:
     """Since 1970; None when its snapshot is gone, so long ago was it."""
 
 
-def facts_of(file: LiveFile, table: Table) -> FileFacts:
-    """Of one file. For many, `all_facts` does not look up everything anew each time."""
-    return all_facts([file], table)[0]
-
-
 def all_facts(files: Iterable[LiveFile], table: Table) -> list[FileFacts]:
     specs, schema = table.metadata.specs(), table.schema()
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}

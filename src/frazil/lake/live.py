@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
@@ -12,7 +13,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.errors import Refused
+from frazil.lake.catalog import full_name
 
+T = TypeVar("T")
+R = TypeVar("R")
 _READERS = 8
 
 
@@ -50,7 +54,7 @@ def data_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     found = living(snapshot.manifests(table.io))
     if any(manifest.content != ManifestContent.DATA for manifest in found):
         raise Refused(
-            f"{'.'.join(table.name())} has delete files, which frazil never writes and cannot keep; rewrite "
+            f"{full_name(table)} has delete files, which frazil never writes and cannot keep; rewrite "
             "the table without them (Spark: CALL system.rewrite_data_files with `delete-file-threshold` 1)"
         )
     return found
@@ -63,7 +67,13 @@ def living(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
 
 def read_entries(io: FileIO, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
     """The live entries of each manifest, several read at a time."""
-    if len(manifests) < 2:
-        return [manifest.fetch_manifest_entry(io) for manifest in manifests]
-    with ThreadPoolExecutor(min(_READERS, len(manifests)), thread_name_prefix="frazil-manifests") as readers:
-        return list(readers.map(lambda manifest: manifest.fetch_manifest_entry(io), manifests))
+    return list(in_parallel(lambda manifest: manifest.fetch_manifest_entry(io), manifests))
+
+
+def in_parallel(work: Callable[[T], R], of: Sequence[T]) -> Iterator[R]:
+    """What it makes of each, in their order, several at a time: most of it is waiting for files."""
+    if len(of) < 2:
+        yield from map(work, of)
+        return
+    with ThreadPoolExecutor(min(_READERS, len(of)), thread_name_prefix="frazil-manifests") as readers:
+        yield from readers.map(work, of)

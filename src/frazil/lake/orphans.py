@@ -9,6 +9,7 @@ import structlog
 from pyiceberg.table import Table
 
 from frazil.errors import Conflict
+from frazil.lake.catalog import full_name
 from frazil.lake.expire import statistics_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.reach import Reach, name_of
@@ -46,7 +47,7 @@ def remove_orphans(table: Table, older_than_seconds: float, now: float | None = 
         found = search.still(found)
         search.files.delete_all(orphan.path for orphan in found)
         freed = sum(orphan.bytes for orphan in found)
-        log.info("orphans removed", table=_name(table), files=len(found), bytes=freed)
+        log.info("orphans removed", table=full_name(table), files=len(found), bytes=freed)
     for folder in data_folders(table):
         search.files.remove_empty_folders(folder, search.before)
     return found
@@ -58,7 +59,7 @@ class _Search:
         self.root = table.location().rstrip("/")
         self.before = (self.files.now(f"{self.root}/metadata") if now is None else now) - older_than_seconds
         self._table = table
-        self._reach = Reach(self.files, _name(table))
+        self._reach = Reach(self.files, full_name(table))
         self._searched: str | None = None
 
     def orphans(self) -> list[Orphan]:
@@ -79,7 +80,7 @@ class _Search:
             table.metadata.table_uuid != self._table.metadata.table_uuid
             or table.location().rstrip("/") != self.root
         ):
-            raise Conflict(_name(table), "another table has taken its place")
+            raise Conflict(full_name(table), "another table has taken its place")
         if not found or table.metadata_location == self._searched:
             return list(found)
         unneeded: dict[str, list[Orphan]] = {}
@@ -108,7 +109,3 @@ def _owner(path: str) -> str:
     if name.startswith(".") and name.endswith(".crc"):
         return name[1:].removesuffix(".crc")
     return name
-
-
-def _name(table: Table) -> str:
-    return ".".join(table.name())

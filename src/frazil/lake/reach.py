@@ -9,20 +9,17 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.errors import DataLost
+from frazil.lake.live import in_parallel
 
-T = TypeVar("T")
-R = TypeVar("R")
-_READERS = 8
 _FILES_KEPT_MAX = 200_000
 """Names that are kept in memory: about 200 bytes each."""
 
@@ -87,7 +84,7 @@ class Reach:
         else DataLost: what they need is unknown then, so nothing may be deleted.
         """
         wanted = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
-        for snapshot, found in zip(wanted, _in_parallel(self._list, wanted), strict=True):
+        for snapshot, found in zip(wanted, in_parallel(self._list, wanted), strict=True):
             if found is not None:
                 self._lists[snapshot.manifest_list] = found
             elif not may_lack:
@@ -105,7 +102,7 @@ class Reach:
     def data_files(self, manifests: Iterable[Known], *, may_lack: bool = False) -> Iterator[list[Known]]:
         """What the manifests say is in the table: data, and deletes of other engines."""
         manifests = list(manifests)
-        for manifest, found in zip(manifests, _in_parallel(self._entries, manifests), strict=True):
+        for manifest, found in zip(manifests, in_parallel(self._entries, manifests), strict=True):
             if found is not None:
                 yield found
             elif not may_lack:
@@ -135,11 +132,3 @@ class Reach:
         except FileNotFoundError:
             return None
         return [Known(each.data_file.file_path, each.data_file.file_size_in_bytes) for each in found]
-
-
-def _in_parallel(work: Callable[[T], R], of: list[T]) -> Iterator[R]:
-    if len(of) < 2:
-        yield from map(work, of)
-        return
-    with ThreadPoolExecutor(min(_READERS, len(of)), thread_name_prefix="frazil-manifests") as readers:
-        yield from readers.map(work, of)

@@ -41,6 +41,7 @@ from pyiceberg.table.update import (
 )
 
 from frazil.errors import Conflict
+from frazil.lake.catalog import full_name
 from frazil.lake.entries import SMALL_MANIFEST, deleted, existing, in_parts, may_name, partitions_of
 from frazil.lake.live import data_manifests, living, read_entries
 
@@ -121,12 +122,12 @@ class Staging:
             summary=summary,
             schema_id=metadata.current_schema_id,
         )
-        landed = (_ref(LANDED, SnapshotRefType.TAG, self.snapshot_id),) if moves_landed else ()
+        landed = (set_ref(LANDED, SnapshotRefType.TAG, self.snapshot_id),) if moves_landed else ()
         return Staged(
             snapshot,
             (
                 AddSnapshotUpdate(snapshot=snapshot),
-                _ref(MAIN_BRANCH, SnapshotRefType.BRANCH, self.snapshot_id),
+                set_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, self.snapshot_id),
                 *landed,
             ),
             (
@@ -211,7 +212,7 @@ class FileChange:
         live = {entry.data_file.file_path for _, entries in touched.values() for entry in entries}
         if missing := sorted(self._removed - live):
             raise Conflict(
-                ".".join(table.name()),
+                full_name(table),
                 f"{len(missing)} of {len(self._removed)} files that were to go are no longer part of it, the "
                 f"first is {missing[0]}; another process has replaced or removed them",
             )
@@ -282,7 +283,7 @@ def summary_of(
     return Summary(operation=operation, **counted.additional_properties)
 
 
-def _ref(name: str, type_: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:
+def set_ref(name: str, type_: SnapshotRefType, snapshot_id: int) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate(
         ref_name=name,
         type=type_,

@@ -13,6 +13,7 @@ from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import NestedField
 
 from frazil.errors import CatalogUnavailable, ConfigError, DataLost
+from frazil.lake.catalog import full_name
 from frazil.lake.commit import Checkpoint, checkpoint_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
@@ -69,7 +70,7 @@ def _refuse_remains(catalog: Catalog, table: Table) -> None:
     # The first version alone is what a creation leaves that died before the catalog knew of it.
     if any(file.endswith(".metadata.json") and not file.startswith("00000-") for file in files):
         raise DataLost(
-            ".".join(table.name()),
+            full_name(table),
             f"the catalog does not know it, and {table.location()} holds a table of that name; bring the "
             "catalog back (`frazil doctor --rebuild-catalog`), or move that folder away to begin anew",
         )
@@ -104,7 +105,7 @@ def evolve(table: Table, spec: TableSpec) -> Table:
             transaction.set_properties(changed)
     log.info(
         "table evolved",
-        table=".".join(table.name()),
+        table=full_name(table),
         columns=[column.name for column in missing],
         properties=sorted(changed),
     )
@@ -126,7 +127,7 @@ def _check_types(table: Table, have: Schema, spec: TableSpec) -> None:
         old, new = have.find_field(column.name), fresh.find_field(column.name)
         if _shape(old) != _shape(new):
             raise ConfigError(
-                f"{'.'.join(table.name())} has a column {column.name} of type {old.field_type}, and the "
+                f"{full_name(table)} has a column {column.name} of type {old.field_type}, and the "
                 f"configuration (tables.promoted) says {new.field_type}; promote to another `column` instead"
             )
 
@@ -137,7 +138,7 @@ def _check_partitions(table: Table, have: Schema, spec: TableSpec) -> None:
     wanted = [(field.source_id, str(field.transform)) for field in partition_spec(spec, have).fields]
     if found != wanted:
         raise ConfigError(
-            f"{'.'.join(table.name())} is partitioned by {table.spec()}, and frazil writes "
+            f"{full_name(table)} is partitioned by {table.spec()}, and frazil writes "
             f"{', '.join(spec.partition_by) or 'no partitions'}; set its partition spec back"
         )
 

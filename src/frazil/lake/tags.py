@@ -18,8 +18,10 @@ from pyiceberg.table.update import (
 )
 
 from frazil.errors import Refused
+from frazil.lake.catalog import full_name
 from frazil.lake.change import Step, change
 from frazil.lake.commit import LANDED, position_text
+from frazil.lake.staging import set_ref
 
 READER_PREFIX = "reader-"
 _HOUR_FORMAT = "hour-%Y%m%dT%H"
@@ -90,20 +92,20 @@ def create_tag(catalog: Catalog, table: Table, name: str, snapshot_id: int) -> T
         if (there := now.metadata.refs.get(name)) is not None:
             if (there.snapshot_id, there.snapshot_ref_type) != (snapshot_id, SnapshotRefType.TAG):
                 raise Refused(
-                    f"{_name(now)} has a {there.snapshot_ref_type} {name} already, at snapshot "
+                    f"{full_name(now)} has a {there.snapshot_ref_type} {name} already, at snapshot "
                     f"{there.snapshot_id}; delete it first, or take another name"
                 )
             return None
         if now.metadata.snapshot_by_id(snapshot_id) is None:
-            raise Refused(f"{_name(now)} has no snapshot {snapshot_id} (any more); tag a newer one")
+            raise Refused(f"{full_name(now)} has no snapshot {snapshot_id} (any more); tag a newer one")
         return Step((absent(name),), (set_tag(name, snapshot_id),))
 
     if table.metadata.snapshot_by_id(snapshot_id) is None:
         table = catalog.load_table(table.name())  # the snapshot may be newer than the look at the table
-    metadata = change(catalog, table, step).metadata
+    metadata = change(catalog, table, step)
     snapshot = metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:  # a REST catalog may let an expiry win that had not seen the tag
-        raise Refused(f"{_name(table)} has no snapshot {snapshot_id} (any more); tag a newer one")
+        raise Refused(f"{full_name(table)} has no snapshot {snapshot_id} (any more); tag a newer one")
     return Tag(name, table.name()[-1], snapshot_id, snapshot.timestamp_ms, position_text(snapshot))
 
 
@@ -119,7 +121,7 @@ def delete_tag(catalog: Catalog, table: Table, name: str) -> bool:
         if there is None:
             return None
         if there.snapshot_ref_type != SnapshotRefType.TAG:
-            raise Refused(f"{name} is a branch of {_name(now)}, not a tag")
+            raise Refused(f"{name} is a branch of {full_name(now)}, not a tag")
         was_there = True
         return Step((where(now.metadata, name),), (RemoveSnapshotRefUpdate(ref_name=name),))
 
@@ -128,14 +130,7 @@ def delete_tag(catalog: Catalog, table: Table, name: str) -> bool:
 
 
 def set_tag(name: str, snapshot_id: int) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(
-        ref_name=name,
-        type=SnapshotRefType.TAG,
-        snapshot_id=snapshot_id,
-        max_ref_age_ms=None,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )
+    return set_ref(name, SnapshotRefType.TAG, snapshot_id)
 
 
 def absent(name: str) -> AssertRefSnapshotId:
@@ -146,7 +141,3 @@ def where(metadata: TableMetadata, name: str) -> AssertRefSnapshotId:
     """Requires that the branch or tag is where it is in `metadata`."""
     ref = metadata.refs.get(name)
     return AssertRefSnapshotId(ref=name, snapshot_id=None if ref is None else ref.snapshot_id)
-
-
-def _name(table: Table) -> str:
-    return ".".join(table.name())

@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from frazil.errors import DataLost, StoreUnavailable
-from frazil.lake.catalog import catalog_errors
+from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import landed_snapshot, position_text, read_checkpoint
 from frazil.tables import SEGMENT, SET_ASIDE
 from frazil.wal.position import Position
@@ -85,10 +85,9 @@ def _rows_by_source(table: Table, path: str) -> dict[str, int]:
 
 def _read_set_aside(catalog: Catalog, namespace: str, name: str, landed: Landed) -> None:
     with catalog_errors():
-        try:
-            table = catalog.load_table((*namespace.split("."), SET_ASIDE.name))
-        except NoSuchTableError:
-            return
+        table = table_or_none(catalog, namespace, SET_ASIDE.name)
+    if table is None:
+        return
     newest = landed_snapshot(table.metadata)
     text = None if newest is None else position_text(newest)
     landed.set_aside_removed = 0 if text is None else Position.from_text(text).removed

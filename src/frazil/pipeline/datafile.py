@@ -154,8 +154,12 @@ class Layout:
     def path(self, tenant: str | None, day: int | None, name: str) -> str:
         if tenant is None or day is None:
             return f"{self.location}/data/{name}.parquet"
-        date = _EPOCH + datetime.timedelta(days=day)
-        return f"{self.location}/data/tenant_id={quote(tenant, safe='')}/time_day={date}/{name}.parquet"
+        return f"{self.location}/data/{partition_folder(tenant, day)}/{name}.parquet"
+
+
+def partition_folder(tenant: str, day: int) -> str:
+    """As Hive names it. The day counts from 1970."""
+    return f"tenant_id={quote(tenant, safe='')}/time_day={_EPOCH + datetime.timedelta(days=day)}"
 
 
 def _with_codes(field: pa.Field) -> pa.Field:

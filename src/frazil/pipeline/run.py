@@ -28,9 +28,8 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
-from frazil.query.retention_rules import check_rules
 from frazil.tables import SIGNALS
-from frazil.wal.lease import Lease, open_lease
+from frazil.wal.lease import Keeper, Lease, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
@@ -53,10 +52,18 @@ def run(config: Config) -> int:
     for number in (signals.SIGINT, signals.SIGTERM):
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
-    if problems := check_rules(config):
-        raise ConfigError("; ".join(problems))
+    _check_retention(config)
     Pipeline(config, stopping).run()
     return 0
+
+
+def _check_retention(config: Config) -> None:
+    if all(rule.where is None for rule in config.maintain.retention.rules):
+        return
+    from frazil.query.retention_rules import check_rules
+
+    if problems := check_rules(config):
+        raise ConfigError("; ".join(problems))
 
 
 @dataclass
@@ -118,7 +125,7 @@ class Pipeline:
         return False
 
     def _work(self, lease: Lease) -> None:
-        keeper = _Keeper(lease, self._config.pipeline.lease_seconds / 3)
+        keeper = Keeper(lease, self._config.pipeline.lease_seconds / 3)
         keeper.start()
         self._metrics.leader.set(1)
         background = Background(self._config, self._started_spark, self._maintain_metrics)
@@ -140,7 +147,7 @@ class Pipeline:
             log.warning("the lease is lost; another pipeline works")
             self._tables = []
 
-    def _opened(self, keeper: _Keeper) -> bool:
+    def _opened(self, keeper: Keeper) -> bool:
         """Opens the catalog, as often as it takes."""
         backoff = _BACKOFF_SECONDS
         while not self._stopping.is_set() and keeper.held:
@@ -277,30 +284,3 @@ def _alive(spark: SparkSession) -> bool:
 
 def _since(begin: float) -> float:
     return round(time.monotonic() - begin, 1)
-
-
-class _Keeper:
-    """Gives the lease's signs of life while the other thread works."""
-
-    def __init__(self, lease: Lease, interval_seconds: float) -> None:
-        self._lease = lease
-        self._interval = interval_seconds
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self.held = True
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(self._interval):
-            try:
-                if not self._lease.keep():
-                    self.held = False
-                    return
-            except Exception as error:
-                log.warning("no sign of life could be given", reason=str(error))

@@ -32,7 +32,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, FrazilError, QueryInvalid, StoreUnavailable
-from frazil.lake.catalog import catalog_errors, metadata_location, open_catalog
+from frazil.lake.catalog import catalog_errors, full_name, metadata_location, open_catalog
 from frazil.lake.commit import ancestors, checkpoint_of
 from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
@@ -171,7 +171,7 @@ def _living(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
             if manifest.has_added_files() or manifest.has_existing_files()
         ]
     if any(manifest.content != ManifestContent.DATA for manifest in manifests):
-        raise has_deletes(_name(table))
+        raise has_deletes(full_name(table))
     return manifests
 
 
@@ -179,7 +179,7 @@ def _decode(table: Table, manifest: ManifestFile) -> Manifest:
     with _readable(manifest.manifest_path):
         entries = manifest.fetch_manifest_entry(table.io)
     spec = table.metadata.specs()[manifest.partition_spec_id]
-    return decode(entries, spec, table.schema(), _name(table))
+    return decode(entries, spec, table.schema(), full_name(table))
 
 
 @contextlib.contextmanager
@@ -401,7 +401,9 @@ class Lake:
         try:
             position = Position.from_text(checkpoint_of(table).position)
         except ValueError as error:
-            raise DataLost(_name(table), f"its position cannot be read: {error}; upgrade frazil") from error
+            raise DataLost(
+                full_name(table), f"its position cannot be read: {error}; upgrade frazil"
+            ) from error
         return _Known(since, table, position, self._manifests.index(table, table.current_snapshot()))
 
     def _load(self, name: str, before: Table | None) -> Table | None:
@@ -508,7 +510,7 @@ def _snapshot(table: Table, as_of: AsOf) -> Snapshot:
     else:
         found, asked = None, "snapshot without a time, an id or a tag"
     if found is None:
-        raise QueryInvalid(f"{_name(table)} has no {asked}; {_what_exists(metadata)}")
+        raise QueryInvalid(f"{full_name(table)} has no {asked}; {_what_exists(metadata)}")
     return found
 
 
@@ -536,7 +538,3 @@ def _utc(micros: int) -> str:
 
 def _now() -> str:
     return _utc(int(time.time() * 1_000_000))
-
-
-def _name(table: Table) -> str:
-    return ".".join(table.name())

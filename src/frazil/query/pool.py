@@ -59,17 +59,24 @@ class WorkerProcess:
         # Of its own: DuckDB's temporary files have the same names in every process.
         self._folder = Path(settings["temp_dir"]) / uuid.uuid4().hex
         self._folder.mkdir(mode=0o700)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # what lies in the current folder is not to be imported
-            "-m",
-            "frazil.query.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-            limit=4 << 20,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # what lies in the current folder is not to be imported
+                "-m",
+                "frazil.query.worker",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=_environment(),
+                start_new_session=True,
+                limit=4 << 20,
+            )
         )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._process = await starting  # whoever cancelled this has a process to kill
+            raise
         async with asyncio.timeout(_START_SECONDS_MAX):
             await self._event()
             await self._send({"op": "prepare", "settings": self._own(settings)})
@@ -143,6 +150,8 @@ class WorkerProcess:
         """Returns when the process has ended and what it left is gone."""
         if self._process is not None:
             await self._process.wait()
+            # The end of its output may come later than its exit, and later than the end of the loop.
+            self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,3 +257,30 @@ class StoreLease:
     def _epochs(self, after: str | None = None) -> list[int]:
         paths = (Path(entry.path) for entry in self._store.list(self._folder, after))
         return sorted(int(path.stem) for path in paths if path.suffix == ".json" and path.stem.isdecimal())
+
+
+class Keeper:
+    """Gives the lease's signs of life while another thread works."""
+
+    def __init__(self, lease: Lease, interval_seconds: float) -> None:
+        self._lease = lease
+        self._interval = interval_seconds
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self.held = True
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval):
+            try:
+                if not self._lease.keep():
+                    self.held = False
+                    return
+            except Exception as error:
+                log.warning("no sign of life could be given", reason=str(error))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from frazil.tables import Signal
@@ -65,11 +64,9 @@ def sweep(store: Store, signal: Signal, position: Position) -> list[str]:
     return there
 
 
-def remove_old_marks(
-    store: Store, signal: Signal, now_seconds: float, names: Iterable[str] | None = None
-) -> int:
+def remove_old_marks(store: Store, signal: Signal, now_seconds: float) -> int:
     """May fail anywhere and be done again."""
-    found = [Mark.parse(name) for name in (store.children(f"{signal}/") if names is None else names)]
+    found = [Mark.parse(name) for name in store.children(f"{signal}/")]
     old = [mark for mark in found if mark is not None and mark.unix_seconds + MARK_SECONDS < now_seconds]
     for mark in old:
         folder = f"{signal}/{mark.name}/"

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from frazil.config import Config, MaintainConfig
 from frazil.config.maintain import DAY_SECONDS
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.facts import all_facts, facts_of
+from frazil.lake.facts import all_facts
 from frazil.lake.gauges import TableGauges
 from frazil.lake.health import SIZES_MAX, TableState, health, measure, state_of
 from frazil.lake.live import live_files
@@ -102,7 +102,7 @@ def test_a_tables_facts_are_read_from_its_metadata(tmp_path: Path) -> None:
         table = catalog.load_table(("otel", "logs"))
         live = live_files(table)
         facts = all_facts(live, table)
-        assert [facts_of(each, table) for each in live] == facts
+        assert [all_facts([each], table)[0] for each in live] == facts
         days = {fact.day for fact in facts}
         assert len(days) == 2
         for fact in facts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -267,6 +268,47 @@ async def test_closing_is_safe_before_the_start_and_twice(tmp_path: Path) -> Non
     async with started(tmp_path, 1) as pool:
         pass
     await pool.close()
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_start_that_is_cancelled_leaves_no_process(tmp_path: Path, turns: int) -> None:
+    async def cancelled() -> int | None:
+        worker = WorkerProcess()
+        starting = asyncio.create_task(worker.start(settings_in(tmp_path)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await worker.kill()
+        return worker.pid
+
+    pid = asyncio.run(cancelled())
+    assert pid is None or not Path(f"/proc/{pid}").exists()
+    gc.collect()  # asyncio complains of what outlives its loop, and that is an error in these tests
+
+
+def _another_writer_to(worker: WorkerProcess) -> int:
+    """The pipe that it answers through stays open as long as this."""
+    assert worker._process is not None
+    pipe = worker._process._transport.get_pipe_transport(1).get_extra_info("pipe")  # type: ignore[attr-defined]
+    return os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY)
+
+
+def test_a_worker_whose_output_ends_later_than_itself_outlives_no_loop(tmp_path: Path) -> None:
+    async def killed() -> int:
+        worker = WorkerProcess()
+        await worker.start(settings_in(tmp_path))
+        output = _another_writer_to(worker)
+        worker.kill_soon()
+        while worker._process is not None and worker._process.returncode is None:
+            await asyncio.sleep(0)
+        await worker.kill()
+        return output
+
+    output = asyncio.run(killed())
+    gc.collect()
+    os.close(output)
 
 
 def test_of_eight_clients_with_long_and_short_questions_none_starves(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from frazil.errors import FrazilError
 from frazil.lake.catalog import open_catalog
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.wal.lease import Lease, open_lease
+from frazil.wal.lease import Keeper, Lease, open_lease
 
 LEASE = "maintain"
 _LOOK_SECONDS = 5.0
@@ -75,21 +75,13 @@ class Background:
 
 @contextlib.contextmanager
 def kept(lease: Lease, lease_seconds: float) -> Iterator[None]:
-    """Gives signs of life while the block runs, and gives it back at the end."""
-    ended = threading.Event()
-
-    def keep() -> None:
-        while not ended.wait(lease_seconds / 3):
-            try:
-                lease.keep()
-            except Exception as error:  # another may begin meanwhile, which does no harm
-                log.warning("no sign of life could be given", reason=str(error))
-
-    thread = threading.Thread(target=keep, name="maintain-lease", daemon=True)
-    thread.start()
+    """Gives signs of life while the block runs, and gives it back at the end. A lease that is lost meanwhile
+    does no harm.
+    """
+    keeper = Keeper(lease, lease_seconds / 3)
+    keeper.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
+        keeper.stop()
         lease.release()

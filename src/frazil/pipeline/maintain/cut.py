@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Refused
-from frazil.lake.catalog import catalog_errors
+from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import read_checkpoint
 from frazil.lake.tags import Tag, create_tag, delete_tag, is_incident, list_tags
 from frazil.pipeline.land.flush import land_all
@@ -102,11 +101,6 @@ def _check(name: str) -> None:
 
 
 def _tables(config: Config, catalog: Catalog) -> list[Table]:
-    found = []
     with catalog_errors():
-        for name in (*SIGNALS, SET_ASIDE.name):
-            try:
-                found.append(catalog.load_table((*config.lake.namespace.split("."), name)))
-            except NoSuchTableError:
-                continue
-    return found
+        found = [table_or_none(catalog, config.lake.namespace, name) for name in (*SIGNALS, SET_ASIDE.name)]
+    return [table for table in found if table is not None]

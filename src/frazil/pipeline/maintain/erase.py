@@ -15,13 +15,12 @@ from dataclasses import dataclass
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Refused
-from frazil.lake.catalog import catalog_errors
+from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import read_checkpoint
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase_check import checked_predicates, checked_tables, checked_tenant
@@ -64,10 +63,6 @@ class Request:
 
 class EverythingMatches(Refused):
     """Every row of the tenant would go. Whoever means it says so."""
-
-    def __init__(self, message: str, *, rows: int) -> None:
-        super().__init__(message)
-        self.rows = rows
 
 
 def erase(
@@ -129,8 +124,7 @@ class _Erasing:
         is_constant = any(predicate.is_constant for predicate in predicates.values())
         if is_constant and not self._request.yes and not self._request.dry_run:
             raise EverythingMatches(
-                "the condition names no column: it holds for all rows or for none. --yes, if that is meant",
-                rows=-1,
+                "the condition names no column: it holds for all rows or for none. --yes, if that is meant"
             )
         if not self._request.dry_run:
             self._say("landing what the write-ahead log holds")
@@ -196,8 +190,7 @@ class _Erasing:
         if matches and matches == rows and not request.yes and not request.dry_run:
             raise EverythingMatches(
                 f"all {rows:,} rows of tenant {request.tenant} in {', '.join(found)} match. --yes, if that "
-                "is meant",
-                rows=rows,
+                "is meant"
             )
         return found
 
@@ -265,10 +258,7 @@ class _Erasing:
     # Beside that
 
     def _table(self, name: str) -> Table | None:
-        try:
-            return self._catalog.load_table((*self._namespace, name))
-        except NoSuchTableError:
-            return None
+        return table_or_none(self._catalog, self._config.lake.namespace, name)
 
     def _make_durable(self) -> None:
         if "://" not in self._config.warehouse or self._config.warehouse.startswith("file:"):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import Conflict, Refused
+from frazil.lake.catalog import table_or_none
 from frazil.lake.commit import Committer, read_checkpoint
 from frazil.lake.erased import ERASED
 from frazil.lake.expire import expire
@@ -128,10 +128,7 @@ class SetAside:
         return [each.name.path for each in WalReader(self._store).strays(signal, position)]
 
     def _table(self, name: str) -> Table | None:
-        try:
-            return self._catalog.load_table((*self._namespace, name))
-        except NoSuchTableError:
-            return None
+        return table_or_none(self._catalog, self._config.lake.namespace, name)
 
 
 def _every(rows: pa.Table) -> pa.Array:

@@ -11,6 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.errors import DataLost
+from frazil.lake.catalog import full_name
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import living, read_entries
 from frazil.lake.tier import data_folders
@@ -58,7 +59,7 @@ def read_history(table: Table, tenant: str) -> History:
                 history.reached_by.setdefault(file.file_path, set()).update(snapshots)
     main = table.current_snapshot()
     if main is not None and main.snapshot_id in history.broken:
-        raise DataLost(".".join(table.name()), "a manifest of the current snapshot is gone; bring it back")
+        raise DataLost(full_name(table), "a manifest of the current snapshot is gone; bring it back")
     return history
 
 

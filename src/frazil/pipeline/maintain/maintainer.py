@@ -9,13 +9,12 @@ from typing import Any
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused
-from frazil.lake.catalog import catalog_errors
+from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import committer_of
 from frazil.lake.expire import expire_old
 from frazil.lake.files import LakeFileIO
@@ -171,11 +170,10 @@ class Maintainer:
 
     def _load(self, name: str) -> Table:
         with catalog_errors():
-            try:
-                return self._catalog.load_table((*self._config.lake.namespace.split("."), name))
-            except NoSuchTableError:
-                there = ", ".join(self.tables()) or "none yet"
-                raise Refused(f"there is no table {name}; there are: {there}") from None
+            found = table_or_none(self._catalog, self._config.lake.namespace, name)
+        if found is None:
+            raise Refused(f"there is no table {name}; there are: {', '.join(self.tables()) or 'none yet'}")
+        return found
 
     def _run(self, task: Task, name: str, *, dry_run: bool) -> TaskReport:
         table = self._load(name)

@@ -60,7 +60,6 @@ class Merged:
     removed: Counter[str] = field(default_factory=Counter)
     """Copies of spans that were left out, by `_segment`."""
     bytes_read: int = 0
-    bytes_written: int = 0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
 
@@ -93,7 +92,6 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
     files = max(1, round(result.bytes_read / settings.target_bytes))
     result.added = _write(layout, job, plan, -(-plan.rows // files))
     result.rows = sum(file.record_count for file in result.added)
-    result.bytes_written = sum(file.file_size_in_bytes for file in result.added)
 
 
 def _write(layout: Layout, job: Merge, plan: Runs | Stretches, rows_per_file: int) -> list[DataFile]:

@@ -5,7 +5,6 @@ they were. Under a new name: what a snapshot needs is told by names.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import math
 import time
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,13 +29,13 @@ from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
+from frazil.pipeline.datafile import partition_folder
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.runner import Runner
 
 _COMMIT_SECONDS = 60.0
 _CHUNK_BYTES = 16 << 20
-_EPOCH = datetime.date(1970, 1, 1)
 
 log = structlog.get_logger("frazil.maintain")
 
@@ -266,9 +264,7 @@ def _failures(move: Move) -> Iterator[None]:
 def _target(folder: str, file: FileFacts) -> str:
     assert file.tenant is not None  # noqa: S101
     assert file.day is not None  # noqa: S101
-    date = _EPOCH + datetime.timedelta(days=file.day)
-    name = f"{uuid.uuid4().hex}.parquet"
-    return f"{folder}/tenant_id={quote(file.tenant, safe='')}/time_day={date}/{name}"
+    return f"{folder}/{partition_folder(file.tenant, file.day)}/{uuid.uuid4().hex}.parquet"
 
 
 def _at(file: DataFile, path: str) -> DataFile:

@@ -1,0 +1,273 @@
+"""Retention: rows go when they are as old as the rules say, whole files where that will do.
+
+What is taken out of a table is counted in its position, by where it came from: the ledger still adds up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from frazil.config import Config, RetentionRule
+from frazil.errors import ConfigError, Conflict, QueryInvalid, QueryRefused
+from frazil.lake.commit import committer_of
+from frazil.lake.live import live_files
+from frazil.lake.properties import json_property, set_properties
+from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.maintain.rules import (
+    RETENTION,
+    Due,
+    key_of,
+    plan_retention,
+    progress,
+    read_applied,
+    write_applied,
+)
+from frazil.pipeline.maintain.runner import Runner
+from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
+from frazil.tables import Signal, landed_spec
+from frazil.wal.journal import promoted
+from frazil.wal.position import without
+
+log = structlog.get_logger("frazil.maintain")
+
+
+@dataclass
+class _Total:
+    dropped: int = 0
+    rewritten: int = 0
+    searched: int = 0
+    conflicts: int = 0
+    rows: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    cpu_seconds: float = 0.0
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+
+    def count(self, file: DataFile, found: Searched) -> None:
+        if not found.matches:
+            return
+        self.rows += found.matches
+        self.bytes_in += file.file_size_in_bytes
+        self.partitions.add((file.partition[0], file.partition[1]))
+        if found.added is None:
+            self.dropped += 1
+        else:
+            self.rewritten += 1
+            self.bytes_out += found.added.file_size_in_bytes
+
+
+class Retention:
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        runner: Runner,
+        table: Table,
+        signal: Signal,
+        rules: Sequence[RetentionRule],
+    ) -> None:
+        self._catalog = catalog
+        self._runner = runner
+        self._table = table
+        self._rules = rules
+        self._round_bytes_max = config.maintain.compact.round_bytes_max
+        self._committer = committer_of(config, catalog)
+        extra = promoted(config)
+        self._layout = Layout.of(
+            table, signal, extra, config.maintain.compact.compression_level, rewriting=True
+        )
+        spec = landed_spec(signal, extra)
+        self._predicates: dict[str, Predicate] = {
+            key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
+        }
+        self._matchers = {
+            key: Matcher.of(predicate, spec, table.schema(), extra)
+            for key, predicate in self._predicates.items()
+        }
+        self._total = _Total()
+        main = table.current_snapshot()
+        self._sequence = 0 if main is None else main.sequence_number or 0
+        self._is_alone = True
+
+    def run(self, now: float, begin: float, *, dry_run: bool) -> TaskReport:
+        before = read_applied(json_property(self._table.metadata, RETENTION))
+        plan = plan_retention(live_files(self._table), self._rules, now, before)
+        if dry_run:
+            self._count_dropped(plan.dropped)
+            for due, found in self._searched(plan.searched, rewrite=False):
+                self._total.count(due.live.file, found)
+                self._total.rewritten += found.added is None and 0 < found.matches < found.rows
+                self._total.dropped -= found.added is None and 0 < found.matches < found.rows
+            return self._report(begin, dry_run=True)
+        size, whole = 0, True
+        for group in _in_rounds(plan.dropped, self._round_bytes_max):
+            if size >= self._round_bytes_max:
+                whole = False
+                break
+            size += sum(due.bytes for due in group)
+            whole &= self._apply(group)
+        done = 0
+        for group in _in_days(plan.searched, self._round_bytes_max):
+            if size >= self._round_bytes_max or not whole:
+                break
+            size += sum(due.bytes for due in group)
+            if not all(self._apply(part) for part in _in_rounds(group, self._round_bytes_max)):
+                break  # what was replaced meanwhile is to be searched in its new place
+            done += len(group)
+        applied = progress(plan, done, before, self._sequence)
+        # Nobody has searched what was to be dropped, and is still there.
+        if whole and applied != before:
+            set_properties(self._catalog, self._table, {RETENTION: write_applied(applied)})
+        return self._report(begin, dry_run=False)
+
+    def _apply(self, group: Sequence[Due]) -> bool:
+        """Finds, writes anew and commits. False if another process has changed these files meanwhile."""
+        removed: list[DataFile] = []
+        found: list[Searched] = []
+        began = time.time()
+        for due, searched in self._searched(group, rewrite=True):
+            if searched.matches:
+                removed.append(due.live.file)
+                found.append(searched)
+            elif searched.is_gone:
+                self._discard(found)
+                return False
+        if not removed:
+            return True
+        counts: Counter[str] = sum((each.removed for each in found), Counter())
+        added = [each.added for each in found if each.added is not None]
+        before, after = (sum(file.record_count for file in files) for files in (removed, added))
+        if before - after != counts.total():
+            raise AssertionError(f"{before:,} rows became {after:,}, and {counts.total():,} were to go")
+        try:
+            committed = self._committer.overwrite(
+                self._table,
+                removed,
+                added,
+                partial(without, counts),
+                facts={"frazil.retained": str(counts.total())},
+                began=began,
+            )
+        except Conflict as error:
+            log.info("files were replaced meanwhile; the next round has them", reason=str(error))
+            self._discard(found)
+            return False
+        for file, searched in zip(removed, found, strict=True):
+            self._total.count(file, searched)
+        own = committed.metadata.snapshot_by_id(committed.snapshot_id)
+        self._is_alone &= own is not None and own.sequence_number == self._sequence + 1
+        self._sequence += self._is_alone  # else somebody's files, not searched yet, are among those up to it
+        log.info(
+            "rows removed by retention",
+            table=self._table.name()[-1],
+            rows=counts.total(),
+            files=len(removed),
+            snapshot=committed.snapshot_id,
+        )
+        return True
+
+    def _searched(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, Searched]]:
+        """Without those files whose statistics say that no row can be meant."""
+        wanted = {
+            due.live.file.file_path: (due, names)
+            for due, names in zip(group, self._may_match(group), strict=True)
+            if names or not due.names
+        }
+        jobs = [Wanted.of(due.live.file, names) for due, names in wanted.values()]
+        found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
+        self._total.searched += len(found)
+        self._total.cpu_seconds += sum(each.cpu_seconds for each in found)
+        return [(wanted[each.path][0], each) for each in found]
+
+    def _may_match(self, group: Sequence[Due]) -> list[tuple[str, ...]]:
+        names: list[list[str]] = [[] for _ in group]
+        for key, predicate in self._predicates.items():
+            concerned = [at for at, due in enumerate(group) if key in due.names]
+            files = [group[at].live.file for at in concerned]
+            may = may_match(predicate, files, self._table.schema(), self._table.spec())
+            for at, yes in zip(concerned, may, strict=True):
+                if yes:
+                    names[at].append(key)
+        return [tuple(each) for each in names]
+
+    def _count_dropped(self, dropped: Sequence[Due]) -> None:
+        for due in dropped:
+            file = due.live.file
+            self._total.count(file, Searched(file.file_path, removed=Counter({"": file.record_count})))
+
+    def _discard(self, found: Sequence[Searched]) -> None:
+        """Nothing can ever commit these: what they stand for is gone. Unless they were, and nobody was told:
+        then they are live.
+        """
+        self._total.conflicts += 1
+        live = {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
+        for each in found:
+            if each.added is not None and each.added.file_path not in live:
+                self._table.io.delete(each.added.file_path)
+
+    def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
+        total = self._total
+        return TaskReport(
+            "retention",
+            self._table.name()[-1],
+            dry_run,
+            files_in=total.dropped + total.rewritten,
+            files_out=total.rewritten,
+            bytes_in=total.bytes_in,
+            bytes_out=total.bytes_out,
+            rows_removed=total.rows,
+            seconds=time.monotonic() - begin,
+            cpu_seconds=total.cpu_seconds,
+            detail={
+                "files_dropped": total.dropped,
+                "files_rewritten": total.rewritten,
+                "files_searched": total.searched,
+                "partitions": len(total.partitions),
+                "conflicts": total.conflicts,
+            },
+        )
+
+
+def _parsed(rule: RetentionRule, where: str, spec: object) -> Predicate:
+    try:
+        return parse_predicate(where, spec)  # type: ignore[arg-type]
+    except (QueryInvalid, QueryRefused) as error:
+        hint = "" if rule.table else "; name the `table` that it is for"
+        raise ConfigError(f"maintain.retention.rules: `{where}` cannot be used: {error}{hint}") from None
+
+
+def _in_rounds(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
+    groups: list[list[Due]] = []
+    size = 0
+    for each in due:
+        if not groups or size + each.bytes > bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(each)
+        size += each.bytes
+    return groups
+
+
+def _in_days(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
+    """As `_in_rounds`, but no day is cut: only whole days can be remembered as searched."""
+    groups: list[list[Due]] = []
+    size = 0
+    for each in due:
+        is_new_day = bool(groups) and groups[-1][-1].day != each.day
+        if not groups or (is_new_day and size + each.bytes > bytes_max):
+            groups.append([])
+            size = 0
+        groups[-1].append(each)
+        size += each.bytes
+    return groups
