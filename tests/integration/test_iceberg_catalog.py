@@ -196,6 +196,7 @@ def test_on_the_same_machine_plain_paths_can_be_asked_for(lake: Served) -> None:
         assert same_rows(table.scan().to_arrow(), lake.logs)
 
 
+@pytest.mark.slow
 def test_spark_reads_every_row_of_the_lake(lake: Served, spark: SparkSession) -> None:
     session = spark.newSession()
     name = f"remote_{uuid.uuid4().hex}"

@@ -39,7 +39,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "spans": trace_requests(),
     "metrics": metrics_requests(),
 }
-pytestmark = pytest.mark.filterwarnings(UNCLOSED_SOCKETS)
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(UNCLOSED_SOCKETS)]
 TENANTS = ("default", "team-a", "Team.B_2")
 RECEIVED = 1_790_000_000_123_456_789
 HOUR, DAY = 3_600_000_000_000, 86_400_000_000_000
@@ -115,9 +115,9 @@ PAIRS = [
     pytest.param(("sqlite", "folder"), id="sqlite-folder"),
     pytest.param(("postgres", "moto"), id="postgres-moto"),
     pytest.param(("rest", "folder"), id="rest-folder"),
-    pytest.param(("sqlite", "moto"), id="sqlite-moto", marks=pytest.mark.slow),
-    pytest.param(("postgres", "folder"), id="postgres-folder", marks=pytest.mark.slow),
-    pytest.param(("rest", "moto"), id="rest-moto", marks=pytest.mark.slow),
+    pytest.param(("sqlite", "moto"), id="sqlite-moto"),
+    pytest.param(("postgres", "folder"), id="postgres-folder"),
+    pytest.param(("rest", "moto"), id="rest-moto"),
     pytest.param(("sqlite", "versitygw"), id="sqlite-versitygw", marks=pytest.mark.go),
     pytest.param(("postgres", "versitygw"), id="postgres-versitygw", marks=pytest.mark.go),
 ]

@@ -28,7 +28,7 @@ from .clients import post
 from .kafka_messages import messages_in, new_topics
 from .messages import UNIX_NANO, logs, new_service, request
 
-pytestmark = pytest.mark.filterwarnings(UNCLOSED_SOCKETS)
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(UNCLOSED_SOCKETS)]
 CANONICAL = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
 
 
@@ -111,7 +111,6 @@ def test_what_a_receiver_acked_into_kafka_lands_exactly_once(
         assert sum(line.landed for line in ledger.lines) == 3 * 36
 
 
-@pytest.mark.slow
 def test_a_message_that_is_delivered_again_lands_once(kafka: KafkaBroker, lake: Lake) -> None:
     """A driver that dies after its tasks and before its commit reads the same offsets again."""
     produce(kafka, topic_of(lake, "logs"), *(text(str(number)) for number in range(10)))
@@ -200,7 +199,6 @@ def test_partitions_that_are_added_later_are_noticed(
     assert lake.bodies() == {"old": 1, "new": 1}
 
 
-@pytest.mark.slow
 def test_what_a_new_partition_lost_before_it_was_noticed_is_named(
     kafka: KafkaBroker, lake: Lake, admin: AdminClient
 ) -> None:
@@ -263,7 +261,6 @@ def test_offsets_that_are_gone_are_named_and_counted(
     assert problem == f"{topic}/0: 4 messages were gone before they landed"
 
 
-@pytest.mark.slow
 def test_requests_in_json_land_too(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, admin: AdminClient
 ) -> None:
@@ -278,7 +275,6 @@ def test_requests_in_json_land_too(
         assert lake.by_pyiceberg("set_aside").num_rows == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -305,7 +301,6 @@ def test_a_message_belongs_to_the_tenant_that_its_place_says(
         assert sorted(lake.by_pyiceberg("logs")["tenant_id"].to_pylist()) == expected
 
 
-@pytest.mark.slow
 def test_a_backlog_is_landed_in_bounded_tasks_and_batches(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, admin: AdminClient
 ) -> None:
@@ -320,7 +315,6 @@ def test_a_backlog_is_landed_in_bounded_tasks_and_batches(
         assert lake.ledger().problems == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_passwords_and_certificates_get_through_to_spark(
     kafka: KafkaBroker, tmp_path: Path, spark: SparkSession, admin: AdminClient, mechanism: str

@@ -31,6 +31,8 @@ from .clients import METHODS, RESPONSES, SIGNALS, channel, export, post, retry_d
 from .kafka_messages import kept_of, messages_in, new_topics, sent_records
 from .messages import logs, metrics, new_service, request, spans
 
+pytestmark = pytest.mark.slow
+
 BYTES_MAX = 50_000
 
 
@@ -245,7 +247,6 @@ class Traffic:
         return wait_until(lambda: len(self.acked) > before + 20, seconds_max=seconds_max)
 
 
-@pytest.mark.slow
 def test_while_the_broker_is_down_requests_are_refused_and_nothing_acked_is_lost(
     kafka: KafkaBroker, to_kafka: Receiver
 ) -> None:
@@ -291,7 +292,6 @@ def test_a_broker_that_hangs_costs_time_but_nothing_that_was_acked(
     check_account(kafka, to_kafka, traffic)
 
 
-@pytest.mark.slow
 def test_a_receiver_that_ends_has_written_what_it_acked(kafka: KafkaBroker, tmp_path: Path) -> None:
     with running_receiver(tmp_path, settings(kafka)) as receiver:
         traffic = Traffic(receiver)
@@ -304,7 +304,6 @@ def test_a_receiver_that_ends_has_written_what_it_acked(kafka: KafkaBroker, tmp_
     assert len(names) == len(set(names))
 
 
-@pytest.mark.slow
 def test_a_receiver_that_starts_without_brokers_waits_for_them(kafka: KafkaBroker, tmp_path: Path) -> None:
     kafka.kill()
     try:

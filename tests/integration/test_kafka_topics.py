@@ -19,6 +19,8 @@ from tests.components.process import free_port, wait_until
 
 from .kafka_messages import new_topics
 
+pytestmark = pytest.mark.slow
+
 PASSWORDS = {"PLAIN": PLAIN_PASSWORD, "SCRAM-SHA-512": SCRAM_PASSWORD}
 
 
@@ -113,7 +115,7 @@ def test_a_wrong_password_is_named_as_the_reason(kafka: KafkaBroker) -> None:
         topics.state("logs")
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-512", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-512")])
 def test_java_gets_in_with_the_settings_for_spark(kafka: KafkaBroker, mechanism: str) -> None:
     chosen = secured(kafka, mechanism)
     Topics(chosen).ensure("logs")

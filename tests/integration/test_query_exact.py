@@ -30,6 +30,8 @@ from tests.integration.moving_lake import (
     open_journal,
 )
 
+pytestmark = pytest.mark.slow
+
 _SECONDS_MAX = 60.0
 _KILLS_SECONDS = 3.0
 _ANSWERS = 50

@@ -30,6 +30,8 @@ from tests.fault.land_process import run_here
 from tests.integration.moving_lake import Landing, Log, configured
 from tests.unit.query.made import Service, Told
 
+pytestmark = pytest.mark.slow
+
 COUNT = "SELECT count(*) FROM logs"
 BODIES = "SELECT body FROM logs ORDER BY body"
 Start = Callable[[Config], Service]

@@ -280,6 +280,7 @@ def test_nothing_is_deleted_when_the_commit_never_succeeds(
         raise CommitFailedException("no")
 
     monkeypatch.setattr(history.catalog, "commit_table", refuse)
+    monkeypatch.setattr("frazil.lake.change._PAUSE_SECONDS_MAX", 0.01)
     with pytest.raises(CatalogUnavailable, match="could not be changed"):
         expire(history.catalog, history.table, ids)
     assert history.names() == names

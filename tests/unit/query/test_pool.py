@@ -301,7 +301,7 @@ def test_a_worker_whose_output_ends_later_than_itself_outlives_no_loop(tmp_path:
         await worker.start(settings_in(tmp_path))
         output = _another_writer_to(worker)
         worker.kill_soon()
-        while worker._process is not None and worker._process.returncode is None:
+        while worker._process is not None and worker._process.returncode is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await worker.kill()
         return output
