@@ -151,7 +151,7 @@ class WorkerProcess:
         if self._process is not None:
             await self._process.wait()
             # The end of its output may come later than its exit, and later than the end of the loop.
-            self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
+            self._process._transport.close()  # type: ignore[attr-defined]
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
