@@ -41,6 +41,7 @@ test-long: $(JARS) ## The long sweeps and what needs Go alone
 test-components: $(STAMP) ## Fetch and build the programs that tests use (once; about seven minutes)
 	$(BIN)/python -m tests.components.kafka
 	$(BIN)/python -m tests.components.iceberg_rest
+	$(BIN)/python -m tests.components.promtool
 	$(BIN)/python -m tests.components.golang
 
 lint: $(STAMP) ## Style, types and the direction of imports

@@ -128,6 +128,17 @@ def serve(context: typer.Context) -> None:
 
 
 @app.command()
+def dashboard(context: typer.Context) -> None:
+    """Show logs, traces, metrics and the pipeline in the browser."""
+    config = _load(context)
+    from frazil.dashboard.run import run
+    from frazil.log import configure_logging
+
+    configure_logging(config.log)
+    raise typer.Exit(run(config))
+
+
+@app.command()
 def demo(
     context: typer.Context,
     endpoint: Annotated[
@@ -286,6 +297,37 @@ def config(
         typer.echo("the configuration is valid")
     else:
         typer.echo(example_yaml(), nl=False)
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 s, until Ctrl-C.")] = False,
+    url: Annotated[str | None, typer.Option(help="The API's URL. Without it: the configured one.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(help="An API key with the role admin; @FILE reads it from a file.", show_default=False),
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="The authority (PEM) of the API's certificate.")
+    ] = None,
+) -> None:
+    """How the whole does: every role, rates, backlog, objectives; 1 if anything is degraded or down."""
+    from frazil.client.status import StatusOptions, run
+
+    raise typer.Exit(
+        run(
+            StatusOptions(
+                json_output=json_output,
+                watch=watch,
+                url=url,
+                api_key=api_key,
+                ca_file=ca_file,
+                config=context.obj,
+            )
+        )
+    )
 
 
 @app.command()

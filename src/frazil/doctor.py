@@ -107,6 +107,9 @@ def check_ports(config: Config) -> Iterator[Check]:
     if receive.grpc.enabled:
         yield _port("grpc port", "receive.grpc.listen", receive.grpc.listen, receive.http.listen, receive.tls)
     yield _port("api port", "serve.listen", serve.listen, serve.listen, serve.tls)
+    dashboard = config.dashboard
+    if dashboard.enabled:
+        yield _port("dashboard port", "dashboard.listen", dashboard.listen, dashboard.listen, dashboard.tls)
 
 
 def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) -> Check:

@@ -17,8 +17,14 @@ def with_ports(config: Config) -> Config:
     }
     pipeline = config.pipeline.model_copy(update={"listen": _with_port(config.pipeline.listen)})
     serve = config.serve.model_copy(update={"listen": _with_port(config.serve.listen)})
+    dashboard = config.dashboard.model_copy(update={"listen": _with_port(config.dashboard.listen)})
     return config.model_copy(
-        update={"receive": receive.model_copy(update=listeners), "pipeline": pipeline, "serve": serve}
+        update={
+            "receive": receive.model_copy(update=listeners),
+            "pipeline": pipeline,
+            "serve": serve,
+            "dashboard": dashboard,
+        }
     )
 
 

@@ -19,6 +19,7 @@ import structlog
 from rich.console import Console
 from rich.panel import Panel
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.family import end_with_parent
 from frazil.ports import with_ports
@@ -27,9 +28,9 @@ _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
 _HEALTHY_SECONDS = 60.0
 _READY_SECONDS = 60.0
-_STOP_SECONDS = 15.0
-_COMMIT_SECONDS = 60.0
-"""A pipeline finishes the commit that is under way."""
+_STOP_SECONDS = 12.0
+"""Enough for a commit that is under way. One that is cut off is done again after the next start."""
+_DEMO_STOP_SECONDS = 3.0
 _QUESTION = "SELECT service_name, count(*) FROM logs GROUP BY ALL"
 _NOT_WORTH_TRYING_AGAIN = 2
 """The exit code of a role that cannot run as configured."""
@@ -46,7 +47,7 @@ class _Role:
     started: float = 0.0
     backoff: float = _BACKOFF_SECONDS
     restart_at: float | None = None
-    stop_seconds: float = 0.0
+    stop_seconds: float = _STOP_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -70,30 +71,38 @@ def run(config: Config, config_path: Path | None) -> int:
         "FRAZIL_RECEIVE__GRPC__LISTEN": config.receive.grpc.listen,
         "FRAZIL_PIPELINE__LISTEN": config.pipeline.listen,
         "FRAZIL_SERVE__LISTEN": config.serve.listen,
+        "FRAZIL_DASHBOARD__LISTEN": config.dashboard.listen,
     }
-    grace = config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5
+    # Requests that are under way are answered first, however slow the store is.
+    grace = max(_STOP_SECONDS, config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5)
     receiver = _Role("receiver", [*common, "receive"], stop_seconds=grace, environment=ports)
-    pipeline = _Role("pipeline", [*common, "pipeline"], stop_seconds=_COMMIT_SECONDS, environment=ports)
+    pipeline = _Role("pipeline", [*common, "pipeline"], environment=ports)
     api = _Role("api", [*common, "serve"], environment=ports)
     roles = [receiver, pipeline, api]
-    if config.demo.enabled and (config.auth.keys or config.receive.tls is not None):
+    has_demo = config.demo.enabled and not config.auth.keys and config.receive.tls is None
+    if config.dashboard.enabled:
+        shown = ports | {"FRAZIL_DEMO__ENABLED": str(has_demo).lower()}
+        roles.append(_Role("dashboard", [*common, "dashboard"], environment=shown))
+    if config.demo.enabled and not has_demo:
         log.warning(
             "no demo traffic: it has no API key or certificate; send it with `frazil demo --api-key …`"
         )
-    elif config.demo.enabled:
+    elif has_demo:
         rate = str(config.demo.traces_per_second)
-        roles.append(_Role("demo", [*common, "demo", "--rate", rate], quiet=True, environment=ports))
-    stop = threading.Event()
+        demo = [*common, "demo", "--rate", rate]
+        roles.append(_Role("demo", demo, quiet=True, stop_seconds=_DEMO_STOP_SECONDS, environment=ports))
+    stop, hurry = threading.Event(), threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
+        (hurry if stop.is_set() else stop).set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
+    telemetry.start(config, "up")
     receiver.start()
     try:
         if _ready(config, receiver, stop):
-            _greet(config, demo=roles[-1].name == "demo")
+            _greet(config, demo=has_demo)
             for role in roles[1:]:
                 role.start()
         else:  # the receiver died at first: the others come when it has had time to come back
@@ -101,7 +110,9 @@ def run(config: Config, config_path: Path | None) -> int:
                 role.restart_at = time.monotonic() + 2 * _BACKOFF_SECONDS
         return _watch(roles, stop)
     finally:
-        _stop(roles)
+        stop.set()
+        telemetry.stop()  # first: the receiver that takes what is left may be one of them
+        _stop(roles, hurry)
 
 
 def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
@@ -146,18 +157,30 @@ def _watch(roles: list[_Role], stop: threading.Event) -> int:
     return 0
 
 
-def _stop(roles: list[_Role]) -> None:
-    """In reverse: first those who send, then the one that receives."""
-    for role in reversed(roles):
-        if role.process is None or role.process.poll() is not None:
-            continue
-        role.process.terminate()
-        try:
-            role.process.wait(max(_STOP_SECONDS, role.stop_seconds))
-        except subprocess.TimeoutExpired:
-            log.error("a process did not stop and is killed", role=role.name)
-            role.process.kill()
-            role.process.wait()
+def _stop(roles: list[_Role], hurry: threading.Event | None = None) -> None:
+    """First those who send, who would complain; then all others at once.
+
+    `hurry` is set by a second Ctrl-C: then nobody is waited for.
+    """
+    hurry = threading.Event() if hurry is None else hurry
+    senders = [role for role in roles if role.name == "demo"]
+    _end(senders, hurry)
+    _end([role for role in roles if role not in senders], hurry)
+
+
+def _end(roles: list[_Role], hurry: threading.Event) -> None:
+    alive = {role.name: (role, role.process) for role in roles if role.process is not None}
+    for _, process in alive.values():
+        if process.poll() is None:
+            process.terminate()
+    begun = time.monotonic()
+    while alive := {name: pair for name, pair in alive.items() if pair[1].poll() is None}:
+        is_impatient = hurry.wait(0.02)
+        for role, process in alive.values():
+            if is_impatient or time.monotonic() - begun > role.stop_seconds:
+                log.error("a process did not stop and is killed; what was acked is safe", role=role.name)
+                process.kill()
+                process.wait()
 
 
 def _command() -> str:
@@ -174,7 +197,9 @@ def _catalog(config: Config) -> str:
 def _greet(config: Config, *, demo: bool) -> None:
     frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
+    shown = f"[bold]{config.dashboard.url}[/bold]" if config.dashboard.enabled else "off"
     lines = [
+        f"[bold]Look[/bold]   Dashboard  {shown}",
         f"[bold]Send[/bold]   OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
         f"       OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
         f"[bold]Ask[/bold]    API        {config.serve.url}   (SQL, logs, traces; docs at /api/docs)",
@@ -186,6 +211,7 @@ def _greet(config: Config, *, demo: bool) -> None:
         """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
         "       ask:",
         f"         {frazil} query '{_QUESTION}'",
+        f"       how it does:              {frazil} status",
         f"       what is durable, landed:  {frazil} verify",
         f"       watch the counters:       curl -s {http}/metrics | grep ^frazil",
         f"       break something:          {frazil} demo --incident errors --duration 2m",

@@ -13,7 +13,9 @@ from typing import TypeVar
 
 import pytest
 
+from . import chromium as chromiums
 from . import fullness, golang, iceberg_rest, kafka, postgres, s3
+from . import promtool as promtools
 from .cache import ComponentMissingError
 from .proxy import ConditionalPuts, FaultyProxy
 
@@ -148,3 +150,15 @@ def rest_catalog_on_s3(
     bucket = moto_s3.make_bucket("rest-catalog")
     folder = tmp_path_factory.mktemp("rest-s3")
     yield from _running(iceberg_rest.iceberg_rest_server(folder, s3=moto_s3, bucket=bucket))
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' checker of rules. Fetched once: use with @pytest.mark.slow."""
+    return _had(promtools.promtool)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """A browser for `running_chromium`. Installed if need be: use with @pytest.mark.slow."""
+    return _had(chromiums.chromium)

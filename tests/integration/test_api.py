@@ -168,6 +168,40 @@ def test_spans_are_found_by_their_filters(pair: Pair) -> None:
         assert page["records"][0]["attributes"] == {"http.response.status_code": 502}
 
 
+def test_counts_and_traces_come_from_what_was_just_acked(pair: Pair) -> None:
+    api, receiver = pair
+    service = new_service()
+    request = spans(service, 3)
+    root, child, other = request.resource_spans[0].scope_spans[0].spans
+    child.trace_id, child.parent_span_id = root.trace_id, root.span_id
+    child.end_time_unix_nano += 2 * 10**9
+    child.status.code = 2
+    sent(receiver, "spans", request)
+    sent(receiver, "logs", logs(service, 5))
+
+    def asked(path: str, headers: dict[str, str] = FIRST, **more: str) -> Any:
+        answer = api.get(f"/api/v1/{path}", params=RANGE | {"service": service} | more, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    for path, by, expected in (
+        ("logs", "severity", {"unset": 5}),
+        ("logs", "service", {service: 5}),
+        ("spans", "status", {"unset": 2, "error": 1}),
+        ("spans", "none", {"all": 3}),
+    ):
+        series = asked(f"{path}/counts", by=by)["series"]
+        assert {each["name"]: sum(each["counts"]) for each in series} == expected
+    assert asked("logs/counts", SECOND)["total"] == 0
+    for order in ("newest", "slowest"):
+        (found,) = asked("traces", order=order, status="error")["traces"]
+        assert (found["trace_id"], found["root_name"]) == (root.trace_id.hex(), "record 0")
+        assert (found["spans"], found["matched"], found["duration_ms"]) == (2, 1, 2000.001)
+        ids = [trace["trace_id"] for trace in asked("traces", order=order)["traces"]]
+        assert sorted(ids) == sorted([root.trace_id.hex(), other.trace_id.hex()])
+    assert asked("traces", SECOND)["traces"] == []
+
+
 def test_tenants_see_their_own_alone(pair: Pair) -> None:
     api, receiver = pair
     service = new_service()

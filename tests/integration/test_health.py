@@ -103,6 +103,28 @@ def test_metrics_are_in_the_format_of_prometheus(receiver: Receiver) -> None:
     assert "# TYPE frazil_receive_ack_seconds histogram" in response.text
 
 
+def test_whichever_worker_answers_the_metrics_are_those_of_the_whole_receiver(pair: Receiver) -> None:
+    def told() -> dict[str, float]:
+        """The store's calls are counted in each worker; the rest is looked at when asked."""
+        return {
+            "puts": pair.metric("frazil_store_seconds_count", store="wal", operation="put"),
+            "acks": pair.metric("frazil_objective_events_total", objective="ack"),
+            "objective": pair.metric("frazil_objective_seconds", objective="ack"),
+            "build": pair.metric("frazil_build_info", role="receiver", version=__version__),
+        }
+
+    before = told()
+    for _ in range(6):
+        assert post(pair, "logs", logs(new_service()).SerializeToString()).status_code == 200
+    after = told()
+    assert after["puts"] >= before["puts"] + 6
+    assert after["acks"] == before["acks"] + 6
+    assert (after["objective"], after["build"]) == (0.4, 1)
+    assert pair.metric("frazil_process_count") >= 3, "the parent and two workers"
+    assert pair.metric("frazil_process_memory_bytes") > 100_000_000
+    assert pair.metric("frazil_store_free_bytes", store="wal") > 0
+
+
 @pytest.mark.slow
 def test_an_empty_disk_budget_makes_it_not_ready_and_says_why(tmp_path: Path) -> None:
     settings = {"wal": {"local": {"free_bytes_min": "1000000GiB"}}}

@@ -62,6 +62,7 @@ VERBS = (
     "config",
     "pipeline",
     "verify",
+    "status",
     "version",
 )
 

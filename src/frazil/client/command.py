@@ -53,7 +53,7 @@ def run(options: QueryOptions, screen: Screen | None = None) -> int:
         question = _question(options, sql or "")
         transport = open_transport(
             options.url,
-            api_key=_key(options.api_key),
+            api_key=key_from_text(options.api_key),
             config=options.config,
             tenant=options.tenant,
             ca_file=options.ca_file,
@@ -126,7 +126,7 @@ def _question(options: QueryOptions, sql: str) -> Question:
     )
 
 
-def _key(text: str | None) -> str | None:
+def key_from_text(text: str | None) -> str | None:
     """The API key; `@FILE` names a file that holds it, so that it stays out of the list of processes."""
     if text is None or not text.startswith("@"):
         return text

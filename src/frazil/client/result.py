@@ -10,7 +10,7 @@ from frazil.client.layout import Grid
 from frazil.query.model import ResultColumn, Stats
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
     import polars as pl
     import pyarrow as pa
 

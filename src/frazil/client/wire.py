@@ -104,6 +104,10 @@ class HttpTransport:
         rows = found.get("tables", ()) if isinstance(found, Mapping) else found
         return [_table(row) for row in rows]
 
+    def status(self, seconds_max: float) -> Any:
+        """How the whole does, as JSON, without lines over time."""
+        return self._json("/api/v1/status?history=false", seconds_max)
+
     def progress(self, id: str) -> Progress | None:
         try:
             found = self._json(f"/api/v1/queries/{quote(id, safe='')}", seconds_max=SIDE_SECONDS_MAX)

@@ -37,6 +37,8 @@ from frazil.config.model import (
 )
 from frazil.config.s3 import S3Connection
 from frazil.config.serve import QueryConfig, ServeConfig
+from frazil.config.status import StatusConfig
+from frazil.config.telemetry import TelemetryConfig
 from frazil.config.tls import TlsConfig
 from frazil.config.values import (
     format_bytes,
@@ -79,7 +81,9 @@ __all__ = [
     "S3WalConfig",
     "ServeConfig",
     "SparkConfig",
+    "StatusConfig",
     "TablesConfig",
+    "TelemetryConfig",
     "TenantsConfig",
     "TierConfig",
     "TlsConfig",

@@ -7,10 +7,13 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from frazil.config.dashboard import DashboardConfig
 from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
 from frazil.config.maintain import MaintainConfig
 from frazil.config.section import Section
 from frazil.config.serve import QueryConfig, ServeConfig
+from frazil.config.status import StatusConfig
+from frazil.config.telemetry import TelemetryConfig, check_into_itself
 from frazil.config.tls import TlsConfig
 from frazil.config.values import (
     KIB,
@@ -334,6 +337,15 @@ class Config(Section):
     )
     serve: ServeConfig = Field(default_factory=ServeConfig, description="The API that answers questions.")
     query: QueryConfig = Field(default_factory=QueryConfig, description="What a question may cost.")
+    status: StatusConfig = Field(
+        default_factory=StatusConfig,
+        description="Knowing how the whole does: whom to ask, how often, and what is meant to hold.",
+    )
+    telemetry: TelemetryConfig = Field(
+        default_factory=TelemetryConfig,
+        description="frazil's own traces and logs over OTLP, into itself or elsewhere.",
+    )
+    dashboard: DashboardConfig = Field(default_factory=DashboardConfig, description="The pages to look at.")
     demo: DemoConfig = Field(
         default_factory=DemoConfig, description="Traffic to look at when there is none yet."
     )
@@ -418,6 +430,14 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_telemetry(self) -> Self:
+        writers = {key.hash for key in self.auth.keys if "write" in key.roles}
+        check_into_itself(
+            self.telemetry, writers, with_grpc=self.receive.grpc.enabled, needs_key=bool(self.auth.keys)
+        )
+        return self
+
+    @model_validator(mode="after")
     def _check_spark(self) -> Self:
         if self.spark.is_local:
             return self
@@ -441,12 +461,13 @@ class Config(Section):
     def _check(self) -> Self:
         if self.auth.keys:
             return self
-        if not is_loopback(self.serve.listen):
-            raise bad_value(
-                "can be reached from other machines, but no API key is configured",
-                "add a key (`frazil keys new --tenant NAME`), or listen on 127.0.0.1",
-                "serve.listen",
-            )
+        for key, listen in (("serve.listen", self.serve.listen), ("dashboard.listen", self.dashboard.listen)):
+            if not is_loopback(listen):
+                raise bad_value(
+                    "can be reached from other machines, but no API key is configured",
+                    "add a key (`frazil keys new --tenant NAME`), or listen on 127.0.0.1",
+                    key,
+                )
         if self.receive.allow_anonymous:
             return self
         listeners = {"receive.http.listen": self.receive.http.listen}

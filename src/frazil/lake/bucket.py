@@ -24,6 +24,7 @@ from pyiceberg.io import InputStream
 from frazil.errors import ConfigError, StoreUnavailable
 from frazil.lake.place import FoundFile, Listing
 from frazil.objectstore import client_config, credentials, first_line
+from frazil.stopwatch import timed, timed_listing, timing
 
 ALLOW_HTTP = "frazil.s3.allow-http"
 _MIB = 1024 * 1024
@@ -82,6 +83,7 @@ class Bucket:
         self._name = name
         self._store = _client(name, connection)
 
+    @timed("lake", "put")
     def write(self, path: str, data: memoryview, *, overwrite: bool) -> None:
         with self._failures(path, missing_is_unavailable=True):
             if len(data) <= _SINGLE_PUT_BYTES_MAX:
@@ -122,6 +124,7 @@ class Bucket:
         os.close(descriptor)
         return Path(name)
 
+    @timed("lake", "put")
     def publish(self, path: str, local_file: Path, storage_class: str | None = None) -> None:
         attributes = {"Storage-Class": storage_class} if storage_class else None
         try:
@@ -148,13 +151,14 @@ class Bucket:
     def local(self, path: str) -> Iterator[Path]:
         copy = self.temporary(path)
         try:
-            with self._failures(path), copy.open("wb") as target:
+            with timing("lake", "get"), self._failures(path), copy.open("wb") as target:
                 for chunk in obstore.get(self._store, path).stream(min_chunk_size=_MIB):
                     target.write(chunk)
             yield copy
         finally:
             copy.unlink(missing_ok=True)
 
+    @timed("lake", "get")
     def open(self, path: str) -> InputStream:
         """Small objects come with the first request; of larger ones only the ranges that are read."""
         with self._failures(path):
@@ -164,18 +168,22 @@ class Bucket:
                 return cast(InputStream, pa.BufferReader(pa.py_buffer(found.bytes())))
         return ObjectReader(self, path, size)
 
+    @timed("lake", "get")
     def read_range(self, path: str, start: int, length: int) -> bytes:
         with self._failures(path):
             return bytes(obstore.get_range(self._store, path, start=start, length=length))
 
+    @timed("lake", "head")
     def size(self, path: str) -> int:
         with self._failures(path):
             return int(obstore.head(self._store, path)["size"])
 
+    @timed("lake", "delete")
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._failures(path):
             obstore.delete(self._store, path)
 
+    @timed("lake", "delete")
     def delete_all(self, paths: Sequence[str]) -> None:
         """A request for every thousand."""
         if not paths:
@@ -183,6 +191,7 @@ class Bucket:
         with self._failures(paths[0], missing_is_unavailable=True):
             obstore.delete(self._store, [*paths])
 
+    @timed_listing("lake")
     def walk(self, path: str) -> Iterator[FoundFile]:
         prefix = f"{path.rstrip('/')}/" if path else None
         with self._failures(path, missing_is_unavailable=True):
@@ -203,6 +212,7 @@ class Bucket:
         """A bucket has no folders."""
         return 0
 
+    @timed("lake", "list")
     def list(self, path: str) -> Listing:
         with self._failures(path, missing_is_unavailable=True):
             found = obstore.list_with_delimiter(self._store, f"{path.rstrip('/')}/" if path else None)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from frazil.durable import DurableFolders, fsync_file, fsync_folder, write_synced
 from frazil.errors import StoreUnavailable
 from frazil.lake.place import FoundFile, Listing
+from frazil.stopwatch import timed, timed_listing
 
 _ATTEMPTS_MAX = 3
 # Other engines read the tables too: the process's umask decides which users may.
@@ -27,6 +28,7 @@ class Disk:
     def __init__(self) -> None:
         self._folders = DurableFolders()
 
+    @timed("lake", "put")
     def write(self, path: str, data: memoryview, *, overwrite: bool) -> None:
         target = Path(path)
         temporary = _beside(target)
@@ -57,6 +59,7 @@ class Disk:
             self._folders.make(Path(path).parent)
         return _beside(Path(path))
 
+    @timed("lake", "put")
     def publish(self, path: str, local_file: Path, storage_class: str | None = None) -> None:
         target = Path(path)
         with _failures(path):
@@ -71,14 +74,17 @@ class Disk:
     def local(self, path: str) -> contextlib.nullcontext[Path]:
         return contextlib.nullcontext(Path(path))
 
+    @timed("lake", "get")
     def open(self, path: str) -> pa.NativeFile:
         with _failures(path):
             return pa.OSFile(path)
 
+    @timed("lake", "head")
     def size(self, path: str) -> int:
         with _failures(path):
             return os.stat(path).st_size
 
+    @timed("lake", "delete")
     def delete(self, path: str) -> None:
         """Not synced: what a power loss brings back is an orphan, and harms nobody."""
         with _failures(path), contextlib.suppress(FileNotFoundError):
@@ -88,6 +94,7 @@ class Disk:
         for path in paths:
             self.delete(path)
 
+    @timed_listing("lake")
     def walk(self, path: str) -> Iterator[FoundFile]:
         waiting = [path]
         while waiting:
@@ -134,6 +141,7 @@ class Disk:
                         removed += 1
         return removed
 
+    @timed("lake", "list")
     def list(self, path: str) -> Listing:
         with _failures(path):
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,16 +11,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from frazil.errors import JobFailed
+from frazil.pipeline.parcel import unpacked
 
 _REASON_CHARACTERS_MAX = 600
 _PYTHON = "Traceback (most recent call last):"
 
 
 def collected(frame: DataFrame) -> list[Any]:
-    """Runs a job whose rows are one column of what tasks pickled."""
+    """Runs a job whose rows are parcels."""
     with job_errors():
         rows = frame.toArrow()
-    return [pickle.loads(row) for row in rows.column(0).to_pylist()]  # noqa: S301
+    return unpacked(rows)
 
 
 @contextlib.contextmanager

@@ -9,16 +9,29 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from pyiceberg.manifest import DataFile
 
+from frazil.config import Config
+from frazil.objectives import Objective, Objectives
+from frazil.tables import SIGNALS
+
 if TYPE_CHECKING:
     from frazil.pipeline.land.source import Outcome
 
-_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_LAG_SECONDS = (1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 180, 300, 600, 1800, 3600)
 
 
 class Metrics:
-    def __init__(self) -> None:
+    """`config` is for the objectives alone; a command that nobody scrapes has none."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        config = config or Config()
         self.registry = CollectorRegistry()
         registry = self.registry
+        # With Kafka what has not landed cannot be asked, so the one is the other.
+        self._lag_is: tuple[Objective, ...] = ("landing_lag",)
+        if config.wal.type == "kafka":
+            self._lag_is = ("landing_lag", "freshness")
+        self._objectives = Objectives(registry, config, self._lag_is)
         table = ["table"]
         self._rows = Counter("frazil_landed_rows", "Rows committed", table, registry=registry)
         self._bytes = Counter(
@@ -29,6 +42,12 @@ class Metrics:
         )
         self._files = Counter("frazil_landed_files", "Data files committed", table, registry=registry)
         self._commits = Counter("frazil_land_commits", "Commits of landing", table, registry=registry)
+        self._attempts = Counter(
+            "frazil_land_commit_attempts",
+            "Attempts that they took: more where others committed at the same moment",
+            table,
+            registry=registry,
+        )
         self._clamped = Counter(
             "frazil_landed_clamped_rows",
             "Rows whose time was outside the horizon and was set to the received time",
@@ -52,11 +71,27 @@ class Metrics:
         self._commit_seconds = Histogram(
             "frazil_land_commit_seconds", "The commit of a batch", table, registry=registry, buckets=_SECONDS
         )
+        self._lag = Histogram(
+            "frazil_land_lag_seconds",
+            "From the receipt of a batch's oldest record to its commit",
+            table,
+            registry=registry,
+            buckets=_LAG_SECONDS,
+        )
         self._pending_bytes = Gauge(
             "frazil_land_pending_bytes", "What waits to be landed", table, registry=registry
         )
+        self._pending_segments = Gauge(
+            "frazil_land_pending_segments",
+            "Segments, or messages of Kafka, that wait",
+            table,
+            registry=registry,
+        )
         self._pending_age = Gauge(
-            "frazil_land_pending_age_seconds", "How long it has waited", table, registry=registry
+            "frazil_land_pending_age_seconds",
+            "How long the oldest of it has waited",
+            table,
+            registry=registry,
         )
         self._last = Gauge(
             "frazil_land_last_commit_timestamp_seconds", "When it last landed", table, registry=registry
@@ -74,6 +109,12 @@ class Metrics:
             registry=registry,
         )  # fmt: skip
         self._jobs = Counter("frazil_spark_jobs", "Jobs given to Spark", registry=registry)
+        self._starts = Counter(
+            "frazil_spark_starts", "How often Spark was started: once, unless it dies", registry=registry
+        )
+        for counter in (self._commits, self._attempts, self._errors, self._set_aside, self._fenced):
+            for signal in SIGNALS:  # a rate needs a 0 to start from
+                counter.labels(signal)
 
     def landed(
         self,
@@ -84,12 +125,14 @@ class Metrics:
         wal_bytes: int,
         seconds: float,
         commit_seconds: float,
+        attempts: int,
     ) -> None:
         self._rows.labels(table).inc(outcome.rows)
         self._bytes.labels(table).inc(sum(file.file_size_in_bytes for file in files))
         self._wal_bytes.labels(table).inc(wal_bytes)
         self._files.labels(table).inc(len(files))
         self._commits.labels(table).inc()
+        self._attempts.labels(table).inc(attempts)
         self._clamped.labels(table).inc(sum(result.clamped for result in outcome.results))
         self._cpu.labels(table).inc(sum(result.cpu_seconds for result in outcome.results))
         self._rss.labels(table).set(max((result.rss_bytes for result in outcome.results), default=0))
@@ -97,10 +140,30 @@ class Metrics:
         self._commit_seconds.labels(table).observe(commit_seconds)
         self._last.labels(table).set(time.time())
         self._stopped.labels(table).set(0)
+        oldest = [
+            nano for result in outcome.results if (nano := result.oldest_received_unix_nano) is not None
+        ]
+        if oldest:
+            lag = max(0.0, time.time() - min(oldest) / 1e9)
+            self._lag.labels(table).observe(lag)
+            for objective in self._lag_is:
+                self._objectives.took(objective, lag)
 
-    def pending(self, table: str, size: int, age_seconds: float) -> None:
+    def pending(self, table: str, size: int, count: int, since: float | None) -> None:
+        """`since` is when the oldest of it was made durable, in seconds since 1970. Its age grows by itself:
+        a table that fails is not looked at for a while.
+        """
         self._pending_bytes.labels(table).set(size)
-        self._pending_age.labels(table).set(age_seconds)
+        self._pending_segments.labels(table).set(count)
+        self._pending_age.labels(table).set_function(
+            lambda: 0.0 if since is None else max(0.0, time.time() - since)
+        )
+
+    def stand_down(self) -> None:
+        """Another pipeline works now, and knows what waits."""
+        self.leader.set(0)
+        for gauge in (self._pending_bytes, self._pending_segments, self._pending_age, self._stopped):
+            gauge.clear()
 
     def set_aside(self, table: str, count: int) -> None:
         self._set_aside.labels(table).inc(count)
@@ -118,3 +181,6 @@ class Metrics:
 
     def job(self) -> None:
         self._jobs.inc()
+
+    def spark_started(self) -> None:
+        self._starts.inc()

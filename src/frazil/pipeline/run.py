@@ -15,6 +15,7 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent
 from frazil.lake.catalog import ensure_namespace, open_catalog
@@ -28,6 +29,7 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
+from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS
 from frazil.wal.lease import Keeper, Lease, open_lease
 from frazil.wal.reader import WalReader
@@ -79,8 +81,9 @@ class Pipeline:
     def __init__(self, config: Config, stopping: threading.Event) -> None:
         self._config = config
         self._stopping = stopping
-        self._metrics = Metrics()
+        self._metrics = Metrics(config)
         self._maintain_metrics = MaintainMetrics(self._metrics.registry)
+        describe_role(self._metrics.registry, "pipeline", config)
         self._spark: SparkSession | None = None
         self._starting_spark = threading.Lock()
         self._catalog: Catalog | None = None
@@ -93,6 +96,7 @@ class Pipeline:
         return self._health.port
 
     def run(self) -> None:
+        telemetry.start(self._config, "pipeline", self._metrics.registry)
         self._health.start()
         lease = open_lease(self._config)
         try:
@@ -106,6 +110,7 @@ class Pipeline:
             if self._spark is not None:
                 stop(self._spark)
             self._health.stop()
+            telemetry.stop()
 
     def _acquired(self, lease: Lease) -> bool:
         """Waits its turn. Being second is no problem to report: it is what a second pipeline is for."""
@@ -142,7 +147,7 @@ class Pipeline:
         finally:
             background.stop()
             keeper.stop()
-            self._metrics.leader.set(0)
+            self._metrics.stand_down()
         if not keeper.held:
             log.warning("the lease is lost; another pipeline works")
             self._tables = []
@@ -209,7 +214,9 @@ class Pipeline:
                 self._spark = None
             if self._spark is None:
                 begin = time.monotonic()
-                self._spark = spark_session(self._config)
+                with telemetry.span("spark.start", master=self._config.spark.master):
+                    self._spark = spark_session(self._config)
+                self._metrics.spark_started()
                 log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
             self._metrics.job()
             return self._spark

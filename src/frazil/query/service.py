@@ -19,6 +19,7 @@ import orjson
 import structlog
 from prometheus_client import CollectorRegistry
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import (
     FrazilError,
@@ -90,7 +91,7 @@ class Queries:
         self._config = config
         self._own = OwnFolder(config.query.temp_dir)
         self._folder: Path | None = None
-        self._metrics = QueryMetrics()
+        self._metrics = QueryMetrics(config)
         self._audit = Audit(config.query.audit_file)
         self._asked: dict[tuple[str, str], Asked] = {}
         self._open: Counter[str] = Counter()
@@ -115,6 +116,9 @@ class Queries:
     def registry(self) -> CollectorRegistry:
         self._metrics.running.set(self._pool.running)
         self._metrics.waiting.set(self._pool.waiting)
+        self._metrics.cache_bytes.set(self._kept.bytes)
+        if self._tail is not None:
+            self._metrics.tail_bytes.set(self._tail.bytes)
         return self._metrics.registry
 
     async def start(self) -> None:
@@ -236,6 +240,7 @@ class Queries:
         not read yet.
         """
         if self._open[tenant] >= self._config.query.queue_max + self._config.query.workers:
+            self._metrics.queries.labels("Overloaded").inc()
             raise Overloaded(
                 f"{self._open[tenant]} queries of this tenant wait, run or are being read (query.queue_max)",
                 bound="query.queue_max",
@@ -251,6 +256,21 @@ class Queries:
 
     async def _answer(self, asked: Asked) -> None:
         """Fills the spool. Whatever happens, the spool ends and the audit knows."""
+        question = asked.question
+        with telemetry.span("query", id=asked.id, tenant=question.tenant, sql=question.sql) as span:
+            outcome, error = await self._tried(asked)
+            asked.stats = dataclasses.replace(asked.stats, seconds=asked.seconds)
+            stats = asked.stats
+            span.set(outcome=outcome, rows=stats.rows, files=stats.files, files_total=stats.files_total)
+            span.set(bytes=stats.bytes, tail_rows=stats.tail_rows, cached=stats.cached)
+            if error is not None and outcome != "cancelled":
+                span.fail(outcome)
+        self._count(asked, outcome)
+        last = _json_end(asked.stats) if error is None and question.format == "json" else b""
+        await asked.spool.end(error, last)
+
+    async def _tried(self, asked: Asked) -> tuple[str, Exception | None]:
+        """What came of it, in a word, and the error that its client is told."""
         outcome = "ok"
         error: Exception | None = None
         try:
@@ -268,16 +288,15 @@ class Queries:
         except Exception:
             log.exception("defect while answering a query", id=asked.id)
             outcome, error = "defect", RuntimeError("defect")
-        asked.stats = dataclasses.replace(asked.stats, seconds=asked.seconds)
-        self._count(asked, outcome)
-        last = _json_end(asked.stats) if error is None and asked.question.format == "json" else b""
-        await asked.spool.end(error, last)
+        return outcome, error
 
     def _count(self, asked: Asked, outcome: str) -> None:
         stats, metrics = asked.stats, self._metrics
         metrics.queries.labels(outcome).inc()
         metrics.seconds.observe(asked.seconds)
         metrics.cached.inc(stats.cached)
+        metrics.incomplete.labels("stale").inc(stats.stale is not None)
+        metrics.incomplete.labels("missing").inc(bool(stats.missing))
         if not stats.cached:
             metrics.files.inc(stats.files)
             metrics.bytes.inc(stats.bytes)
@@ -322,6 +341,7 @@ class Queries:
         asked.state = "waiting"
         async with self._pool.worker(asked.question.tenant, self._config.query.queue_seconds_max) as worker:
             asked.stats = dataclasses.replace(asked.stats, queued_seconds=time.monotonic() - begin)
+            telemetry.past("query.wait", begin, time.monotonic())
             asked.worker = worker
             try:
                 yield worker
@@ -332,7 +352,8 @@ class Queries:
         asked.state = "planning"
         sql = asked.question.sql
         try:
-            event = await worker.parse(sql)
+            with telemetry.span("query.parse"):
+                event = await worker.parse(sql)
         except WorkerDied:
             self._metrics.killed.inc()
             await worker.kill()
@@ -355,13 +376,14 @@ class Queries:
         begin = time.monotonic()
         planning = asyncio.create_task(asyncio.to_thread(self._planned, parsed, asked.question))
         try:
-            plan = await asyncio.shield(planning)
+            with telemetry.span("query.plan"):
+                plan = await asyncio.shield(planning)
         except asyncio.CancelledError:
             planning.add_done_callback(_release_plan)
             raise
         self._forget_erased([plan.erased])
         asked.erasures = self._erasures
-        self._metrics.planning.observe(time.monotonic() - begin)
+        self._metrics.planned(time.monotonic() - begin)
         asked.stats = dataclasses.replace(plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds)
         return plan
 
@@ -421,7 +443,8 @@ class Queries:
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits
         guard = asyncio.create_task(self._guard(asked, worker))
         try:
-            await asyncio.shield(reading)
+            with telemetry.span("query.run"):
+                await asyncio.shield(reading)
         except asyncio.CancelledError:
             # A frame that is read in part would be lost, so the reader goes on to the end.
             guard.cancel()

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from frazil import telemetry
 from frazil.config import TlsConfig, split_listen
 from frazil.errors import FrazilError
 from frazil.listen import is_usable
@@ -74,20 +75,28 @@ class GrpcServer:
 
     def _exporter(self, signal: Signal) -> Any:
         async def serve(body: bytes, context: Any) -> bytes:
-            # A client that gives up leaves its bytes in the journal's queue: they count until durable.
-            export = asyncio.ensure_future(self._export(signal, body, _metadata(context)))
-            try:
-                return await asyncio.shield(export)
-            except asyncio.CancelledError:
-                export.add_done_callback(_forget)
-                raise
-            except Exception as error:
-                if not isinstance(error, FrazilError):
-                    log.exception("defect while receiving", signal=signal)
-                await self._abort(context, signal, refusal(error))
-                raise  # abort has raised already
+            metadata = _metadata(context)
+            with telemetry.server_span("receive", metadata, signal=signal, transport="grpc"):
+                try:
+                    return await self._answered(signal, body, metadata)
+                except Exception as error:
+                    if not isinstance(error, FrazilError):
+                        log.exception("defect while receiving", signal=signal)
+                    refused = refusal(error)
+                    telemetry.refuse(refused.reason)
+            await self._abort(context, signal, refused)
+            raise AssertionError("abort has raised already")
 
         return serve
+
+    async def _answered(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
+        # A client that gives up leaves its bytes in the journal's queue: they count until durable.
+        export = asyncio.ensure_future(self._export(signal, body, metadata))
+        try:
+            return await asyncio.shield(export)
+        except asyncio.CancelledError:
+            export.add_done_callback(_forget)
+            raise
 
     async def _abort(self, context: Any, signal: Signal, refused: Refusal) -> None:
         self._intake.metrics.refused(signal, "grpc", refused.reason)

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from frazil import __version__
+from frazil import __version__, telemetry
 from frazil.config import HttpConfig
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.receive.admission import Admission, Ticket
@@ -73,7 +73,9 @@ class HttpApp:
         if signal is None:
             await self._other(path, method, _headers(scope), send)
         elif method == "POST":
-            await self._post(signal, _headers(scope), receive, send)
+            headers = _headers(scope)
+            with telemetry.server_span("receive", headers, signal=signal, transport="http"):
+                await self._post(signal, headers, receive, send)
         elif method == "OPTIONS":
             await self._preflight(_headers(scope), send)
         else:
@@ -87,6 +89,7 @@ class HttpApp:
             answer, content_type = await self._export(signal, headers, body)
         except _Gone:
             self._intake.metrics.refused(signal, "http", "disconnected")
+            telemetry.refuse("disconnected")
             await self._refuse(DISCONNECTED, headers, send)  # without an answer granian would say 500
         except (_Refused, FrazilError) as error:
             refused = error.refusal if isinstance(error, _Refused) else refusal(error)
@@ -101,6 +104,7 @@ class HttpApp:
         self, signal: Signal, refused: Refusal, body: _Body, headers: dict[str, str], send: Send
     ) -> None:
         self._intake.metrics.refused(signal, "http", refused.reason)
+        telemetry.refuse(refused.reason)
         if refused is not TIMED_OUT:
             await body.drain(self._bytes_max)  # a client in the middle of sending would not read the answer
         await self._refuse(refused, headers, send, () if body.ended else [(b"connection", b"close")])

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import Forbidden
 from frazil.keys import KeyRing
@@ -104,9 +105,16 @@ class Intake:
     ) -> Receipt:
         """Returns when the request is durable. `arrived` is when it was here as a whole (`perf_counter`)."""
         self.rates.spend(tenant, len(body))
+        telemetry.note(tenant=tenant)
         receipt = await self.journal.append(signal, body, tenant, time.time_ns())
         self.metrics.accepted(
             signal, transport, receipt.accepted, receipt.rejected, len(body), time.perf_counter() - arrived
+        )
+        telemetry.note(
+            records=receipt.accepted,
+            rejected=receipt.rejected,
+            bytes=len(body),
+            outcome="partial" if receipt.rejected else "ok",
         )
         return receipt
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from frazil.config import Config
 from frazil.errors import FrazilError
 from frazil.tables import Signal
 from frazil.wal.group import SegmentWritten
@@ -31,10 +32,16 @@ def share_between_processes() -> str:
 class ReceiverMetrics:
     """Made once a worker. It is the journal's observer too."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-        registry = CollectorRegistry()
+        from frazil.objectives import Objectives
+        from frazil.role_metrics import StoreMetrics
+
+        self._config = config
+        self.registry = registry = CollectorRegistry()
+        StoreMetrics(registry)
+        self._objectives = Objectives(registry, config, ["ack"])
         self._requests = Counter(
             "frazil_receive_requests",
             "Requests by how they were answered: ok, partial, or the reason of the refusal",
@@ -100,6 +107,7 @@ class ReceiverMetrics:
             self._records.labels(signal, "rejected").inc(rejected)
         self._bytes.labels(signal).inc(size)
         self._ack.labels(signal, transport).observe(seconds)
+        self._objectives.took("ack", seconds)
 
     def in_flight(self, size: int) -> None:
         self._in_flight.set(size)
@@ -119,13 +127,18 @@ class ReceiverMetrics:
         self._failures.inc()
 
     def exposition(self) -> bytes:
-        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
         from prometheus_client.multiprocess import MultiProcessCollector
+
+        from frazil.role_metrics import RoleCollector
 
         _forget_dead_workers(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         registry = CollectorRegistry()
         collector: Any = MultiProcessCollector
         collector(registry)
+        parent = os.getppid()
+        registry.register(RoleCollector("receiver", self._config, parent))
+        ProcessCollector(pid=lambda: parent, registry=registry)
         return bytes(generate_latest(registry))
 
 

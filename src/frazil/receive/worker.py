@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import structlog
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import FrazilError
 from frazil.log import configure_logging
@@ -62,7 +63,8 @@ class Worker:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        metrics = ReceiverMetrics()
+        metrics = ReceiverMetrics(config)
+        telemetry.start(config, "receiver", metrics.registry)
         self._journal = _journal(config, metrics)
         self._intake = Intake.of(config, self._journal, metrics)
         self._http = HttpApp(self._intake)
@@ -115,6 +117,7 @@ class Worker:
 
     async def _end(self) -> None:
         """Stop taking calls, make durable what is in, then end."""
+        await asyncio.to_thread(telemetry.stop)  # first: it may be itself that has to take what is left
         self._http.stopping = True
         if self._watch is not None:
             self._watch.cancel()

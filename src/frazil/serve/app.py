@@ -13,13 +13,15 @@ from starlette.middleware.cors import CORSMiddleware
 from frazil import __version__
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
-from frazil.serve import find, health, page, sql, tables, traces
+from frazil.serve import counts, find, health, page, sql, status, tables, trace_search, traces
 from frazil.serve.auth import Door, require_admin
 from frazil.serve.errors import answer_errors
 from frazil.serve.guard import Guard
 from frazil.serve.iceberg import iceberg_router
 from frazil.serve.state import Life
 from frazil.serve.streams import ClientGone
+from frazil.status import Sampler
+from frazil.status.books import Books
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,7 +52,9 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     app.state.queries = queries
     app.state.door = Door(config)
     app.state.life = Life(queries)
-    for part in (sql, tables, find, traces, health, page):
+    app.state.sampler = Sampler(config)
+    app.state.books = Books(config)
+    for part in (sql, tables, find, counts, trace_search, traces, status, health, page):
         app.include_router(part.router)
     app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
     answer_errors(app)
@@ -74,9 +78,11 @@ def _life_of(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         await queries.start()
+        app.state.sampler.start()
         try:
             yield
         finally:
+            await app.state.sampler.stop()
             await app.state.life.end()
             catalog.close()
 

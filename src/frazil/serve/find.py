@@ -1,4 +1,8 @@
-"""`GET /api/v1/logs` and `/api/v1/spans`."""
+"""`GET /api/v1/logs` and `/api/v1/spans`, and the filters that all searches share.
+
+Filters are declared and compiled here alone, so that a histogram or a list of traces never means something
+else by a filter than the records below it.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +50,82 @@ Attributes = Annotated[
         max_length=20,
     ),
 ]
+ReceivedFrom = Annotated[
+    str | None,
+    Query(
+        description="The earliest time of arrival, whatever time the record itself has: ISO 8601 or unix "
+        "seconds. To follow what comes in, ask for what arrived since the last answer.",
+        examples=["2026-11-15T10:00:00Z"],
+    ),
+]
 Limit = Annotated[int, Query(description="Records on a page.", ge=1, le=1_000)]
 Next = Annotated[str | None, Query(description="`next` of the page before, with all its other parameters.")]
 Direction = Annotated[Order, Query(description="`desc`: newest first.")]
+
+
+async def log_filter(
+    service: Services = None,
+    severity: Annotated[
+        str | None, Query(description="The lowest: 1 to 24, or a name.", examples=["warn"])
+    ] = None,
+    q: Words = None,
+    regex: Regex = None,
+    trace_id: TraceId = None,
+    attr: Attributes = None,
+    received_from: ReceivedFrom = None,
+) -> Filter:
+    filter = Filter()
+    filter.services(service or [])
+    if severity is not None:
+        filter.add("severity_number >= ?", parameters.severity(severity))
+    if trace_id is not None:
+        filter.add("trace_id = ?", parameters.trace_id(trace_id))
+    filter.text("logs", q, regex)
+    filter.attributes(attr or [])
+    if received_from is not None:
+        since = parameters.fixed("received_from", received_from)
+        filter.add("received_time >= CAST(? AS TIMESTAMPTZ)", since)
+    return filter
+
+
+async def span_filter(
+    service: Services = None,
+    name: Annotated[str | None, Query(description="The operation, exactly.", examples=["GET /cart"])] = None,
+    kind: Annotated[
+        str | None, Query(description="internal, server, client, producer or consumer.", examples=["server"])
+    ] = None,
+    status: Annotated[str | None, Query(description="error, ok or unset.", examples=["error"])] = None,
+    duration_min: Annotated[
+        str | None, Query(description="`250` or `250ms`, `1.5s`, `80us`.", examples=["250ms"])
+    ] = None,
+    duration_max: Annotated[str | None, Query(description="As `duration_min`.", examples=["2s"])] = None,
+    q: Words = None,
+    regex: Regex = None,
+    trace_id: TraceId = None,
+    attr: Attributes = None,
+) -> Filter:
+    filter = Filter()
+    filter.services(service or [])
+    if name is not None:
+        filter.add("name = ?", name)
+    if kind is not None:
+        filter.add("kind = ?", parameters.kind(kind))
+    if status is not None:
+        filter.add("coalesce(status_code, 0) = ?", parameters.status(status))
+    if duration_min is not None:
+        filter.add("duration_nano >= ?", parameters.duration("duration_min", duration_min))
+    if duration_max is not None:
+        filter.add("duration_nano <= ?", parameters.duration("duration_max", duration_max))
+    if trace_id is not None:
+        filter.add("trace_id = ?", parameters.trace_id(trace_id))
+    filter.text("spans", q, regex)
+    filter.attributes(attr or [])
+    return filter
+
+
+LogFilter = Annotated[Filter, Depends(log_filter)]
+SpanFilter = Annotated[Filter, Depends(span_filter)]
+
 
 _PAGE: dict[int | str, dict[str, Any]] = {
     200: {
@@ -86,28 +163,13 @@ async def logs(
     request: Request,
     caller: Reader,
     queries: Asked,
+    filter: LogFilter,
     begin: From = "-1h",
     to: To = "now",
-    service: Services = None,
-    severity: Annotated[
-        str | None, Query(description="The lowest: 1 to 24, or a name.", examples=["warn"])
-    ] = None,
-    q: Words = None,
-    regex: Regex = None,
-    trace_id: TraceId = None,
-    attr: Attributes = None,
     limit: Limit = 100,
     cursor: Next = None,
     order: Direction = "desc",
 ) -> Response:
-    filter = Filter()
-    filter.services(service or [])
-    if severity is not None:
-        filter.add("severity_number >= ?", parameters.severity(severity))
-    if trace_id is not None:
-        filter.add("trace_id = ?", parameters.trace_id(trace_id))
-    filter.text("logs", q, regex)
-    filter.attributes(attr or [])
     return await _answer(request, caller, queries, Search("logs", filter, begin, to, order, limit, cursor))
 
 
@@ -123,42 +185,13 @@ async def spans(
     request: Request,
     caller: Reader,
     queries: Asked,
+    filter: SpanFilter,
     begin: From = "-1h",
     to: To = "now",
-    service: Services = None,
-    name: Annotated[str | None, Query(description="The operation, exactly.", examples=["GET /cart"])] = None,
-    kind: Annotated[
-        str | None, Query(description="internal, server, client, producer or consumer.", examples=["server"])
-    ] = None,
-    status: Annotated[str | None, Query(description="error, ok or unset.", examples=["error"])] = None,
-    duration_min: Annotated[
-        str | None, Query(description="`250` or `250ms`, `1.5s`, `80us`.", examples=["250ms"])
-    ] = None,
-    duration_max: Annotated[str | None, Query(description="As `duration_min`.", examples=["2s"])] = None,
-    q: Words = None,
-    regex: Regex = None,
-    trace_id: TraceId = None,
-    attr: Attributes = None,
     limit: Limit = 100,
     cursor: Next = None,
     order: Direction = "desc",
 ) -> Response:
-    filter = Filter()
-    filter.services(service or [])
-    if name is not None:
-        filter.add("name = ?", name)
-    if kind is not None:
-        filter.add("kind = ?", parameters.kind(kind))
-    if status is not None:
-        filter.add("coalesce(status_code, 0) = ?", parameters.status(status))
-    if duration_min is not None:
-        filter.add("duration_nano >= ?", parameters.duration("duration_min", duration_min))
-    if duration_max is not None:
-        filter.add("duration_nano <= ?", parameters.duration("duration_max", duration_max))
-    if trace_id is not None:
-        filter.add("trace_id = ?", parameters.trace_id(trace_id))
-    filter.text("spans", q, regex)
-    filter.attributes(attr or [])
     return await _answer(request, caller, queries, Search("spans", filter, begin, to, order, limit, cursor))
 
 

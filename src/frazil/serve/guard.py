@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from frazil import telemetry
 from frazil.serve.errors import DEFECT
 from frazil.serve.state import Life
 
@@ -23,6 +24,7 @@ _DEFAULTS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
 """For answers that do not say otherwise."""
+_TRACED = ("/api/", "/iceberg/")
 
 log = structlog.get_logger("frazil.serve")
 
@@ -55,16 +57,40 @@ class Guard:
 
         self._life.requests += 1
         try:
-            await self._app(scope, receive, _careful(send, begin))
-        except Exception:
-            log.exception("defect while answering", route=_route(scope))
-            if status == 0:
-                await DEFECT.response()(scope, receive, _careful(send, begin))
-            # Else the body stays without an end, and the server closes the connection.
+            with _traced(scope) as span:
+                await self._answer(scope, receive, _careful(send, begin), lambda: status)
+                _describe(span, scope, status)
         finally:
             self._life.requests -= 1
             self._requests.labels(_route(scope), str(status)).inc()
             self._seconds.labels(_route(scope)).observe(time.perf_counter() - started)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, status: Callable[[], int]) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            log.exception("defect while answering", route=_route(scope))
+            if status() == 0:
+                await DEFECT.response()(scope, receive, send)
+            # Else the body stays without an end, and the server closes the connection.
+
+
+def _traced(scope: Scope) -> telemetry.Span:
+    """Questions, and engines that ask the catalog; not health checks and scrapes."""
+    if not scope["path"].startswith(_TRACED):
+        return telemetry.NOTHING
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    return telemetry.server_span(scope["method"], headers, **{"http.request.method": scope["method"]})
+
+
+def _describe(span: telemetry.Span, scope: Scope, status: int) -> None:
+    """The route is known only when the request was routed."""
+    route = _route(scope)
+    span.rename(f"{scope['method']} {route}")
+    span.set(**{"http.route": route})
+    span.set(**{"http.response.status_code": status})
+    if status >= 500:
+        span.fail(str(status))
 
 
 def _careful(send: Send, begin: Callable[[int], None]) -> Send:

@@ -5,10 +5,11 @@ write.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from frazil.errors import RequestInvalid
@@ -35,7 +36,7 @@ def only_known(request: Request) -> None:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
-    known = {field.alias: field for field in route.dependant.query_params}
+    known = {field.alias: field for part in _with_parts(route.dependant) for field in part.query_params}
     seen: set[str] = set()
     for name, _ in request.query_params.multi_items():
         if name not in known:
@@ -43,6 +44,13 @@ def only_known(request: Request) -> None:
         if name in seen and "list" not in str(known[name].field_info.annotation):
             raise RequestInvalid(f"the parameter `{name}` is there twice")
         seen.add(name)
+
+
+def _with_parts(dependant: Dependant) -> Iterator[Dependant]:
+    """The handler and what it depends on: filters that several endpoints have are declared once."""
+    yield dependant
+    for part in dependant.dependencies:
+        yield from _with_parts(part)
 
 
 def moment(name: str, text: str, now: float) -> int:
@@ -65,6 +73,13 @@ def moment(name: str, text: str, now: float) -> int:
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
     return _within(name, (parsed - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
+
+
+def fixed(name: str, text: str) -> str:
+    """A time that does not move: it is part of a filter, and a cursor holds for one filter only."""
+    if text == "now" or _RELATIVE.match(text):
+        raise RequestInvalid(f"{name} is a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
+    return iso(moment(name, text, 0))
 
 
 def _within(name: str, micros: int) -> int:
@@ -105,6 +120,13 @@ def severity(text: str) -> int:
             + suggestion(text[:50], list(_SEVERITIES))
         )
     return _SEVERITIES[match[1]] + (int(match[2]) - 1 if match[2] else 0)
+
+
+def choice(name: str, text: str, choices: Collection[str]) -> str:
+    lower = text.lower()
+    if lower not in choices:
+        raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], choices)}")
+    return lower
 
 
 def kind(text: str) -> int:

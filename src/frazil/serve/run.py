@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from granian import Granian
 
-from frazil import listen
+from frazil import listen, telemetry
 from frazil.config import Config
 from frazil.family import end_with_parent
 from frazil.ports import check_free, with_ports
@@ -60,11 +60,15 @@ def _load_worker(config: Config) -> Any:
     """Runs in each new process. The parent does not import what only workers need: it would hold it."""
     from frazil.log import configure_logging
     from frazil.query.service import Queries
+    from frazil.role_metrics import describe_role
     from frazil.serve.app import create_app
 
     end_with_parent()
     configure_logging(config.log)
-    return Worker(create_app(config, Queries(config)))
+    queries = Queries(config)
+    describe_role(queries.registry, "api", config, root=os.getppid())
+    telemetry.start(config, "api", queries.registry)
+    return Worker(create_app(config, queries))
 
 
 class Worker:
@@ -102,5 +106,6 @@ class Worker:
         except Exception:
             log.exception("the query service did not close")
         log.info("api stopped")
+        await asyncio.to_thread(telemetry.stop)
         await asyncio.sleep(_LAST_WORDS_SECONDS)
         os._exit(0)

@@ -96,7 +96,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class _Range:
+class Range:
     """`time >= begin AND time < end`, in microseconds."""
 
     begin: int
@@ -112,25 +112,25 @@ async def find(queries: Queries, caller: Caller, search: Search) -> bytes:
     """The page as JSON: records, where the next begins, and what it cost."""
     started = time.perf_counter()
     cursor = None if search.cursor is None else Cursor.parse(search.cursor, search.digest)
-    whole = _range(search) if cursor is None else _Range(cursor.begin, cursor.end)
+    whole = time_range(search.begin, search.end) if cursor is None else Range(cursor.begin, cursor.end)
     edge, first = await _edge(queries, caller, search, whole, cursor)
     rows, second = await _rows(queries, caller, search, edge, cursor)
-    stats = replace(_together(first, second), seconds=round(time.perf_counter() - started, 6))
+    stats = replace(together(first, second), seconds=round(time.perf_counter() - started, 6))
     return await asyncio.to_thread(_page, search, whole, cursor, rows, stats)
 
 
-def _range(search: Search) -> _Range:
+def time_range(begin: str, end: str) -> Range:
+    """`from` and `to` as a client wrote them, seen from one and the same now."""
     now = time.time()
-    begin = parameters.moment("from", search.begin, now)
-    end = parameters.moment("to", search.end, now)
-    if begin >= end:
+    found = Range(parameters.moment("from", begin, now), parameters.moment("to", end, now))
+    if found.begin >= found.end:
         raise RequestInvalid("`from` must be before `to`")
-    return _Range(begin, end)
+    return found
 
 
 async def _edge(
-    queries: Queries, caller: Caller, search: Search, whole: _Range, cursor: Cursor | None
-) -> tuple[_Range, Stats]:
+    queries: Queries, caller: Caller, search: Search, whole: Range, cursor: Cursor | None
+) -> tuple[Range, Stats]:
     """The part of the range that holds the page, and one record more if there is one.
 
     Of the records with the cursor's own time some are on the page before: all of them are looked at again.
@@ -145,8 +145,8 @@ async def _edge(
         f"SELECT {'min' if newest_first else 'max'}(time) AS edge, count(*) AS found FROM "  # noqa: S608
         f"(SELECT time FROM {search.signal} WHERE {where} ORDER BY time {search.order} LIMIT ?)"
     )
-    table, stats = await _ask(queries, caller, sql, [*params, search.limit + 1])
-    rest = _Range(
+    table, stats = await ask(queries, caller, sql, [*params, search.limit + 1])
+    rest = Range(
         rest.begin if newest_first or cursor is None else cursor.key[0],
         rest.end if not newest_first or cursor is None else cursor.key[0] + 1,
     )
@@ -158,7 +158,7 @@ async def _edge(
 
 
 async def _rows(
-    queries: Queries, caller: Caller, search: Search, part: _Range, cursor: Cursor | None
+    queries: Queries, caller: Caller, search: Search, part: Range, cursor: Cursor | None
 ) -> tuple[pa.Table, Stats]:
     where, params = part.where(search.filter)
     nanos, hashed = _NANOS[search.signal], record_hash(search.signal)
@@ -173,7 +173,7 @@ async def _rows(
     by = ", ".join(f"{name} {search.order}" for name in ("time", *_KEY_COLUMNS))
     sql = f"SELECT * FROM ({keyed}) {beyond} ORDER BY {by} LIMIT ? OFFSET ?"  # noqa: S608
     seen = 0 if cursor is None else cursor.seen
-    return await _ask(queries, caller, sql, [*params, search.limit + 1, seen])
+    return await ask(queries, caller, sql, [*params, search.limit + 1, seen])
 
 
 def _not_before(order: Order) -> str:
@@ -199,10 +199,12 @@ def _not_before_params(key: Key) -> list[Any]:
     return [value for part in twice for value in (part, part)] + [str(hashed)]
 
 
-async def _ask(queries: Queries, caller: Caller, sql: str, params: Sequence[Any]) -> tuple[pa.Table, Stats]:
+async def ask(
+    queries: Queries, caller: Caller, sql: str, params: Sequence[Any], what: str = "the page"
+) -> tuple[pa.Table, Stats]:
     question = Question(sql, caller.tenant, params=tuple(params), format="arrow", who=caller.name)
     answer = await queries.ask(question)
-    return await arrow(answer, "the page"), answer.stats
+    return await arrow(answer, what), answer.stats
 
 
 async def arrow(answer: Answer, what: str) -> pa.Table:
@@ -210,7 +212,7 @@ async def arrow(answer: Answer, what: str) -> pa.Table:
     return pa.ipc.open_stream(body).read_all()
 
 
-def _together(first: Stats, second: Stats) -> Stats:
+def together(first: Stats, second: Stats) -> Stats:
     """The first question looks at the most; what either lacked, the page lacks."""
     return replace(
         first,
@@ -222,7 +224,7 @@ def _together(first: Stats, second: Stats) -> Stats:
     )
 
 
-def _page(search: Search, whole: _Range, cursor: Cursor | None, rows: pa.Table, stats: Stats) -> bytes:
+def _page(search: Search, whole: Range, cursor: Cursor | None, rows: pa.Table, stats: Stats) -> bytes:
     shown = rows.slice(0, search.limit)
     after = None
     if len(rows) > search.limit:

@@ -76,7 +76,7 @@ def _described(example: Any) -> dict[int | str, dict[str, Any]]:
 )
 async def tables(caller: Reader, queries: Asked) -> Response:
     found = await queries.tables(caller.tenant, whole=_may_know(caller))
-    return _json({"tables": [_shown(table) for table in found]})
+    return _json({"tables": [shown(table) for table in found]})
 
 
 @router.get(
@@ -97,7 +97,7 @@ async def table(
     plain = name.removeprefix(f"{config.lake.namespace}.")
     if plain not in found:
         raise NotFound(f"there is no table `{name[:100]}`.{suggestion(plain, list(found))}")
-    return _json(_shown(found[plain]))
+    return _json(shown(found[plain]))
 
 
 def _may_know(caller: Caller) -> bool:
@@ -105,7 +105,8 @@ def _may_know(caller: Caller) -> bool:
     return "admin" in caller.roles
 
 
-def _shown(table: TableInfo) -> dict[str, Any]:
+def shown(table: TableInfo) -> dict[str, Any]:
+    """As JSON."""
     shown = asdict(table)
     del shown["whole"]
     if table.health is not None:

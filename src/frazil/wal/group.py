@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from frazil import telemetry
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import STACK_BYTES, check
@@ -72,6 +73,8 @@ class Waiting(Generic[ReceiptT]):
     request: Request
     done: asyncio.Future[ReceiptT]
     arrived: float = field(default_factory=time.monotonic)
+    taken: float | None = None
+    """When its group was complete."""
 
     @property
     def size(self) -> int:
@@ -80,6 +83,9 @@ class Waiting(Generic[ReceiptT]):
 
 class Lane(ABC, Generic[ReceiptT]):
     """`run` is a task for the lane's life; `append` waits for durability; `close` flushes and ends it."""
+
+    _work = "wal.write"
+    """What traces call the work on a group."""
 
     def __init__(self, decoder: Decoder, settings: LaneSettings, observer: Observer) -> None:
         self._decoder = decoder
@@ -124,7 +130,12 @@ class Lane(ABC, Generic[ReceiptT]):
         self._waiting.append(waiting)
         self._waiting_bytes += waiting.size
         self._arrived.set()
-        return await done
+        try:
+            return await done
+        finally:
+            if waiting.taken is not None:
+                telemetry.past("wal.wait", waiting.arrived, waiting.taken)
+                telemetry.past(self._work, waiting.taken, time.monotonic())
 
     async def run(self) -> None:
         while await self._group_is_ready():
@@ -201,6 +212,9 @@ class Lane(ABC, Generic[ReceiptT]):
             group.append(self._waiting.popleft())
             size += group[-1].size
         self._waiting_bytes -= size
+        now = time.monotonic()
+        for waiting in group:
+            waiting.taken = now
         return group
 
     # What follows runs in the lane's thread.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from frazil.durable import DurableFolders, fsync_folder, write_synced
 from frazil.errors import StoreUnavailable
+from frazil.stopwatch import timed, timed_listing
 from frazil.wal.store import Entry
 
 _INCOMING = ".incoming"
@@ -30,6 +31,7 @@ class LocalStore:
     def describe(self) -> str:
         return str(self.root)
 
+    @timed("wal", "put")
     def create(self, path: str, data: bytes) -> None:
         target = self.root / path
         temporary = self.root / _INCOMING / f"{secrets.token_hex(16)}.tmp"
@@ -75,6 +77,7 @@ class LocalStore:
                 retry_after_seconds=5,
             )
 
+    @timed("wal", "get")
     def read(self, path: str) -> bytes:
         try:
             return (self.root / path).read_bytes()
@@ -83,18 +86,23 @@ class LocalStore:
         except OSError as error:
             raise StoreUnavailable(f"{self.root / path} cannot be read: {error.strerror or error}") from error
 
+    @timed_listing("wal")
     def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
-        after = after or ""
+        return self._below(prefix, after or "")
+
+    def _below(self, prefix: str, after: str) -> Iterator[Entry]:
         for child in self._scan(prefix):
             path = f"{prefix}{child.name}"
             if child.is_dir(follow_symlinks=False):
                 below = f"{path}/"
                 if below > after or after.startswith(below):
-                    yield from self.list(below, after)
+                    yield from self._below(below, after)
             elif path > after:
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    yield Entry(path, child.stat().st_size)
+                    about = child.stat()
+                    yield Entry(path, about.st_size, about.st_mtime)
 
+    @timed("wal", "list")
     def children(self, prefix: str) -> Sequence[str]:
         return sorted(child.name for child in self._scan(prefix) if child.is_dir(follow_symlinks=False))
 
@@ -117,6 +125,7 @@ class LocalStore:
     def delete(self, path: str) -> None:
         self.delete_all([path])
 
+    @timed("wal", "delete")
     def delete_all(self, paths: Sequence[str]) -> None:
         """One fsync for each folder, and not for each file."""
         targets = [self.root / path for path in paths]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ _SET_ASIDE = "set-aside"
 class Segment:
     name: SegmentName
     size: int
+    durable_seconds: float | None = field(default=None, compare=False)
+    """When it was made durable, as its store says: for people."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class WalReader:
         for entry in self._store.list(f"{signal}/"):
             name = SegmentName.parse(entry.path)
             if name is not None:
-                yield Segment(name, entry.size)
+                yield Segment(name, entry.size, entry.modified_seconds)
 
     def streams(self, signal: Signal) -> list[str]:
         """Those that have a segment, or had one a moment ago; oldest first."""
@@ -67,7 +69,7 @@ class WalReader:
         for entry in self._store.list(f"{signal}/{stream}/", after):
             name = SegmentName.parse(entry.path)
             if name is not None:
-                yield Segment(name, entry.size)
+                yield Segment(name, entry.size, entry.modified_seconds)
 
     def pending(self, signal: Signal, position: Position = NOTHING_LANDED) -> Iterator[Segment]:
         """The contiguous segments of each stream from its position on.

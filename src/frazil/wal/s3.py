@@ -22,6 +22,7 @@ from obstore.store import S3Store as Bucket
 from frazil.config import S3WalConfig
 from frazil.errors import StoreUnavailable
 from frazil.objectstore import client_config, credentials, first_line
+from frazil.stopwatch import timed, timed_listing
 from frazil.wal.store import Entry
 
 _BACKOFF_SECONDS = 0.1
@@ -67,6 +68,7 @@ class S3Store:
     def describe(self) -> str:
         return self._where
 
+    @timed("wal", "put")
     def create(self, path: str, data: bytes) -> None:
         """Tries until the write's time is over; each attempt is conditional, so trying again is safe."""
         deadline = time.monotonic() + self._timeout_seconds
@@ -99,6 +101,7 @@ class S3Store:
         except (FileNotFoundError, StoreUnavailable):
             return None
 
+    @timed("wal", "get")
     def read(self, path: str) -> bytes:
         try:
             return bytes(obstore.get(self._bucket, path).bytes())
@@ -107,14 +110,16 @@ class S3Store:
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None
 
+    @timed_listing("wal")
     def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
         try:
             for batch in obstore.list(self._bucket, prefix or None, offset=after):
                 for item in batch:
-                    yield Entry(str(item["path"]), int(item["size"]))
+                    yield Entry(str(item["path"]), int(item["size"]), item["last_modified"].timestamp())
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None
 
+    @timed("wal", "list")
     def children(self, prefix: str) -> Sequence[str]:
         try:
             found = obstore.list_with_delimiter(self._bucket, prefix or None)["common_prefixes"]
@@ -122,6 +127,7 @@ class S3Store:
             raise self._unavailable(error) from None
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
+    @timed("wal", "delete")
     def delete(self, path: str) -> None:
         try:
             obstore.delete(self._bucket, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from frazil.config import Config
@@ -13,6 +13,8 @@ from frazil.config import Config
 class Entry:
     path: str
     size: int
+    modified_seconds: float | None = field(default=None, compare=False)
+    """By the store's clock, since 1970, if it says so. Nothing but what people are shown may rest on it."""
 
 
 class Store(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -368,3 +369,49 @@ def test_a_column_that_is_promoted_later_is_filled_for_what_waits_and_null_for_w
     found = dict(zip(rows["_segment"].to_pylist(), rows["cart_id"].to_pylist(), strict=True))
     assert found == {f"{STREAMS[0]}/0": None, f"{STREAMS[0]}/1": 8}
     assert balance(mine.config).problems == []
+
+
+def test_what_waits_is_told_with_its_real_age_and_what_has_landed_with_its_lag(
+    tmp_path: Path, mine: Pipeline
+) -> None:
+    def told(name: str) -> float | None:
+        return mine.metrics.registry.get_sample_value(f"frazil_land_{name}", {"table": "logs"})
+
+    assert mine.lander.step() == "idle"
+    assert (told("pending_segments"), told("pending_age_seconds")) == (0, 0)
+    write_segments(tmp_path, STREAMS[0], range(3))
+    long_ago = time.time() - 100
+    os.utime(path_of(tmp_path, 1), (long_ago, long_ago))
+    assert mine.lander.step() == "waiting"
+    sizes = [path_of(tmp_path, sequence).stat().st_size for sequence in range(3)]
+    assert (told("pending_segments"), told("pending_bytes")) == (3, sum(sizes))
+    age = told("pending_age_seconds")
+    assert age is not None
+    assert 100 <= age < 160, "of the oldest, and not of what was noticed first"
+    assert mine.land() == ["landed", "idle"]
+    assert (told("pending_segments"), told("pending_age_seconds")) == (0, 0)
+    assert (told("lag_seconds_count"), told("commits_total"), told("commit_attempts_total")) == (1, 1, 1)
+    lag = told("lag_seconds_sum")
+    assert lag is not None
+    received = WalReader(mine.store).facts(SegmentName("logs", STREAMS[0], 0)).received_min_unix_nano
+    assert abs(lag - (time.time() - received / 1e9)) < 60, "since its oldest record was received"
+
+
+def test_what_came_during_a_slow_landing_has_waited_since_then(
+    tmp_path: Path, mine: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(mine.lander, "_clock", lambda: now[0])
+    mine.lander._looked = now[0]
+    assert mine.lander.step() == "idle"
+    write_segments(tmp_path, STREAMS[0], [0])
+
+    def a_slow_landing() -> None:
+        write_segments(tmp_path, STREAMS[0], [1])
+        now[0] += 100
+
+    just_before_tasks(monkeypatch, a_slow_landing)
+    assert mine.lander.step(now_due=True) == "landed"
+    assert mine.lander.step() == "landed", "it has waited for 100 s, and land.age_max_seconds is 60"
+    write_segments(tmp_path, STREAMS[0], [2])
+    assert mine.lander.step() == "waiting"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,8 @@ import pytest
 from frazil.errors import Overloaded
 from frazil.query import pool as pool_module
 from frazil.query.pool import Pool, WorkerProcess
+from tests.in_a_loop import in_a_loop
 from tests.unit.query.made import Service, running
-
-
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        asyncio.run(test(*arguments, **named))
-
-    return run
 
 
 @contextlib.asynccontextmanager

@@ -26,6 +26,9 @@ READ_PATHS = [
     "/api/v1/tables/logs",
     f"/api/v1/logs?{RANGE}",
     f"/api/v1/spans?{RANGE}",
+    f"/api/v1/logs/counts?{RANGE}",
+    f"/api/v1/spans/counts?{RANGE}",
+    f"/api/v1/traces?{RANGE}",
     f"/api/v1/traces/{TRACE}",
     "/api/v1/queries/some",
 ]

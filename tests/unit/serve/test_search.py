@@ -83,6 +83,16 @@ def test_logs_are_found_by_each_filter(client: Client, queries: StandIn) -> None
     assert bodies(client, attr="code:500") == set()
 
 
+def test_what_arrived_since_a_moment_is_found_whatever_its_own_time(client: Client, queries: StandIn) -> None:
+    queries.add("logs", logs({"body": "early", "nanos": 5 * 10**9}), received=BEGIN + 10)
+    queries.add("logs", logs({"body": "late"}), received=BEGIN + 11)
+    assert bodies(client, received_from=str(BEGIN + 10)) == {"early", "late"}
+    assert bodies(client, received_from="2026-09-21T14:13:30.000001Z") == {"late"}
+    assert bodies(client, received_from=str(BEGIN + 12)) == set()
+    assert "fixed time" in refused(client, "logs", received_from="-5s")
+    assert "fixed time" in refused(client, "logs", received_from="now")
+
+
 def test_spans_are_found_by_each_filter(client: Client, queries: StandIn) -> None:
     queries.add(
         "spans",

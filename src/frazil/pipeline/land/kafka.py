@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
+from frazil.pipeline import parcel
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.jobs import collected, job_errors
@@ -62,6 +63,15 @@ class KafkaWork:
     def size(self) -> int:
         return int(self.messages * self.guess.message_bytes)
 
+    @property
+    def count(self) -> int:
+        return self.messages
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """Offsets do not say."""
+        return None
+
     def batch(self, bytes_max: int) -> KafkaWork:
         """Of every partition the same share, so that none falls behind."""
         if self.size <= bytes_max:
@@ -96,7 +106,7 @@ class KafkaWork:
         }
         with job_errors():
             messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
-            landing = messages.mapInArrow(message_task(layout, horizon, reading), "result binary")
+            landing = messages.mapInArrow(message_task(layout, horizon, reading), parcel.COLUMNS)
         results: list[TaskResult] = collected(landing)
         self.guess.learn([counts for result in results for counts in result.partitions.values()])
         return Outcome(results, self._advanced(due, results))

@@ -11,6 +11,7 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
@@ -19,7 +20,7 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.set_aside import set_aside
-from frazil.pipeline.land.source import Outcome, Source
+from frazil.pipeline.land.source import Outcome, Source, Work
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
@@ -78,6 +79,7 @@ class Lander:
         )
         self._state = _State()
         self._first = True
+        self._looked = clock()
 
     def forget(self) -> None:
         """After an error, and when another process may have landed meanwhile. What waits is not younger for
@@ -110,32 +112,41 @@ class Lander:
 
     def step(self, *, now_due: bool = False) -> Step:
         """`now_due` lands whatever waits, however little and young."""
-        state = self._state
+        state, looked = self._state, self._looked
+        self._looked = self._clock()
         work = self._source.pending(state.position or self._stand()[1])
-        self._observe(work.size)
+        self._observe(work)
         if not work.size:
             state.waiting_since, self._first = None, False
             return "idle"
         if state.waiting_since is None:
-            # What waits at the start may have waited for long already.
-            state.waiting_since = float("-inf") if self._first else self._clock()
+            # It came after the last look, which a landing may have put a while ago. What waits at the start
+            # may have waited for long already.
+            state.waiting_since = float("-inf") if self._first else looked
             self._first = False
         age = self._clock() - state.waiting_since
         land = self._config.land
         if not now_due and work.size < land.bytes_min and age < land.age_max(self._config.wal.type):
             return "waiting"
-        return self._land()
+        waited = None if age == float("inf") else age
+        with telemetry.span("land", table=self.signal, waited_seconds=waited):
+            return self._land()
 
     def _land(self) -> Step:
         begin = self._clock()
-        checkpoint, position = self._stand()
-        work = self._source.pending(position).batch(self._config.land.batch_bytes_max)
+        with telemetry.span("land.look") as look:
+            checkpoint, position = self._stand()
+            self._looked = self._clock()
+            work = self._source.pending(position).batch(self._config.land.batch_bytes_max)
+            look.set(wal_bytes=work.size)
         if not work.size:  # another process has landed it
             self.forget()
             return "again"
         layout = Layout.of(checkpoint.table, self.signal, self._extra, self._config.land.compression_level)
         spark, began = self._start_spark(), _wall_clock()
-        outcome = work.land(spark, layout, self._horizon)
+        with telemetry.span("land.write") as write:
+            outcome = work.land(spark, layout, self._horizon)
+            write.set(rows=outcome.rows, tasks=len(outcome.results), set_aside=len(outcome.unreadable))
         if outcome.vanished:
             return self._look_again(position, outcome)
         if outcome.unreadable:
@@ -156,27 +167,37 @@ class Lander:
         files = [file for result in outcome.results for file in result.files]
         written = self._clock()
         try:
-            committed = self._committer.append(
-                checkpoint,
-                files,
-                position.to_text(),
-                facts={"frazil.rows": str(outcome.rows)},
-                began=began,
-            )
+            with telemetry.span("land.commit", table=self.signal, files=len(files)) as commit:
+                committed = self._committer.append(
+                    checkpoint,
+                    files,
+                    position.to_text(),
+                    facts={"frazil.rows": str(outcome.rows)},
+                    began=began,
+                )
+                commit.set(snapshot=committed.snapshot_id, attempts=committed.attempts)
         except Fenced:
             self._metrics.fenced(self.signal)
             raise
         now = self._clock()
         self._state = _State(position, gone_streams=self._state.gone_streams - gone)
         self._metrics.landed(
-            self.signal, outcome, files, wal_bytes=size, seconds=now - begin, commit_seconds=now - written
+            self.signal,
+            outcome,
+            files,
+            wal_bytes=size,
+            seconds=now - begin,
+            commit_seconds=now - written,
+            attempts=committed.attempts,
         )
+        size_written = sum(file.file_size_in_bytes for file in files)
+        telemetry.note(rows=outcome.rows, files=len(files), bytes=size_written, wal_bytes=size)
         log.info(
             "landed",
             table=self.signal,
             rows=outcome.rows,
             files=len(files),
-            bytes=sum(file.file_size_in_bytes for file in files),
+            bytes=size_written,
             snapshot=committed.snapshot_id,
             seconds=round(now - begin, 2),
             commit_seconds=round(now - written, 3),
@@ -199,7 +220,9 @@ class Lander:
         )
         return "again"
 
-    def _observe(self, size: int) -> None:
-        since = self._state.waiting_since
-        age = 0.0 if since is None or since == float("-inf") else self._clock() - since
-        self._metrics.pending(self.signal, size, age if size else 0.0)
+    def _observe(self, work: Work) -> None:
+        """Where the source does not say how old it is, it is as old as it has been seen here."""
+        since, noticed = work.oldest_seconds, self._state.waiting_since
+        if since is None and work.size and noticed is not None and noticed != float("-inf"):
+            since = _wall_clock() - (self._clock() - noticed)
+        self._metrics.pending(self.signal, work.size, work.count, since)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,8 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
-from frazil.pipeline.land.task import Batches, Task, cpu_seconds, measured, packed
+from frazil.pipeline.land.task import Batches, Task, cpu_seconds, measured
+from frazil.pipeline.parcel import packed
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table
@@ -54,7 +55,7 @@ def message_task(layout: Layout, horizon: Horizon, reading: Reading) -> Task:
     """For `mapInArrow` over Spark's Kafka source."""
 
     def run(batches: Batches) -> Batches:
-        yield packed(land_messages(batches, layout, horizon, reading))
+        yield packed(partial(land_messages, batches, layout, horizon, reading))
 
     return run
 
@@ -103,6 +104,7 @@ def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> li
             continue
         tenant = tenant_of(headers, row["key"], reading.kafka, reading.tenant)
         received = received_unix_nano(headers, timestamp_ms) or time.time_ns()  # a message may have no time
+        result.received(received)
         found.append(_Message(row["partition"], source, body, value, tenant, received))
     return found
 

@@ -38,7 +38,13 @@ class TaskResult:
     vanished: list[SegmentName] = field(default_factory=list)
     partitions: dict[int, MessageCounts] = field(default_factory=dict)
     """Of Kafka."""
+    oldest_received_unix_nano: int | None = None
+    """When the first of it came to the receiver."""
     rows: int = 0
     clamped: int = 0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
+
+    def received(self, unix_nano: int) -> None:
+        before = self.oldest_received_unix_nano
+        self.oldest_received_unix_nano = unix_nano if before is None else min(before, unix_nano)

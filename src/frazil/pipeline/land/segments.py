@@ -14,6 +14,7 @@ from frazil.pipeline.jobs import collected
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.land.task import Task, segment_of, segment_tasks
+from frazil.pipeline.parcel import COLUMNS
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
@@ -30,6 +31,15 @@ class SegmentWork:
     @property
     def size(self) -> int:
         return sum(max(segment.size, 1) for segment in self.segments)  # an emptied file waits too
+
+    @property
+    def count(self) -> int:
+        return len(self.segments)
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        times = (segment.durable_seconds for segment in self.segments)
+        return min((each for each in times if each is not None), default=None)
 
     def batch(self, bytes_max: int) -> SegmentWork:
         """By stream in turn, so that none waits for another's backlog; each stream from its beginning."""
@@ -86,7 +96,7 @@ def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
 
 def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
     """One Spark task for each number below `count`."""
-    return collected(spark.range(0, count, 1, count).mapInArrow(task, "result binary"))
+    return collected(spark.range(0, count, 1, count).mapInArrow(task, COLUMNS))
 
 
 def advanced(position: Position, segments: Sequence[Segment], results: Sequence[TaskResult]) -> Position:

@@ -40,6 +40,16 @@ class Work(Protocol):
         """Bytes, as near as the source knows them; 0 if nothing waits."""
         ...
 
+    @property
+    def count(self) -> int:
+        """Segments or messages."""
+        ...
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """Since 1970: when the oldest of it was made durable, if the source knows."""
+        ...
+
     def batch(self, bytes_max: int) -> Work:
         """The first of it, as much as one commit should land."""
         ...

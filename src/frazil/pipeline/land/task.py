@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.pipeline.parcel import packed
 from frazil.pipeline.promote import fill_promoted
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
@@ -23,7 +24,6 @@ from frazil.wal.store import open_store
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Batches]
-_RESULT = pa.schema([("result", pa.binary())])
 
 
 def segment_tasks(
@@ -35,7 +35,7 @@ def segment_tasks(
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield packed(land_segments(config, layout, horizon, tasks[number]))
+                yield packed(partial(land_segments, config, layout, horizon, tasks[number]))
 
     return run
 
@@ -70,12 +70,9 @@ def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) 
     facts, groups = read_row_groups(name, data, layout.coded)
     tables = [with_segment(fill_promoted(table, layout), segment_of(name), layout) for table in groups]
     result.facts.append(facts)
+    if not facts.tombstone:
+        result.received(facts.received_min_unix_nano)
     return tables
-
-
-def packed(result: TaskResult) -> pa.RecordBatch:
-    """As `jobs.collected` unpacks it."""
-    return pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], schema=_RESULT)
 
 
 def with_segment(table: pa.Table, segment: str, layout: Layout) -> pa.Table:

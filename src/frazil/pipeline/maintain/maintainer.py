@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
@@ -86,7 +87,17 @@ class Maintainer:
         """Does it now, whatever the schedule says. Raises Refused if there is no such table."""
         begin = time.monotonic()
         try:
-            report = self._run(task, table, dry_run=dry_run)
+            with telemetry.span(f"maintain.{task}", task=task, table=table, dry_run=dry_run) as span:
+                report = self._run(task, table, dry_run=dry_run)
+                if report.is_nothing:  # most rounds find nothing to do
+                    span.forget()
+                span.set(
+                    files_in=report.files_in,
+                    files_out=report.files_out,
+                    bytes_in=report.bytes_in,
+                    bytes_out=report.bytes_out,
+                    rows_removed=report.rows_removed,
+                )
         except Exception:
             self._metrics.ran(task, table, "failed", time.monotonic() - begin)
             raise

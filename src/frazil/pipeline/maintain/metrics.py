@@ -26,6 +26,14 @@ class MaintainMetrics:
         self._seconds = Histogram(
             "frazil_maintain_seconds", "A task on a table", ["task"], registry=registry, buckets=_SECONDS
         )
+        self._conflicts = Counter(
+            "frazil_maintain_conflicts", "Pieces of work lost to others who changed the same files",
+            ["task", "table"], registry=registry,
+        )  # fmt: skip
+        self._failed = Counter(
+            "frazil_maintain_failed_pieces", "Pieces of work, each some files, that failed alone",
+            ["task", "table"], registry=registry,
+        )  # fmt: skip
         self._last = Gauge(
             "frazil_maintain_last_timestamp_seconds",
             "When a task last ended well",
@@ -70,6 +78,8 @@ class MaintainMetrics:
             return
         table = report.table
         self._cpu.labels(report.task, table).inc(report.cpu_seconds)
+        self._conflicts.labels(report.task, table).inc(report.detail.get("conflicts", 0))
+        self._failed.labels(report.task, table).inc(report.detail.get("failed", 0))
         if report.task == "compact":
             self._rows.labels(table).inc(report.rows)
             self._bytes_in.labels(table).inc(report.bytes_in)

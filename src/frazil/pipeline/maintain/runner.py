@@ -6,10 +6,10 @@ Landing shares the cluster: maintenance never takes all of it, and what it has r
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 
 from frazil.errors import JobFailed
 from frazil.pipeline.jobs import collected
+from frazil.pipeline.parcel import COLUMNS, packed
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 POOL = "maintain"
-_RESULT = pa.schema([("result", pa.binary())])
 
 
 class Runner(Protocol):
@@ -101,7 +101,7 @@ class SparkRunner:
 
         def task(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
             for _ in batches:
-                yield pa.record_batch([pa.array([pickle.dumps(work(item))], pa.binary())], schema=_RESULT)
+                yield packed(partial(work, item))
 
-        results: list[R] = collected(spark.range(0, 1, 1, 1).mapInArrow(task, "result binary"))
+        results: list[R] = collected(spark.range(0, 1, 1, 1).mapInArrow(task, COLUMNS))
         return results[0]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import structlog
 
+from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable
 from frazil.tables import SIGNALS, Signal
@@ -96,9 +97,10 @@ class KafkaJournal:
                 key, headers = addressed(tenant, received_unix_nano, self._kafka)
                 topic = self._kafka.topic(signal)
                 ready = time.perf_counter()
-                await self._deliver(
-                    Outgoing(topic, prepared.values, key, headers, received_unix_nano // 1_000_000)
-                )
+                with telemetry.span("wal.deliver", messages=len(prepared.values)):
+                    await self._deliver(
+                        Outgoing(topic, prepared.values, key, headers, received_unix_nano // 1_000_000)
+                    )
                 name = SegmentName(signal, self._stream, next(self._numbers))
                 size = sum(map(len, prepared.values))
                 stored = time.perf_counter() - ready

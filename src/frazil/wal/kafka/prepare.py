@@ -54,6 +54,8 @@ class PreparingLane(Lane[Prepared]):
     What waits together is decoded together, in one thread; a malformed request harms no other.
     """
 
+    _work = "wal.prepare"
+
     def __init__(self, decoder: Decoder, config: Config, kafka: KafkaConfig, observer: Observer) -> None:
         wait = config.wal.group_wait_seconds
         settings = LaneSettings(

@@ -1,0 +1,218 @@
+"""The status on one screen of a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from frazil.client.show import bytes_text, seconds_text
+from frazil.status.ask import NOTHING_LISTENS
+
+_STYLES = {"ok": "green", "degraded": "yellow", "down": "bold red"}
+_MARKS = {"ok": "●", "degraded": "▲", "down": "✗"}
+_OBJECTIVES = {"ack": "ack p99", "freshness": "freshness", "landing_lag": "landing lag"}
+_UNKNOWN = "–"
+
+Said = Mapping[str, Any]
+
+
+def nothing_runs(status: Said) -> RenderableType:
+    """Where was looked, and what to do."""
+    places = ", ".join(f"{role['url']} ({role['name']})" for role in status["roles"])
+    text = Text.assemble(("nothing is running on ", "bold red"), places)
+    for role in status["roles"]:
+        for reason in role["reasons"]:
+            if reason != NOTHING_LISTENS:
+                text.append(f"\n  {role['name']}: {reason}", style="yellow")
+    text.append("\n→ start everything here with `make run` or `frazil up`", style="cyan")
+    text.append(
+        "\n→ if it runs elsewhere: give its API as --url, its configuration as --config, or name the", "cyan"
+    )
+    text.append("\n  addresses of its roles below `status:` in frazil.yaml", style="cyan")
+    return text
+
+
+def screen(status: Said) -> RenderableType:
+    """All of it."""
+    parts: list[RenderableType] = [_head(status), _roles(status["roles"])]
+    stages: Said = status["stages"]
+    now = float(status["at"])
+    parts += ["", _received(stages), "", _landed(stages, now), ""]
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    for name, text in _facts(status, stages, now):
+        facts.add_row(name, text)
+    parts.append(facts)
+    return Group(*parts)
+
+
+def _head(status: Said) -> Text:
+    state = str(status["state"])
+    clock = time.strftime("%H:%M:%S", time.localtime(status["at"]))
+    words = {"ok": "all is well", "degraded": "something is not well", "down": "down"}
+    head = Text.assemble(
+        ("frazil ", "bold"), (words.get(state, state), _STYLES.get(state, "")), (f"  {clock}", "dim")
+    )
+    if note := status.get("note"):
+        head.append(f"\nasked the roles themselves, as the API does not tell: {note}", style="yellow")
+    return head
+
+
+def _roles(roles: list[Said]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for role in roles:
+        state = str(role["state"])
+        facts = [
+            f"up {_age(role.get('up_seconds'))}" if role.get("up_seconds") is not None else "",
+            _bytes(role.get("memory_bytes")) if role.get("memory_bytes") is not None else "",
+            str(role.get("version") or ""),
+        ]
+        style = _STYLES.get(state, "")
+        table.add_row(
+            Text(f"{_MARKS.get(state, '?')} {role['name']}", style=style),
+            Text(str(role["url"]), style="dim"),
+            Text(state, style=style),
+            Text("  ".join(fact for fact in facts if fact), style="dim"),
+        )
+        for reason in role["reasons"]:
+            table.add_row("", "", Text("→", style=style, justify="right"), Text(str(reason), style=style))
+    return table
+
+
+def _received(stages: Said) -> Table:
+    table = _columns("received", "records/s", "bytes/s", "ack p50", "ack p99", "refused/s")
+    for name, received in stages["receive"]["signals"].items():
+        refused = received["refused_per_second"]
+        table.add_row(
+            Text(name, style="bold"),
+            _rate(received["records_per_second"]),
+            _bytes(received["bytes_per_second"]),
+            _seconds(received["ack"]["p50_seconds"]),
+            _seconds(received["ack"]["p99_seconds"]),
+            Text(_rate(refused), style="yellow" if refused else ""),
+        )
+    return table
+
+
+def _landed(stages: Said, now: float) -> Table:
+    table = _columns("landed", "waiting", "lag", "rows/s", "committed", "rows", "files", "size")
+    for name, landed in stages["land"]["tables"].items():
+        backlog: Said = stages["wal"]["signals"].get(name, {})
+        lake: Said = stages["lake"]["tables"].get(name, {})
+        table.add_row(
+            Text(name, style="bold red" if landed["is_stopped"] else "bold"),
+            _bytes(backlog.get("bytes")),
+            _seconds(landed["lag_seconds"]),
+            _rate(landed["rows_per_second"]),
+            _ago(landed["last_commit_at"], now),
+            _count(lake.get("rows")),
+            _count(lake.get("files")),
+            _bytes(lake.get("bytes")),
+        )
+    return table
+
+
+def _columns(first: str, *numbers: str) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(first, min_width=8)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True, min_width=8)
+    return table
+
+
+def _facts(status: Said, stages: Said, now: float) -> Iterator[tuple[str, Text]]:
+    for number, objective in enumerate(status["objectives"]):
+        yield "" if number else "objectives", _objective(objective)
+    refusals = {reason: rate for reason, rate in stages["receive"]["refusals"].items() if rate}
+    if refusals:
+        said = ", ".join(f"{reason} {_rate(rate)}/s" for reason, rate in refusals.items())
+        yield "refused", Text(said, style="yellow")
+    wal: Said = stages["wal"]
+    stored: Said = wal["store"]
+    yield (
+        "log",
+        Text(
+            f"{_bytes(wal['backlog']['bytes'])} waiting in {_count(wal['backlog']['segments'])} segments, "
+            f"one stored in {_seconds(stored['p50_seconds'])}, p99 {_seconds(stored['p99_seconds'])}",
+            style="red" if wal["failures_per_second"] else "",
+        ),
+    )
+    query: Said = stages["query"]
+    latency: Said = query["latency"]
+    yield (
+        "queries",
+        Text(
+            f"{_rate(query['per_second'])}/s, p50 {_seconds(latency['p50_seconds'])}, "
+            f"p95 {_seconds(latency['p95_seconds'])}, {_count(query['running'])} running, "
+            f"{_count(query['waiting'])} waiting"
+        ),
+    )
+    yield "maintenance", _maintenance(stages["maintain"], now)
+
+
+def _objective(objective: Said) -> Text:
+    kept, ratio = bool(objective["kept"]), objective["kept_ratio"]
+    style = "green" if kept else "bold red"
+    text = Text.assemble(
+        (f"{'✓' if kept else '✗'} ", style), _OBJECTIVES.get(str(objective["name"]), str(objective["name"]))
+    )
+    text.append(f" {_seconds(objective['value'])}", style=style)
+    text.append(f" of {_seconds(objective['target'])}")
+    if ratio is not None:
+        text.append(f", kept {100 * ratio:.4g} % of the time", style="dim")
+    return text
+
+
+def _maintenance(maintain: Said, now: float) -> Text:
+    text = Text()
+    for name, task in maintain["tasks"].items():
+        failed = task["runs"].get("failed", 0)
+        text.append(", " if text else "")
+        text.append(f"{name} {_ago(task['last_at'], now)}")
+        if failed:
+            text.append(f" ({_count(failed)} failed)", style="red")
+    waiting = sum(each["bytes"] or 0 for each in maintain["waiting"].values())
+    text.append("; " if text else "nothing has run yet; ")
+    text.append(f"{_bytes(waiting)} worth merging" if waiting else "nothing is worth merging")
+    return text
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+
+
+def _count(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def _bytes(value: float | None) -> str:
+    return _UNKNOWN if value is None else bytes_text(value)
+
+
+def _seconds(value: float | None) -> str:
+    return _UNKNOWN if value is None else seconds_text(value)
+
+
+def _age(seconds: float | None) -> str:
+    if seconds is None:
+        return _UNKNOWN
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return (
+                f"{seconds / length:.0f} {unit}"
+                if seconds >= 10 * length
+                else f"{seconds / length:.1f} {unit}"
+            )
+    return f"{seconds:.0f} s"
+
+
+def _ago(at: float | None, now: float) -> str:
+    return _UNKNOWN if at is None else f"{_age(max(0.0, now - at))} ago"

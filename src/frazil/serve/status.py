@@ -1,0 +1,116 @@
+"""`GET /api/v1/status`: how the whole does, of all tenants together."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from frazil.errors import FrazilError, StoreUnavailable
+from frazil.serve.auth import Caller, require_admin
+from frazil.serve.describe import JSON_ERRORS
+from frazil.serve.parameters import only_known
+from frazil.serve.state import Asked, Living
+from frazil.serve.tables import shown
+from frazil.status import Sampler
+from frazil.status.books import Books
+
+router = APIRouter(prefix="/api/v1", tags=["Status"], dependencies=[Depends(only_known)])
+
+_TABLES_SECONDS_MAX = 5.0
+_LEFT_OUT = ("columns", "doc")
+_LATENCY = {"p50_seconds": 0.024, "p95_seconds": 0.041, "p99_seconds": 0.048, "per_second": 12.5}
+_EXAMPLE = {
+    "at": 1_794_744_000.0,
+    "state": "degraded",
+    "roles": [
+        {
+            "name": "pipeline",
+            "url": "http://127.0.0.1:4381",
+            "state": "degraded",
+            "reasons": ["logs: the store does not answer"],
+            "up_seconds": 3600.0,
+            "version": "0.1.0",
+            "memory_bytes": 812_000_000.0,
+            "cpu_seconds": 74.2,
+        }
+    ],
+    "stages": {"receive": {"total": {"records_per_second": 250.0, "ack": _LATENCY}}},
+    "objectives": [{"name": "ack", "target": 0.4, "value": 0.048, "kept": True, "kept_ratio": 0.997}],
+    "history": {
+        "sample_seconds": 10.0,
+        "times": [1_794_743_990.0, 1_794_744_000.0],
+        "series": [{"name": "received_records_per_second", "of": "logs", "values": [80.0, 95.0]}],
+    },
+    "ledger": {
+        "state": "ready",
+        "ok": True,
+        "tables": {"logs": {"streams": 3, "durable": 1_200_340, "landed": 1_200_000, "waiting": 340}},
+        "problems": [],
+        "problems_count": 0,
+        "read_at": 1_794_743_995.0,
+        "seconds": 0.8,
+    },
+    "tables": [{"name": "logs", "rows": 1_200_000, "tail_rows": 340}],
+}
+
+
+@router.get(
+    "/status",
+    summary="How the whole does",
+    description="Every role with its state and reasons, what each stage does now, the objectives and how "
+    "they were kept, and lines over the last hour. It is about all tenants: with API keys it needs the role "
+    "`admin`. Also where a role is down, the answer is 200: `state` says so.",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "As of a moment ago.",
+            "content": {"application/json": {"example": _EXAMPLE}},
+        },
+        **{code: JSON_ERRORS[code] for code in (400, 401, 403, 503)},
+    },
+)
+async def status(
+    request: Request,
+    caller: Annotated[Caller, Depends(require_admin)],
+    queries: Asked,
+    life: Living,
+    history: Annotated[bool, Query(description="With lines over `status.kept_seconds`.")] = True,
+    ledger: Annotated[
+        bool,
+        Query(
+            description="With the balance that `frazil verify` makes. It reads the log and a column of every "
+            "data file, so no more often than every 30 s. While `ledger.state` is `running`, ask again."
+        ),
+    ] = False,
+) -> Response:
+    if life.stopping:
+        raise StoreUnavailable("the API is shutting down")
+    sampler: Sampler = request.app.state.sampler
+    books: Books = request.app.state.books
+    seen, tables, balance = await asyncio.gather(
+        sampler.status(history=history), _tables(queries, caller), books.read() if ledger else _nothing()
+    )
+    whole = dataclasses.replace(seen, tables=tables, ledger=balance)
+    return Response(orjson.dumps(whole.to_json()), media_type="application/json")
+
+
+async def _tables(queries: Any, caller: Caller) -> Sequence[Mapping[str, Any]] | None:
+    """None where the catalog does not answer: the API's role says why."""
+    try:
+        found = await asyncio.wait_for(queries.tables(caller.tenant, whole=True), _TABLES_SECONDS_MAX)
+    except (FrazilError, TimeoutError):
+        return None
+    return [
+        {name: value for name, value in shown(table).items() if name not in _LEFT_OUT}
+        for table in found
+        if not table.is_view
+    ]
+
+
+async def _nothing() -> None:
+    return None

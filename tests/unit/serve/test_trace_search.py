@@ -1,0 +1,330 @@
+"""Traces by what one of their spans is like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from frazil.config import Config
+from frazil.keys import hash_key
+from frazil.serve import trace_search
+from frazil.serve.app import create_app
+
+from .asking import Client
+from .stand_in import StandIn
+from .telemetry import BEGIN, spans
+
+MS = 10**6
+SECOND = 10**9
+HOUR = 3600 * SECOND
+WHOLE = {"from": str(BEGIN - 10), "to": str(BEGIN + 100)}
+ERROR = {"code": 2}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Client, StandIn]:
+    """For tests with many examples, each of which begins with no rows: making the application takes longer
+    than asking it.
+    """
+    queries = StandIn()
+    config = Config.model_validate({"data_dir": str(tmp_path_factory.mktemp("shared"))})
+    return Client(create_app(config, queries)), queries  # type: ignore[arg-type]
+
+
+def found(client: Client, **parameters: Any) -> Any:
+    answer = client.get("/api/v1/traces", params=WHOLE | parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def ids(client: Client, **parameters: Any) -> list[int]:
+    """In the answer's order, the numbers that `span` was given."""
+    return [int(trace["trace_id"], 16) for trace in found(client, **parameters)["traces"]]
+
+
+def span(trace: int, number: int, parent: int = 0, **fields: Any) -> dict[str, Any]:
+    above = {"parent_span_id": parent.to_bytes(8)} if parent else {}
+    return {"trace_id": trace.to_bytes(16), "span_id": number.to_bytes(8), **above, **fields}
+
+
+def test_a_trace_is_summed_up_over_all_its_services(client: Client, queries: StandIn) -> None:
+    root = span(7, 1, name="GET /", nanos=5, took=20 * MS)
+    queries.add("spans", spans(root, span(7, 2, 1, took=MS, nanos=MS), service="shop"))
+    late = span(7, 3, 2, name="SELECT", nanos=19 * MS, took=6 * MS, status=ERROR)
+    queries.add("spans", spans(late, service="db"))
+    queries.add("spans", spans(span(8, 9, name="another", nanos=-SECOND)))
+    answer = found(client, name="SELECT")
+    assert answer["traces"] == [
+        {
+            "trace_id": f"{7:032x}",
+            "start_time": "2026-09-21T14:13:20.000000Z",
+            "start_time_unix_nano": str(BEGIN * SECOND + 5),
+            "duration_ms": 24.999995,
+            "root_service": "shop",
+            "root_name": "GET /",
+            "root_missing": False,
+            "spans": 3,
+            "errors": 1,
+            "services": [
+                {"name": "shop", "spans": 2, "errors": 0},
+                {"name": "db", "spans": 1, "errors": 1},
+            ],
+            "matched": 1,
+        }
+    ]
+    assert (answer["complete"], answer["matched_is_exact"], answer["stats"]["rows"]) == (True, True, 1)
+
+
+def test_all_filters_must_hold_for_one_and_the_same_span(client: Client, queries: StandIn) -> None:
+    queries.add("spans", spans(span(1, 1, name="a", took=9 * MS), service="shop"))
+    queries.add("spans", spans(span(1, 2, 1, name="b", took=MS, attributes={"k": "v"}), service="db"))
+    assert ids(client, service="shop", name="a") == ids(client, service="db", name="b") == [1]
+    assert ids(client, service="shop", name="b") == []
+    assert ids(client, service="db", duration_min="5ms") == []
+    assert ids(client, duration_min="5ms") == [1]
+    assert ids(client, attr="k=v", q="b", regex="^b") == [1]
+    assert ids(client, attr="k=v", name="a") == []
+    assert found(client)["traces"][0]["matched"] == 2
+
+
+def test_the_newest_matching_span_puts_a_trace_first(client: Client, queries: StandIn) -> None:
+    queries.add("spans", spans(span(1, 1, name="x", nanos=SECOND), span(1, 2, 1, nanos=30 * SECOND)))
+    queries.add("spans", spans(span(2, 3, name="x", nanos=2 * SECOND), span(3, 4, name="x")))
+    assert ids(client, name="x") == [2, 1, 3]
+    assert ids(client) == [1, 2, 3]
+    assert ids(client, limit=2) == [1, 2]
+
+
+def test_more_traces_than_the_limit_are_not_complete(client: Client, queries: StandIn) -> None:
+    queries.add("spans", spans(*(span(number, number, nanos=number) for number in range(1, 5))))
+    for order in ("newest", "slowest"):
+        assert [found(client, limit=limit, order=order)["complete"] for limit in (1, 3, 4, 5)] == [
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert len(found(client, limit=3, order=order)["traces"]) == 3
+
+
+def test_the_slowest_traces_are_compared_as_a_whole(client: Client, queries: StandIn) -> None:
+    """The second has the slower span, the first takes longer in all."""
+    queries.add("spans", spans(span(1, 1, took=2 * MS), span(1, 2, 1, nanos=SECOND, took=2 * MS)))
+    queries.add("spans", spans(span(2, 3, nanos=2 * SECOND, took=500 * MS), span(3, 4, took=MS)))
+    assert ids(client, order="slowest") == [1, 2, 3]
+    assert ids(client, order="slowest", limit=1) == [1]
+
+
+def test_of_too_many_traces_those_with_the_slowest_matching_spans_are_compared(
+    client: Client, queries: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the documentation says: the longer trace is not found when its own spans are all short."""
+    monkeypatch.setattr(trace_search, "_SLOWEST_LOOKED_AT", 1)
+    queries.add("spans", spans(span(1, 1, took=2 * MS), span(1, 2, 1, nanos=SECOND, took=2 * MS)))
+    queries.add("spans", spans(span(2, 3, took=500 * MS)))
+    answer = found(client, order="slowest", limit=1)
+    assert [int(trace["trace_id"], 16) for trace in answer["traces"]] == [2]
+    assert not answer["complete"]
+
+
+def test_only_so_many_spans_are_looked_at(
+    client: Client, queries: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_search, "_SPANS_LOOKED_AT", 3)
+    large = (span(1, number, nanos=number) for number in range(1, 6))
+    queries.add("spans", spans(*large, span(2, 9, nanos=-1)))
+    answer = found(client, limit=1)
+    (trace,) = answer["traces"]
+    assert (trace["matched"], trace["spans"]) == (3, 5)
+    assert (answer["complete"], answer["matched_is_exact"]) == (False, False)
+
+
+def test_spans_of_the_trace_are_found_an_hour_around_those_that_match(
+    client: Client, queries: StandIn
+) -> None:
+    """Outside of the range that was asked for too. What lies further away is not counted."""
+    near = [span(1, 1, name="root", nanos=-HOUR + 1_000), span(1, 2, 1, nanos=HOUR - 1_000)]
+    far = [span(1, 3, 1, nanos=-HOUR - 1_000), span(1, 4, 1, nanos=HOUR)]
+    queries.add("spans", spans(*near, *far, span(1, 5, 1, name="match")))
+    (trace,) = found(client, name="match")["traces"]
+    assert (trace["spans"], trace["root_name"], trace["root_missing"]) == (3, "root", False)
+
+
+def test_without_a_root_the_earliest_span_stands_for_it(client: Client, queries: StandIn) -> None:
+    queries.add("spans", spans(span(1, 2, 9, name="second", nanos=MS), service="a"))
+    queries.add("spans", spans(span(1, 3, 9, name="first"), service="b"))
+    (trace,) = found(client)["traces"]
+    assert (trace["root_service"], trace["root_name"], trace["root_missing"]) == ("b", "first", True)
+
+
+def test_of_several_roots_the_earliest_is_named(client: Client, queries: StandIn) -> None:
+    queries.add("spans", spans(span(1, 1, name="late", nanos=MS), service="a"))
+    queries.add(
+        "spans", spans(span(1, 2, name="early"), span(1, 3, 2, name="skewed", nanos=-MS), service="b")
+    )
+    (trace,) = found(client)["traces"]
+    assert (trace["root_service"], trace["root_name"], trace["root_missing"]) == ("b", "early", False)
+    assert trace["start_time_unix_nano"] == str(BEGIN * SECOND - MS)
+
+
+def test_clocks_that_disagree_break_nothing(client: Client, queries: StandIn) -> None:
+    """A span that ends before it began, alone and beside others."""
+    queries.add("spans", spans(span(1, 1, nanos=SECOND, took=-MS)))
+    queries.add("spans", spans(span(2, 2, took=10 * MS), span(2, 3, 2, nanos=-5 * MS, took=-MS)))
+    by_id = {int(trace["trace_id"], 16): trace for trace in found(client)["traces"]}
+    assert by_id[1]["duration_ms"] == 0
+    assert by_id[2]["duration_ms"] == 15
+    assert by_id[2]["root_missing"] is False
+
+
+def test_spans_without_times_do_not_stretch_their_trace(client: Client, queries: StandIn) -> None:
+    request = spans(span(1, 1, took=3 * MS), span(1, 2, 1), span(1, 3, 1), span(2, 4))
+    _, unknown, unended, alone = request.resource_spans[0].scope_spans[0].spans
+    for one in (unknown, alone):
+        one.start_time_unix_nano = one.end_time_unix_nano = 0
+    unended.end_time_unix_nano = 0
+    queries.add("spans", request, received=BEGIN + 50)
+    for order in ("newest", "slowest"):
+        by_id = {int(trace["trace_id"], 16): trace for trace in found(client, order=order)["traces"]}
+        assert (by_id[1]["duration_ms"], by_id[1]["spans"], by_id[1]["matched"]) == (3, 3, 3)
+        assert (by_id[2]["duration_ms"], by_id[2]["start_time"]) == (0, "2026-09-21T14:14:10.000000Z")
+
+
+def test_services_and_operations_without_a_name_have_an_empty_one(client: Client, queries: StandIn) -> None:
+    request = spans(span(1, 1, name=""))
+    del request.resource_spans[0].resource.attributes[:]
+    queries.add("spans", request)
+    (trace,) = found(client)["traces"]
+    assert (trace["root_service"], trace["root_name"], trace["root_missing"]) == ("", "", False)
+    assert trace["services"] == [{"name": "", "spans": 1, "errors": 0}]
+
+
+def test_an_empty_range_has_no_traces_and_takes_one_question(client: Client, queries: StandIn) -> None:
+    queries.add("spans", spans({}))
+    answer = found(client, **{"from": "0", "to": "60"})
+    assert (answer["traces"], answer["complete"], answer["matched_is_exact"]) == ([], True, True)
+    assert len(queries.asked) == 1
+    found(client)
+    assert len(queries.asked) == 3
+
+
+def test_a_trace_of_several_tenants_shows_each_its_own_part(asking: Any, queries: StandIn) -> None:
+    keys = [
+        {"name": tenant, "tenant": tenant, "roles": ["read"], "hash": hash_key(f"fz_{tenant}")}
+        for tenant in ("first", "second", "third")
+    ]
+    client = asking(auth={"keys": keys})
+    queries.add("spans", spans(span(1, 1, name="mine", took=MS), service="shop"), tenant="first")
+    theirs = span(1, 2, 1, name="theirs", nanos=MS, took=SECOND, status=ERROR)
+    queries.add("spans", spans(theirs, service="db"), tenant="second")
+
+    def seen_by(tenant: str, **parameters: Any) -> list[Any]:
+        headers = {"authorization": f"Bearer fz_{tenant}"}
+        answer = client.get("/api/v1/traces", params=WHOLE | parameters, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["traces"])
+
+    (first,) = seen_by("first")
+    assert (first["spans"], first["errors"], first["duration_ms"]) == (1, 0, 1)
+    assert [service["name"] for service in first["services"]] == ["shop"]
+    (second,) = seen_by("second")
+    assert (second["root_name"], second["root_missing"], second["spans"]) == ("theirs", True, 1)
+    assert seen_by("first", name="theirs") == seen_by("second", service="shop") == seen_by("third") == []
+
+
+SPANS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "trace": st.integers(1, 5),
+            "nanos": st.integers(0, 50 * SECOND),
+            "took": st.sampled_from([-MS, 0, MS, 20 * SECOND]),
+            "name": st.sampled_from(["a", "b"]),
+            "status": st.sampled_from([{}, ERROR]),
+            "parent": st.sampled_from([0, 77]),
+        }
+    ),
+    max_size=20,
+)
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "service": st.sampled_from(["cart", "pay"]),
+        "name": st.just("a"),
+        "status": st.just("error"),
+        "duration_min": st.just("1ms"),
+        "to": st.just(str(BEGIN + 25)),
+    },
+)
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(cart=SPANS, pay=SPANS, filters=FILTERS, order=st.sampled_from(["newest", "slowest"]))
+def test_traces_are_those_of_the_spans_that_the_same_filters_find(
+    shared: tuple[Client, StandIn],
+    cart: list[Any],
+    pay: list[Any],
+    filters: dict[str, Any],
+    order: str,
+) -> None:
+    client, queries = shared
+    queries.rows["spans"].clear()
+    for service, made in (("cart", cart), ("pay", pay)):
+        sent = [
+            span(one["trace"], n, **{k: v for k, v in one.items() if k != "trace"})
+            for n, one in enumerate(made, 1)
+        ]
+        queries.add("spans", spans(*sent, service=service))
+    matching = client.get("/api/v1/spans", params={**WHOLE, **filters, "limit": 1000}).json()["records"]
+    everything = client.get("/api/v1/spans", params={**WHOLE, "limit": 1000}).json()["records"]
+    shown = found(client, **filters, order=order)["traces"]
+    newest_first = list(dict.fromkeys(record["trace_id"] for record in matching))
+    assert sorted(trace["trace_id"] for trace in shown) == sorted(newest_first)
+    for trace in shown:
+        own = [record for record in everything if record["trace_id"] == trace["trace_id"]]
+        start = min(int(record["start_time_unix_nano"]) for record in own)
+        end = max(int(record["end_time_unix_nano"]) for record in own)
+        assert trace["matched"] == sum(record["trace_id"] == trace["trace_id"] for record in matching)
+        assert trace["spans"] == len(own) == sum(service["spans"] for service in trace["services"])
+        assert trace["errors"] == sum(record.get("status_code") == 2 for record in own)
+        assert trace["duration_ms"] == max(0, end - start) / MS
+        assert trace["root_missing"] == all("parent_span_id" in record for record in own)
+    durations = [trace["duration_ms"] for trace in shown]
+    if order == "slowest":
+        assert durations == sorted(durations, reverse=True)
+    else:
+        times = {id: max(r["time"] for r in matching if r["trace_id"] == id) for id in newest_first}
+        shown_times = [times[trace["trace_id"]] for trace in shown]
+        assert shown_times == sorted(shown_times, reverse=True)
+
+
+@pytest.mark.parametrize("hostile", ["'; DROP TABLE spans; --", "\\", "\0", "') OR 1=1 --"])
+def test_what_a_client_sends_is_never_part_of_the_sql(client: Client, queries: StandIn, hostile: str) -> None:
+    queries.add("spans", spans({}))
+    assert ids(client, service=hostile, name=hostile, q=hostile, attr=f"{hostile}={hostile}") == []
+    assert all(hostile not in asked.sql for asked in queries.asked)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"order": "slow"}, "Did you mean `slowest`?"),
+        ({"order": "desc"}, "There are: newest, slowest."),
+        ({"durationmin": "5ms"}, "Did you mean `duration_min`?"),
+        ({"kind": "servr"}, "Did you mean `server`?"),
+        ({"limit": "0"}, "limit: "),
+        ({"limit": "201"}, "limit: "),
+        ({"cursor": "x"}, "no parameter `cursor`"),
+        ({"from": "yesterday"}, "from is not a time"),
+        ({"duration_max": "long"}, "duration_max is not a duration"),
+    ],
+)
+def test_a_mistake_in_a_parameter_is_named(
+    client: Client, queries: StandIn, parameters: dict[str, Any], says: str
+) -> None:
+    answer = client.get("/api/v1/traces", params=WHOLE | parameters)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request_invalid")
+    assert says in answer.json()["error"]["message"]
+    assert not queries.asked

@@ -1,0 +1,192 @@
+"""Asking roles over real HTTP, and understanding what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from frazil.config import Config, StatusConfig
+from frazil.errors import ConfigError
+from frazil.status.ask import Asker, Heard, understand
+from frazil.status.places import Place, RoleName, places
+from tests.integration.authority import Authority
+
+from .roles import place, serving
+
+OK = (200, b"frazil 1.2.3 receiver: ok\n")
+METRICS = (200, b"frazil_receive_ready_workers 1\n")
+
+
+def ask(url: str, role: RoleName = "receiver") -> Heard:
+    asker = Asker(StatusConfig())
+    try:
+        return asker.ask(Place(role, url))
+    finally:
+        asker.close()
+
+
+def test_a_role_that_is_well_is_asked_for_its_metrics() -> None:
+    with serving({"/healthz": OK, "/metrics": METRICS}) as url:
+        found = ask(url)
+    assert (found.state, found.reasons, found.version) == ("ok", [], "1.2.3")
+    assert found.samples == {"frazil_receive_ready_workers": {(): 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reasons"),
+    [
+        (503, b"frazil 1.2.3 receiver: not ready: the disk is full\n", ["the disk is full"]),
+        (
+            503,
+            b"frazil 1.2.3 api: catalog: does not answer; workers: none\n",
+            ["catalog: does not answer", "workers: none"],
+        ),
+        (503, b'{"ok": false, "problems": {"logs": "no room"}}\n', ["logs: no room"]),
+        (503, b'{"ok": false, "problems": {}}\n', ["it answered 503"]),
+    ],
+)
+def test_reasons_are_understood_in_every_roles_own_words(
+    status: int, body: bytes, reasons: list[str]
+) -> None:
+    found = understand(place("receiver"), status, body)
+    assert (found.state, found.reasons) == ("degraded", reasons)
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b"[1, 2]", b'{"status": "up"}', b"\xff\xfe"])
+def test_a_stranger_on_the_port_is_said_to_be_one(body: bytes) -> None:
+    found = understand(place("receiver"), 200, body)
+    assert (found.state, found.samples) == ("down", None)
+    assert "something else answers there" in found.reasons[0]
+
+
+def test_nothing_on_the_port_is_said_in_plain_words() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        found = ask(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert (found.state, found.reasons) == ("down", ["nothing listens there"])
+
+
+def test_metrics_that_cannot_be_read_make_a_role_degraded() -> None:
+    with serving({"/healthz": OK, "/metrics": (200, b"frazil_wal_rows_total{ 1")}) as url:
+        found = ask(url)
+    assert (found.state, found.version, found.samples) == ("degraded", "1.2.3", None)
+    assert found.reasons[0].startswith("its metrics cannot be read")
+
+
+def test_a_dashboard_is_asked_by_its_own_health_page() -> None:
+    with serving({"/_stcore/health": (200, b"ok")}) as url:
+        assert ask(url, "dashboard").state == "ok"
+    with serving({}) as url:
+        assert ask(url, "dashboard").state == "down"
+
+
+def test_a_role_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frazil.status.ask.READ_SECONDS_MAX", 0.3)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        serving({"/healthz": OK, "/metrics": METRICS}) as url,
+    ):
+        asker = Asker(StatusConfig())
+        begin = time.monotonic()
+        hung = Place("pipeline", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        found = asker.ask_all([hung, Place("receiver", url)])
+        asker.close()
+    assert [each.state for each in found] == ["down", "ok"]
+    assert found[0].reasons == ["it does not answer in time"]
+    assert time.monotonic() - begin < 3
+
+
+class Certificate:
+    """Files of a certificate for no name of this machine, signed by nobody that the system knows."""
+
+    def __init__(self, folder: Path, authority: Authority) -> None:
+        issued = authority.issue("status")
+        self.file, self.key = folder / "tls.crt", folder / "tls.key"
+        self.file.write_bytes(issued.certificate)
+        self.key.write_bytes(issued.key)
+
+    def server(self, clients: Path | None = None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file, self.key)
+        if clients is not None:
+            context.load_verify_locations(clients)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def test_an_own_role_is_known_by_its_certificate_and_a_stranger_by_the_lack_of_it(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    own, other = Certificate(ours, Authority("a")), Certificate(theirs, Authority("a"))
+    asker = Asker(StatusConfig())
+    with serving({"/healthz": OK, "/metrics": METRICS}, own.server()) as url:
+        assert asker.ask(Place("receiver", url, own.file)).state == "ok"
+        stranger = asker.ask(Place("receiver", url, other.file))
+        unnamed = asker.ask(Place("receiver", url))
+        absent = asker.ask(Place("receiver", url, tmp_path / "gone.crt"))
+    asker.close()
+    assert (stranger.state, unnamed.state, absent.state) == ("down", "down", "down")
+    assert "certificate is not trusted" in stranger.reasons[0]
+    assert "certificate is not trusted" in unnamed.reasons[0]
+    assert absent.reasons == [f"{tmp_path / 'gone.crt'}: No such file or directory"]
+
+
+def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp_path: Path) -> None:
+    asker = Asker(StatusConfig())
+    pages = {"/healthz": OK, "/metrics": METRICS}
+    states = []
+    with contextlib.ExitStack() as stack:
+        urls = []
+        for day in (1, 2, 3):
+            certificate = Certificate(tmp_path, Authority("a"))
+            os.utime(certificate.file, (day, day))
+            urls.append(stack.enter_context(serving(pages, certificate.server())))
+            states.append([asker.ask(Place("receiver", url, certificate.file)).state for url in urls])
+    asker.close()
+    assert states == [["ok"], ["ok", "ok"], ["down", "ok", "ok"]]
+
+
+def test_other_roles_are_known_by_their_authority_and_shown_our_certificate(tmp_path: Path) -> None:
+    authority = Authority("a")
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(authority.certificate)
+    own = Certificate(tmp_path, authority)
+    settings = {"ca_file": ca, "client_cert_file": own.file, "client_key_file": own.key}
+    with serving({"/healthz": OK, "/metrics": METRICS}, own.server(clients=ca)) as url:
+        asker, keyless = Asker(StatusConfig.model_validate(settings)), Asker(StatusConfig(ca_file=ca))
+        assert asker.ask(Place("receiver", url)).state == "ok"
+        refused = keyless.ask(Place("receiver", url))
+        asker.close()
+        keyless.close()
+    assert refused.state == "down"
+
+
+def test_by_default_this_configurations_own_roles_are_asked() -> None:
+    assert [(each.role, each.url) for each in places(Config())] == [
+        ("receiver", "http://127.0.0.1:4318"),
+        ("pipeline", "http://127.0.0.1:4381"),
+        ("api", "http://127.0.0.1:4380"),
+        ("dashboard", "http://127.0.0.1:8501"),
+    ]
+    named = {"receivers": ["http://10.0.0.1:4318/", "http://10.0.0.2:4318"]}
+    config = Config.model_validate({"status": named, "dashboard": {"enabled": False}})
+    assert [each.url for each in places(config)][:2] == ["http://10.0.0.1:4318", "http://10.0.0.2:4318"]
+    assert "dashboard" not in {each.role for each in places(config)}
+
+
+@pytest.mark.parametrize(
+    "url", ["10.0.0.1:4318", "http://", "http://a:b", "http://k:v@h:1", "http://h:1/x?y"]
+)
+def test_an_address_that_cannot_be_asked_is_refused(url: str, tmp_path: Path) -> None:
+    from frazil.config import load_config
+
+    (tmp_path / "frazil.yaml").write_text(f"status: {{receivers: ['{url}']}}")
+    with pytest.raises(ConfigError, match="must be an address"):
+        load_config(tmp_path / "frazil.yaml", {})
