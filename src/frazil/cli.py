@@ -5,6 +5,7 @@ What a verb needs is imported inside it, so that `frazil --help` and shell compl
 
 from __future__ import annotations
 
+import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -61,6 +62,7 @@ app.add_typer(tag_app, name="tag")
 
 def main() -> None:
     """Entry point of the command."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `__main__` has put it off until now
     app()
 
 
@@ -88,9 +90,11 @@ def up(
     if demo is not None:
         config = config.model_copy(update={"demo": config.demo.model_copy(update={"enabled": demo})})
     from frazil.log import configure_logging
+    from frazil.preflight import check_before_start
     from frazil.up import run
 
     configure_logging(config.log)
+    check_before_start(config)
     raise typer.Exit(run(config, context.obj))
 
 

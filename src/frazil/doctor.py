@@ -20,6 +20,8 @@ from typing import Literal
 
 from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.folders import nearest_existing, try_to_write
+from frazil.ports import port_owner
 from frazil.tables import SIGNALS
 
 Status = Literal["ok", "warn", "fail"]
@@ -106,6 +108,8 @@ def check_ports(config: Config) -> Iterator[Check]:
     yield _port("http port", "receive.http.listen", receive.http.listen, receive.http.listen, receive.tls)
     if receive.grpc.enabled:
         yield _port("grpc port", "receive.grpc.listen", receive.grpc.listen, receive.http.listen, receive.tls)
+    pipeline = config.pipeline.listen
+    yield _port("pipeline port", "pipeline.listen", pipeline, pipeline, None)
     yield _port("api port", "serve.listen", serve.listen, serve.listen, serve.tls)
     dashboard = config.dashboard
     if dashboard.enabled:
@@ -183,25 +187,6 @@ def check_retention(config: Config) -> Iterator[Check]:
         yield Check("retention", "ok", f"the tables have what the conditions of {count} rules name")
 
 
-def port_owner(port: int) -> str | None:
-    """The process listening on `port`, as far as /proc shows it."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    for process in Path("/proc").glob("[0-9]*") if inodes else ():
-        with contextlib.suppress(OSError):
-            if any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir()):
-                words = (process / "cmdline").read_bytes().split(b"\0")
-                # Only the program and its first word: arguments may hold secrets.
-                command = b" ".join(words[:2]).decode("utf-8", "replace").strip()
-                return f"process {process.name} ({command})"
-    return None
-
-
 def check_data_folder(config: Config) -> Iterator[Check]:
     """Folders can be written, survive a crash, and have room."""
     folders = {"data folder": config.data_dir}
@@ -217,30 +202,18 @@ def check_data_folder(config: Config) -> Iterator[Check]:
         yield _free_disk(config)
 
 
-def _existing(folder: Path) -> Path:
-    """The folder or its nearest ancestor that exists."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
-
-
 def _writable(name: str, folder: Path) -> Check:
-    nearest = _existing(folder)
-    if not nearest.is_dir():
-        return Check(
-            name, "fail", f"{nearest} is a file, not a folder", "set data_dir (or wal.local.path) elsewhere"
-        )
+    elsewhere = "set data_dir (or wal.local.path) elsewhere"
     try:
-        with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=nearest):
-            pass
+        nearest = try_to_write(folder)
+    except NotADirectoryError as error:
+        return Check(name, "fail", f"{error.filename} is a file, not a folder", elsewhere)
     except OSError as error:
-        return Check(
-            name,
-            "fail",
-            f"{nearest} cannot be written to: {error.strerror}",
-            f"give this user the right to write to {nearest}, or set data_dir (or wal.local.path) elsewhere",
-        )
+        nearest = nearest_existing(folder)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        rights = f"give this user the right to write to {nearest}, or {elsewhere}"
+        found = f"{nearest} cannot be written to: {error.strerror}"
+        return Check(name, "fail", found, "free some disk" if is_full else rights)
     if nearest != folder.absolute():
         return Check(name, "ok", f"{folder} does not exist yet and can be made")
     return Check(name, "ok", f"{folder} can be written to")
@@ -250,7 +223,7 @@ def _file_system(name: str, folder: Path) -> Iterator[Check]:
     name = f"{name}: file system"
     kind = file_system_type(folder)
     try:
-        with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=_existing(folder)) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=nearest_existing(folder)) as scratch:
             seconds = _link_and_fsync(Path(scratch))
     except OSError as error:
         fix = "put data_dir (or wal.local.path) on a local disk with ext4, xfs, btrfs or apfs"
@@ -299,7 +272,7 @@ def _link_and_fsync(scratch: Path) -> float:
 
 def file_system_type(folder: Path) -> str | None:
     """The type of the file system that `folder` is on, from /proc/mounts."""
-    path = _existing(folder).resolve()
+    path = nearest_existing(folder).resolve()
     best: tuple[int, str] | None = None
     with contextlib.suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -311,7 +284,7 @@ def file_system_type(folder: Path) -> str | None:
 
 
 def _free_disk(config: Config) -> Check:
-    free = shutil.disk_usage(_existing(config.wal_dir)).free
+    free = shutil.disk_usage(nearest_existing(config.wal_dir)).free
     least = config.wal.local.free_bytes_min
     found = f"{free / 1e9:.1f} GB free for the WAL; the receiver refuses below {format_bytes(least)}"
     if free < least:
@@ -342,7 +315,7 @@ def check_clock(config: Config) -> Iterator[Check]:
     if now.year < 2025:
         yield Check("clock", "fail", f"it says {now:%Y-%m-%d}", "set the clock (NTP)")
         return
-    folder = _existing(config.data_dir)
+    folder = nearest_existing(config.data_dir)
     try:
         with tempfile.NamedTemporaryFile(prefix=".frazil-doctor-", dir=folder) as file:
             before = time.time()

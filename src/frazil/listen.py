@@ -41,6 +41,7 @@ def settings(
         ),
         "http2_settings": HTTP2Settings(max_headers_size=header_bytes_max),
         "log_level": LogLevels.warning,
+        "log_dictconfig": {"loggers": {"_granian": {"propagate": True}}},  # to our own log, not beside it
         "respawn_failed_workers": True,
         **_tls_settings(tls),
     }

@@ -42,6 +42,7 @@ def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:
             ],
         )
     )
+    handler.addFilter(_is_worth_saying)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -61,6 +62,11 @@ def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:
         # Not cached, so that a later call also holds for loggers made at import.
         cache_logger_on_first_use=False,
     )
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """py4j tells the end of a JVM to the root logger, with a traceback, before it raises it."""
+    return not (record.name == "root" and record.module == "java_gateway")
 
 
 def _console(stream: TextIO) -> list[structlog.typing.Processor]:

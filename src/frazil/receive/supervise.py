@@ -14,6 +14,7 @@ from frazil import listen
 from frazil.config import Config
 from frazil.errors import ConfigError
 from frazil.family import end_with_parent
+from frazil.folders import check_writable
 from frazil.ports import check_free, with_ports
 from frazil.receive.metrics import share_between_processes
 
@@ -27,6 +28,7 @@ def run(config: Config) -> int:
     for name, address in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
         if name == "http" or config.receive.grpc.enabled:
             check_free(f"receive.{name}.listen", address)
+    check_writable("data_dir", config.data_dir)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     listen.allow_many_files()
     folder = share_between_processes()

@@ -16,6 +16,7 @@ from granian import Granian
 from frazil import listen, telemetry
 from frazil.config import Config
 from frazil.family import end_with_parent
+from frazil.folders import check_writable
 from frazil.ports import check_free, with_ports
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def run(config: Config) -> int:
     """Runs until SIGINT or SIGTERM. A worker that dies is replaced."""
     config = with_ports(config)
     check_free("serve.listen", config.serve.listen)
+    check_writable("data_dir", config.data_dir)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     listen.allow_many_files()
     multiprocessing.set_start_method("spawn", force=True)  # threads do not survive a fork

@@ -1,0 +1,208 @@
+"""Asks the API: one object for each browser session, with that person's key and what was answered lately."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import orjson
+import pyarrow as pa
+import urllib3
+from prometheus_client import Counter, Histogram
+
+Answer = TypeVar("Answer")
+Parameters = Mapping[str, Any]
+
+_KEPT_MAX = 64
+_SECONDS_MAX = 60.0
+QUESTIONS = Counter("frazil_dashboard_questions", "Questions that pages asked the API", ["page", "outcome"])
+SECONDS = Histogram(
+    "frazil_dashboard_question_seconds",
+    "How long the API took to answer a page",
+    ["page"],
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+
+
+class Trouble(Exception):
+    """The API did not answer the question: `message` is for the person who asked."""
+
+    def __init__(self, message: str, *, code: str, status: int = 0, position: int | None = None) -> None:
+        super().__init__(message)
+        self.message, self.code, self.status, self.position = message, code, status, position
+
+    @property
+    def is_about_the_key(self) -> bool:
+        return self.status in (401, 403)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The answer to a question in SQL."""
+
+    table: pa.Table
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+    def records(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.table.to_pylist()
+        return rows
+
+
+class Door:
+    """The way to the API, shared by all sessions."""
+
+    def __init__(self, url: str, ca_file: Path | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._pool = urllib3.PoolManager(
+            maxsize=16,
+            ca_certs=None if ca_file is None else str(ca_file),
+            timeout=urllib3.Timeout(connect=3, read=_SECONDS_MAX),
+            retries=urllib3.Retry(connect=1, read=0, redirect=0, status=0, backoff_factor=0.2),
+        )
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        key: str | None,
+        body: bytes | None = None,
+        accept: str = "application/json",
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": accept, "User-Agent": "frazil-dashboard"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            answer = self._pool.request(method, f"{self.url}{path}", headers=headers, body=body)
+        except urllib3.exceptions.HTTPError as error:
+            raise Trouble(_why_unreachable(self.url, error), code="unreachable") from None
+        if answer.status >= 300:
+            raise _trouble(answer.status, answer.data)
+        return answer
+
+    def close(self) -> None:
+        self._pool.clear()
+
+
+class Api:
+    """What pages ask through. Answers are kept for `fresh_seconds`: a page is drawn again with every click,
+    and asks only what it does not know.
+    """
+
+    def __init__(self, door: Door, key: str | None) -> None:
+        self._door, self._key = door, key
+        self._kept: OrderedDict[tuple[str, ...], tuple[float, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.page = "none"
+
+    def sql(
+        self,
+        sql: str,
+        params: Sequence[Any] = (),
+        *,
+        fresh_seconds: float = 0,
+        rows_max: int | None = None,
+        seconds_max: float | None = None,
+        partial: bool = True,
+        id: str | None = None,
+    ) -> Rows:
+        """`id`: to cancel it by. Raises Trouble."""
+        question: dict[str, Any] = {"sql": sql, "params": list(params), "partial": partial}
+        if rows_max is not None:
+            question["rows_max"] = rows_max
+        if seconds_max is not None:
+            question["seconds_max"] = seconds_max
+        if id is not None:
+            question["id"] = id
+        body = orjson.dumps(question)
+
+        def ask() -> Rows:
+            answer = self._door.request(
+                "POST", "/api/v1/sql", self._key, body, accept="application/vnd.apache.arrow.stream"
+            )
+            stats = orjson.loads(answer.headers.get("X-Frazil-Stats") or "{}")
+            with pa.ipc.open_stream(pa.py_buffer(answer.data)) as reader:
+                return Rows(reader.read_all(), stats)
+
+        return self._remembered(("sql", body.decode()), fresh_seconds, ask)
+
+    def download(self, sql: str, params: Sequence[Any], format: str) -> bytes:
+        """The whole answer as a file: csv, parquet or json. Raises Trouble."""
+        body = orjson.dumps({"sql": sql, "params": list(params)})
+        return self._counted(
+            lambda: (
+                self._door.request("POST", f"/api/v1/sql?format={format}", self._key, body, accept="*/*").data
+            )
+        )
+
+    def get(
+        self, path: str, parameters: Parameters | None = None, *, fresh_seconds: float = 0
+    ) -> dict[str, Any]:
+        """`GET /api/v1/<path>`. Parameters that are None or empty are left out; lists are repeated."""
+        given = {name: value for name, value in (parameters or {}).items() if value not in (None, "", [], ())}
+        address = f"/api/v1/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+        def ask() -> dict[str, Any]:
+            answer: dict[str, Any] = orjson.loads(self._door.request("GET", address, self._key).data)
+            return answer
+
+        return self._remembered(("get", address), fresh_seconds, ask)
+
+    def cancel(self, id: str) -> None:
+        """Ends the question of that id; one that has ended already is no trouble."""
+        try:
+            self._door.request("DELETE", f"/api/v1/queries/{quote(id, safe='')}", self._key)
+        except Trouble as trouble:
+            if trouble.code != "not_found":
+                raise
+
+    def forget(self) -> None:
+        """The next questions are asked anew."""
+        with self._lock:
+            self._kept.clear()
+
+    def _remembered(self, question: tuple[str, ...], seconds: float, ask: Callable[[], Answer]) -> Answer:
+        if seconds > 0:
+            with self._lock:
+                found = self._kept.get(question)
+            if found is not None and found[0] > time.monotonic():
+                answer: Answer = found[1]
+                return answer
+        answer = self._counted(ask)
+        if seconds > 0:
+            with self._lock:
+                self._kept[question] = (time.monotonic() + seconds, answer)
+                while len(self._kept) > _KEPT_MAX:
+                    self._kept.popitem(last=False)
+        return answer
+
+    def _counted(self, ask: Callable[[], Answer]) -> Answer:
+        with SECONDS.labels(self.page).time():
+            try:
+                answer = ask()
+            except Trouble as trouble:
+                QUESTIONS.labels(self.page, trouble.code).inc()
+                raise
+        QUESTIONS.labels(self.page, "ok").inc()
+        return answer
+
+
+def _trouble(status: int, body: bytes) -> Trouble:
+    try:
+        error = orjson.loads(body)["error"]
+        return Trouble(error["message"], code=error["code"], status=status, position=error.get("position"))
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return Trouble(f"the API answered {status}", code="unexpected", status=status)
+
+
+def _why_unreachable(url: str, error: Exception) -> str:
+    if isinstance(error, urllib3.exceptions.TimeoutError):
+        return f"the API at {url} took too long to answer"
+    return f"the API at {url} does not answer. `frazil status` says what runs; `frazil serve` starts it"

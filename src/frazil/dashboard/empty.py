@@ -1,0 +1,54 @@
+"""What a page shows when there is nothing yet: how to send something."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from frazil.dashboard.view import View
+
+
+def show_how_to_send(view: View, what: str = "telemetry") -> None:
+    """Snippets with this frazil's own addresses, to copy."""
+    st.subheader(f"No {what} yet")
+    st.write("Send some: it shows here within a second. Any OpenTelemetry SDK or Collector will do.")
+    curl, python, any_sdk, collector, demo = st.tabs(["curl", "Python", "Any SDK", "Collector", "Demo"])
+    with curl:
+        st.code(_CURL.format(http=view.otlp_http), language="bash")
+    with python:
+        st.code(_PYTHON.format(http=view.otlp_http), language="bash")
+    with any_sdk:
+        st.code(_ENVIRONMENT.format(http=view.otlp_http), language="bash")
+        if view.otlp_grpc:
+            st.caption(f"gRPC listens on {view.otlp_grpc}.")
+    with collector:
+        st.code(_COLLECTOR.format(http=view.otlp_http), language="yaml")
+    with demo:
+        st.code("frazil demo --rate 5", language="bash")
+        st.caption("The telemetry of a simulated shop, until you stop it.")
+    st.caption(
+        "Where API keys are configured, add the header `Authorization: Bearer fz_…` of a key with the role "
+        "`write`."
+    )
+
+
+_CURL = """curl -s {http}/v1/logs -H 'content-type: application/json' -d '{{
+  "resourceLogs": [{{
+    "resource": {{"attributes": [{{"key": "service.name", "value": {{"stringValue": "my-service"}}}}]}},
+    "scopeLogs": [{{"logRecords": [{{"severityNumber": 9, "severityText": "INFO",
+      "body": {{"stringValue": "hello, frazil"}}}}]}}]}}]}}'"""
+_PYTHON = """pip install opentelemetry-distro opentelemetry-exporter-otlp
+OTEL_SERVICE_NAME=my-service OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf \\
+OTEL_EXPORTER_OTLP_ENDPOINT={http} OTEL_PYTHON_LOGGING_AUTO_INSTRUMENTATION_ENABLED=true \\
+opentelemetry-instrument --logs_exporter otlp python my_program.py"""
+_ENVIRONMENT = """export OTEL_SERVICE_NAME=my-service
+export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf
+export OTEL_EXPORTER_OTLP_ENDPOINT={http}"""
+_COLLECTOR = """exporters:
+  otlphttp/frazil:
+    endpoint: {http}
+    compression: zstd
+service:
+  pipelines:
+    logs: {{exporters: [otlphttp/frazil]}}
+    traces: {{exporters: [otlphttp/frazil]}}
+    metrics: {{exporters: [otlphttp/frazil]}}"""

@@ -1,0 +1,61 @@
+"""What all sessions of this process share. The script that Streamlit runs for each of them finds it here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from frazil.config import Config
+from frazil.dashboard.ask import Door, Trouble
+from frazil.dashboard.sessions import Sessions
+
+_ASKED_AGAIN_SECONDS = 30.0
+
+
+@dataclass
+class House:
+    door: Door
+    sessions: Sessions
+    has_keys: bool
+    is_demo: bool
+    otlp_http: str
+    otlp_grpc: str
+    _locked: tuple[float, bool] = field(default=(0.0, False))
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether one must log in: this configuration has keys, or the API asks for one."""
+        if self.has_keys:
+            return True
+        until, locked = self._locked
+        if time.monotonic() > until:
+            try:
+                self.door.request("GET", "/api/v1/tables", None)
+            except Trouble as trouble:
+                locked = trouble.is_about_the_key if trouble.status else locked
+            else:
+                locked = False
+            self._locked = (time.monotonic() + _ASKED_AGAIN_SECONDS, locked)
+        return locked
+
+
+_open: list[House] = []
+
+
+def open_house(config: Config) -> House:
+    dashboard = config.dashboard
+    url = config.serve.url if dashboard.api_url is None else dashboard.api_url
+    house = House(
+        door=Door(url, dashboard.api_ca_file),
+        sessions=Sessions(dashboard.session_seconds),
+        has_keys=bool(config.auth.keys),
+        is_demo=config.demo.enabled,
+        otlp_http=config.receive.url("http"),
+        otlp_grpc=config.receive.url("grpc") if config.receive.grpc.enabled else "",
+    )
+    _open[:] = [house]
+    return house
+
+
+def the_house() -> House:
+    return _open[0]

@@ -1,0 +1,111 @@
+"""Log records as lines of a list: their keys, and what a line says."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Record = Mapping[str, Any]
+Keyed = dict[str, Record]
+"""Records by their keys, in the order of the list."""
+
+_LINE_CHARS_MAX = 600
+_MARK_BEGIN, _MARK_END = "\x02", "\x03"
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+_CONTROL = {ord(_MARK_BEGIN): None, ord(_MARK_END): None, ord("\n"): " ↵ ", ord("\r"): None, ord("\t"): " "}
+
+
+def micros(record: Record) -> int:
+    return (dt.datetime.fromisoformat(record["time"]) - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def keyed(records: Iterable[Record]) -> Keyed:
+    """The time and a hash of the rest: the same for the same record in whatever answer it comes. Of records
+    that are equal in everything the second has a key of its own.
+    """
+    seen: Counter[str] = Counter()
+    found: Keyed = {}
+    for record in records:
+        digest = hashlib.blake2b(orjson.dumps(record, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
+        key = f"{micros(record)}-{digest}"
+        seen[key] += 1
+        found[key if seen[key] == 1 else f"{key}-{seen[key]}"] = record
+    return found
+
+
+def with_linked(records: Keyed, linked: Keyed) -> Keyed:
+    """Those of a link among the others, where they belong by their time."""
+    return dict(sorted((records | linked).items(), key=lambda item: str(item[1]["time"]), reverse=True))
+
+
+def time_of_key(key: str) -> dt.datetime | None:
+    """When the record of a key happened; None for what is no key."""
+    try:
+        return _EPOCH + dt.timedelta(microseconds=int(key.split("-")[0]))
+    except (ValueError, OverflowError):
+        return None
+
+
+def body_text(body: Any) -> str:
+    """As a person reads it; structures in JSON."""
+    if isinstance(body, str):
+        return body
+    return "" if body is None else orjson.dumps(body).decode()
+
+
+def compact(body: Any) -> str:
+    """In one line: of a structure its message first, then what else it holds."""
+    if not isinstance(body, Mapping):
+        return body_text(body)
+    message = next((name for name in ("message", "msg") if isinstance(body.get(name), str)), None)
+    pairs = [f"{key}={body_text(value)}" for key, value in body.items() if key != message]
+    return "  ".join([body[message], *pairs] if message is not None else pairs)
+
+
+def line(record: Record) -> str:
+    """One line: the body, else the event's name, else the attributes."""
+    text = compact(record.get("body")) or record.get("event_name") or compact(record.get("attributes"))
+    return str(text)[:_LINE_CHARS_MAX].translate(_CONTROL).strip()
+
+
+def marked(lines: Sequence[str], pattern: str | None) -> list[list[str]]:
+    """Each line in parts: not marked, marked, not marked, … By RE2, as the API searches: however a pattern is
+    written, it takes no longer than the text is long.
+    """
+    if not pattern or not lines:
+        return [[text] for text in lines]
+    try:
+        found = pc.replace_substring_regex(
+            pa.array(lines, pa.string()),
+            pattern=f"({pattern})",
+            replacement=f"{_MARK_BEGIN}\\1{_MARK_END}",
+        ).to_pylist()
+    except pa.ArrowInvalid:  # the API says what is wrong with it
+        return [[text] for text in lines]
+    return [text.replace(_MARK_END, _MARK_BEGIN).split(_MARK_BEGIN) for text in found]
+
+
+def rows(records: Keyed, pattern: str | None, *, with_date: bool = False) -> list[dict[str, Any]]:
+    """What the list draws."""
+    lines = marked([line(record) for record in records.values()], pattern)
+    return [
+        {
+            "key": key,
+            "time": _shown(record["time"], with_date),
+            "severity": record.get("severity_number"),
+            "service": record.get("service_name") or "",
+            "text": text,
+        }
+        for (key, record), text in zip(records.items(), lines, strict=True)
+    ]
+
+
+def _shown(time: str, with_date: bool) -> str:
+    return f"{time[5:10]} {time[11:23]}" if with_date else time[11:23]

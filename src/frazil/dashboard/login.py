@@ -1,0 +1,163 @@
+"""The way in: a page that asks for an API key where there are keys, and no page without one."""
+
+from __future__ import annotations
+
+import html
+import re
+from string import Template
+from urllib.parse import urlencode, urlsplit
+
+from anyio import to_thread
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from frazil.dashboard.ask import Trouble
+from frazil.dashboard.house import House
+from frazil.dashboard.sessions import COOKIE
+
+_OPEN_PATHS = ("/login", "/livez", "/readyz", "/healthz", "/metrics", "/static/", "/_stcore/")
+"""Streamlit's own files and its socket hold nothing of anybody: the script asks for the session itself."""
+_LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
+_FORM_BYTES_MAX = 8 * 1024
+
+_PAGE = Template("""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>frazil: log in</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+:root{color-scheme:light dark;--ink:#0f2333;--paper:#f6f9fb;--card:#fff;--edge:#d5e0e7;--ice:#0b7a99}
+@media (prefers-color-scheme:dark){
+:root{--ink:#e3edf3;--paper:#0b141c;--card:#111e29;--edge:#25394a;--ice:#4cc3e0}
+}
+body{margin:0;min-height:100vh;display:grid;place-items:center;background:var(--paper);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif}
+form{background:var(--card);border:1px solid var(--edge);border-radius:12px;padding:2rem;
+width:min(24rem,86vw)}
+h1{margin:0 0 .25rem;font-size:1.4rem}p{margin:.25rem 0 1rem;opacity:.8;font-size:.95rem}
+label{display:block;font-size:.85rem;margin-bottom:.3rem}
+input{box-sizing:border-box;width:100%;padding:.6rem .7rem;border:1px solid var(--edge);border-radius:8px;
+background:var(--paper);color:inherit;font:inherit}
+button{margin-top:1rem;width:100%;padding:.6rem;border:0;border-radius:8px;background:var(--ice);color:#fff;
+font:inherit;font-weight:600;cursor:pointer}
+.trouble{color:#c2410c;opacity:1}code{font-size:.9em}</style></head><body>
+<form method="post" action="/login"><h1>frazil</h1>
+<p>Log in with an API key that has the role <code>read</code>.</p>$trouble
+<label for="key">API key</label>
+<input id="key" name="key" type="password" autocomplete="current-password" placeholder="fz_…" autofocus
+required>
+<input type="hidden" name="next" value="$next"><button type="submit">Log in</button>
+<p style="margin:1rem 0 0">No key yet? <code>frazil keys new --tenant NAME</code> makes one.</p>
+</form></body></html>""")
+
+
+class Gate:
+    """Around everything: while there are no keys strangers' names are refused, else pages without a login."""
+
+    def __init__(self, app: ASGIApp, house: House) -> None:
+        self._app, self._house = app, house
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        if not self._house.has_keys and _host(connection) not in _LOOPBACK:
+            # A page elsewhere could give its own name this address, and read along.
+            await _refuse(scope, receive, send)
+            return
+        if scope["type"] == "websocket" and not _is_from_here(connection):
+            await _refuse(scope, receive, send)
+            return
+        path = connection.url.path
+        is_page = scope["type"] == "http" and not path.startswith(_OPEN_PATHS)
+        if is_page and await self._is_stranger(connection):
+            wanted = path + (f"?{connection.url.query}" if connection.url.query else "")
+            away = RedirectResponse(f"/login?{urlencode({'next': wanted})}", status_code=303)
+            await away(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _is_stranger(self, connection: HTTPConnection) -> bool:
+        if self._house.sessions.key_of(connection.cookies.get(COOKIE)) is not None:
+            return False
+        return await to_thread.run_sync(lambda: self._house.is_locked)
+
+
+def _host(connection: HTTPConnection) -> str:
+    """Without its port; IPv6 in brackets."""
+    return re.sub(r":\d+$", "", connection.headers.get("host", "")).lower()
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    text = "Without API keys the dashboard answers to localhost and 127.0.0.1 alone.\n"
+    await Response(text, status_code=421, media_type="text/plain")(scope, receive, send)
+
+
+class Login:
+    """`GET` and `POST /login`, and `GET /logout`."""
+
+    def __init__(self, house: House, *, secure: bool) -> None:
+        self._house, self._secure = house, secure
+
+    async def show(self, request: Request) -> Response:
+        return _page(_local(request.query_params.get("next", "/")))
+
+    async def take(self, request: Request) -> Response:
+        if not _is_from_here(request):
+            return _page("/", "That form was not of this page.", status=403)
+        if int(request.headers.get("content-length") or 0) > _FORM_BYTES_MAX:
+            return _page("/", "That is too long for a key.", status=413)
+        form = await request.form()
+        key, wanted = str(form.get("key", "")).strip(), _local(str(form.get("next", "/")))
+        if not key.isascii() or not key.isprintable():
+            return _page(wanted, "That is not an API key: they begin with fz_.", status=401)
+        try:
+            await to_thread.run_sync(lambda: self._house.door.request("GET", "/api/v1/tables", key))
+        except Trouble as trouble:
+            return _page(wanted, trouble.message, status=401 if trouble.is_about_the_key else 502)
+        answer = RedirectResponse(wanted, status_code=303)
+        # Lax: a link that a colleague sends opens what it shows.
+        answer.set_cookie(
+            COOKIE,
+            self._house.sessions.begin(key),
+            httponly=True,
+            samesite="lax",
+            secure=self._secure,
+            path="/",
+        )
+        return answer
+
+    async def leave(self, request: Request) -> Response:
+        self._house.sessions.end(request.cookies.get(COOKIE))
+        answer = RedirectResponse("/login", status_code=303)
+        answer.delete_cookie(COOKIE, path="/")
+        return answer
+
+
+def _page(wanted: str, trouble: str = "", status: int = 200) -> Response:
+    said = f'<p class="trouble">{html.escape(trouble)}</p>' if trouble else ""
+    return HTMLResponse(
+        _PAGE.substitute(trouble=said, next=html.escape(wanted, quote=True)),
+        status_code=status,
+        headers={
+            "cache-control": "no-store",
+            "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+            "frame-ancestors 'none'",
+            "referrer-policy": "no-referrer",
+            "x-content-type-options": "nosniff",
+        },
+    )
+
+
+def _local(wanted: str) -> str:
+    """A path of this dashboard, whatever the address said."""
+    parts = urlsplit(wanted)
+    is_local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not parts.netloc
+    return wanted if is_local and wanted.isprintable() and not parts.path.startswith("/login") else "/"
+
+
+def _is_from_here(connection: HTTPConnection) -> bool:
+    """A form elsewhere could log somebody in as somebody else, a script elsewhere read over their socket."""
+    origin = connection.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == connection.headers.get("host")

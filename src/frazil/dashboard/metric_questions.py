@@ -1,0 +1,381 @@
+"""Builds the SQL behind a chart of a metric. Only parameters hold what people chose or clients sent.
+
+*Levels* (gauges, sums that go up and down). Each series has a value in each bucket of time; where it sent
+none, its last one holds until the next, for `HOLD_SECONDS` at most. So a total over series does not dip where
+one of them reports less often than the buckets are wide, or has not yet.
+
+*Increases* (counters, histograms). Points become steps: how much was counted between two moments. A delta
+point is a step from its start to its time. Two cumulative points make a step of their difference; after a
+reset (the value is less, or it counts since a later start that is not before the previous point) the step is
+the whole value, from the new start if that is known. The first point is a step only if it counts since a
+start within what is read; one that counts since its own time says that its start is unknown, and is none.
+Each step is spread evenly over the buckets that it overlaps: nothing is lost or counted twice, and buckets
+need not match the interval at which a client reports.
+
+*Quantiles* of histograms come from the steps of their buckets: straight-line within the bucket in which the
+quantile lies. The first explicit bucket begins at 0 if its bound is above, the last (without an upper bound)
+counts as its lower one. Series with different bounds or scales add up, each bucket where its own bounds are.
+"""
+
+# ruff: noqa: S608 -- see above
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from frazil.dashboard import buckets
+from frazil.dashboard.metric_kinds import QUANTILES, How, Metric
+
+HOLD_SECONDS = 120
+"""Twice the interval at which SDKs export unless told otherwise."""
+SERIES_MAX = 10
+VALUES_MAX = 40
+_BUCKETS_MAX = 120
+_MICRO = 1_000_000
+
+LIST = """\
+SELECT metric_name, metric_type, unit, any_value(description) AS description,
+       list(DISTINCT service_name) FILTER (service_name IS NOT NULL) AS services,
+       bool_or(is_monotonic) AS is_monotonic,
+       bool_or(aggregation_temporality IS DISTINCT FROM 1) AS has_cumulative,
+       count(*) AS points
+FROM metrics
+WHERE time >= $1::TIMESTAMPTZ AND time < $2::TIMESTAMPTZ
+GROUP BY metric_name, metric_type, unit
+ORDER BY metric_name, metric_type, unit"""
+
+KEYS = f"""\
+WITH series AS (
+    SELECT series_id, any_value(attributes) AS of_point, any_value(resource_attributes) AS of_resource
+    FROM metrics
+    WHERE metric_name = $1 AND metric_type = $2 AND time >= $3::TIMESTAMPTZ AND time < $4::TIMESTAMPTZ
+    GROUP BY series_id
+), entries AS (
+    SELECT true AS is_of_point, unnest(map_entries(of_point)) AS entry FROM series
+    UNION ALL
+    SELECT false, unnest(map_entries(of_resource)) FROM series
+)
+SELECT entry.key AS key, entry.value AS value, bool_or(is_of_point) AS is_of_point, count(*) AS series
+FROM entries
+WHERE entry.value IS NOT NULL
+GROUP BY entry.key, entry.value
+QUALIFY row_number() OVER (PARTITION BY entry.key ORDER BY count(*) DESC, entry.value) <= {VALUES_MAX}
+ORDER BY is_of_point DESC, key, series DESC, value"""
+
+
+@dataclass(frozen=True)
+class Question:
+    metric: Metric
+    how: How
+    start: dt.datetime
+    end: dt.datetime
+    services: Sequence[str] = ()
+    attributes: Sequence[tuple[str, str]] = ()
+    """Key and value; all must hold, of the point or else its resource."""
+    by: str | None = None
+    """An attribute, or `service`."""
+    width_seconds: int = 0
+    """Of a bucket; 0: as suits the range."""
+    now: dt.datetime | None = None
+    """If the range ends now: buckets that are not complete yet are left out."""
+
+    @property
+    def width(self) -> int:
+        return self.width_seconds or buckets.width_seconds(
+            (self.end - self.start).total_seconds(), _BUCKETS_MAX
+        )
+
+
+@dataclass(frozen=True)
+class Built:
+    sql: str
+    params: tuple[Any, ...]
+
+    def inlined(self) -> str:
+        """The same, to be read and changed by a person."""
+        return re.sub(r"\$(\d+)", lambda match: _literal(self.params[int(match[1]) - 1]), self.sql)
+
+
+def build(question: Question) -> Built:
+    """Answers `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95` and `p99`."""
+    frame = _Frame(question)
+    how, kind = question.how, question.metric.kind
+    if kind == "summary" and how in QUANTILES:
+        sql = _levels(frame, _sent_quantile(QUANTILES[how]), "max(v)", "max(v)")
+    elif how in _REDUCED:
+        sql = _levels(frame, _NUMBER, *_REDUCED[how])
+    elif how in ("rate", "increase"):
+        sql = _counted(frame)
+    elif how == "mean":
+        sql = _mean(frame)
+    else:
+        sql = _quantiles(frame, tuple(QUANTILES) if how == "quantiles" else (how,))
+    return Built(sql, tuple(frame.params))
+
+
+_NUMBER = "coalesce(value_double, value_int::DOUBLE)"
+_REDUCED: dict[How, tuple[str, str]] = {
+    "average": ("avg(v)", "avg(v)"),
+    "min": ("min(v)", "min(v)"),
+    "max": ("max(v)", "max(v)"),
+    "latest": ("arg_max(v, t)", "avg(v)"),
+    "total": ("arg_max(v, t)", "sum(v)"),
+}
+"""How the points of a series in a bucket become one value, and how those of several series do."""
+
+
+@dataclass
+class _Frame:
+    """The times of a question in microseconds, and its parameters."""
+
+    question: Question
+    params: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.width = self.question.width * _MICRO
+        self.start = _micros(self.question.start) // self.width * self.width
+        self.end = -(-_micros(self.question.end) // self.width) * self.width
+        # Read before and after the range: for steps that reach into it, and values that still hold.
+        self.beyond = max(self.width, HOLD_SECONDS * _MICRO)
+
+    def param(self, value: Any) -> str:
+        if value not in self.params:
+            self.params.append(value)
+        return f"${self.params.index(value) + 1}"
+
+    def read_from(self) -> int:
+        return self.start - self.beyond
+
+    def where(self) -> str:
+        asked, metric = self.question, self.question.metric
+        begin, end = _moment(self.read_from()), _moment(self.end + self.beyond)
+        conditions = [
+            f"metric_name = {self.param(metric.name)}",
+            f"metric_type = {self.param(metric.type)}",
+            f"coalesce(unit, '') = {self.param(metric.unit)}",
+            f"time >= {self.param(begin)}::TIMESTAMPTZ",
+            f"time < {self.param(end)}::TIMESTAMPTZ",
+            "coalesce(flags, 0) & 1 = 0",
+        ]
+        if asked.services:
+            conditions.append(f"service_name IN ({', '.join(map(self.param, asked.services))})")
+        conditions += [f"{self.attribute(key)} = {self.param(value)}" for key, value in asked.attributes]
+        return " AND\n          ".join(conditions)
+
+    def attribute(self, key: str) -> str:
+        name = self.param(key)
+        return f"coalesce(attributes[{name}], resource_attributes[{name}])"
+
+    def label(self) -> str:
+        by = self.question.by
+        if by is None:
+            return "''"
+        return f"coalesce({'service_name' if by == 'service' else self.attribute(by)}, '(none)')"
+
+    def largest(self, rows: str, weight: str) -> str:
+        """CTEs that name the rows' series: the largest, and NULL for all others."""
+        return f"""largest AS (
+    SELECT label FROM {rows} GROUP BY label ORDER BY {weight} DESC, label LIMIT {SERIES_MAX}
+), named AS (
+    SELECT {rows}.* EXCLUDE (label), largest.label AS series FROM {rows} LEFT JOIN largest USING (label)
+)"""
+
+
+def _levels(frame: _Frame, value: str, reduce: str, combine: str) -> str:
+    hold = max(1, HOLD_SECONDS * _MICRO // frame.width) * frame.width
+    return f"""WITH points AS (
+    SELECT series_id, epoch_us(time) AS t, {frame.label()} AS label, {value} AS v
+    FROM metrics
+    WHERE {frame.where()} AND aggregation_temporality IS DISTINCT FROM 1
+), reduced AS (
+    SELECT series_id, label, t // {frame.width} * {frame.width} AS bucket, {reduce} AS v
+    FROM points WHERE isfinite(v) GROUP BY ALL
+), until AS (
+    SELECT *, least(coalesce(lead(bucket) OVER (PARTITION BY series_id ORDER BY bucket), bucket + {hold}),
+                    bucket + {hold}, {frame.end}) AS until
+    FROM reduced
+), held AS (
+    SELECT label, v, unnest(range(greatest(bucket, {frame.start}), until, {frame.width})) AS bucket FROM until
+), {frame.largest("held", "max(abs(v))")}
+SELECT to_timestamp(bucket / 1e6) AS time, series, {combine} AS value
+FROM named GROUP BY bucket, series ORDER BY bucket, series"""
+
+
+def _sent_quantile(quantile: float) -> str:
+    """As the client computed it: it cannot be computed anew, and the worst series stands for all."""
+    return f"list_filter(quantile_values, lambda q: abs(q.quantile - {quantile}) < 1e-6)[1].value"
+
+
+def _steps(frame: _Frame, value: str, carried: dict[str, str]) -> str:
+    """CTEs up to `steps`: `label`, `f` and `t` (from when until when), `is_whole` (nothing is to be
+    subtracted), and of `v` and each of `carried` itself and what it was `_before`.
+    """
+    also = "".join(f", {source} AS {name}" for name, source in carried.items())
+    before = "".join(f", lag({name}) OVER before AS {name}_before" for name in ("v", *carried))
+    return f"""points AS (
+    SELECT series_id, epoch_us(time) AS t, {frame.label()} AS label, {value} AS v,
+           start_time_unix_nano // 1000 AS began,
+           coalesce(aggregation_temporality = 1, false) AS is_delta{also}
+    FROM metrics
+    WHERE {frame.where()}
+), paired AS (
+    SELECT *, lag(t) OVER before AS t_before, lag(began) OVER before AS began_before{before}
+    FROM points WHERE isfinite(v)
+    WINDOW before AS (PARTITION BY series_id, is_delta ORDER BY t, v)
+), judged AS (
+    SELECT *, CASE WHEN is_delta THEN 'delta'
+                   WHEN t_before IS NULL THEN 'first'
+                   WHEN began > began_before AND began >= t_before THEN 'restarted'
+                   WHEN v < v_before THEN 'decreased'
+                   ELSE 'grown' END AS what
+    FROM paired
+), steps AS (
+    SELECT *, what <> 'grown' AS is_whole
+    FROM (SELECT *, CASE what WHEN 'delta' THEN least(coalesce(nullif(began, 0), t), t)
+                              WHEN 'first' THEN began
+                              WHEN 'restarted' THEN began
+                              ELSE t_before END AS f FROM judged)
+    WHERE is_delta OR (what IN ('grown', 'decreased'))
+       OR (began < t AND (what = 'restarted' OR began >= {frame.read_from()}))
+)"""
+
+
+def _spread(frame: _Frame, rows: str, columns: Sequence[str]) -> str:
+    """A row for each bucket that a step overlaps, and the `part` of the step that lies in it."""
+    names = ", ".join(columns)
+    return f"""(
+    SELECT {names}, bucket, CASE WHEN t = f THEN 1.0
+           ELSE (least(t, bucket + {frame.width}) - greatest(f, bucket)) / (t - f)::DOUBLE END AS part
+    FROM (SELECT *, unnest(range(greatest(f // {frame.width} * {frame.width}, {frame.start}),
+                                 least(greatest(t, f + 1), {frame.end}), {frame.width})) AS bucket
+          FROM {rows})
+)"""
+
+
+def _complete(frame: _Frame) -> str:
+    """Of a range that ends now: what series that still report have not reached is not complete."""
+    if frame.question.now is None:
+        return ""
+    recent = _micros(frame.question.now) - HOLD_SECONDS * _MICRO
+    return f"""
+WHERE bucket + {frame.width} <= greatest({recent}, coalesce((
+    SELECT min(last)
+    FROM (SELECT max(t) AS last, arg_max(t - f, t) AS took FROM steps WHERE t > f GROUP BY series_id)
+    WHERE last + took * 1.5 >= (SELECT max(t) FROM steps)), {frame.end}))"""
+
+
+def _counted(frame: _Frame) -> str:
+    is_number = frame.question.metric.type == "sum"
+    value = _NUMBER if is_number else "count::DOUBLE"
+    per = frame.question.width if frame.question.how == "rate" else 1
+    return f"""WITH {_steps(frame, value, {})}, spread AS (
+    SELECT label, bucket, (CASE WHEN is_whole THEN v ELSE v - v_before END) * part AS n
+    FROM {_spread(frame, "steps", ("label", "v", "v_before", "is_whole"))}
+), {frame.largest("spread", "sum(abs(n))")}
+SELECT to_timestamp(bucket / 1e6) AS time, series, sum(n) / {per} AS value
+FROM named{_complete(frame)} GROUP BY bucket, series ORDER BY bucket, series"""
+
+
+def _mean(frame: _Frame) -> str:
+    return f"""WITH {_steps(frame, "count::DOUBLE", {"s": "sum"})}, spread AS (
+    SELECT label, bucket, (CASE WHEN is_whole THEN v ELSE v - v_before END) * part AS n,
+           (CASE WHEN is_whole THEN s ELSE s - s_before END) * part AS s
+    FROM {_spread(frame, "steps", ("label", "v", "v_before", "s", "s_before", "is_whole"))}
+    WHERE s IS NOT NULL AND (is_whole OR s_before IS NOT NULL)
+), {frame.largest("spread", "sum(n)")}
+SELECT to_timestamp(bucket / 1e6) AS time, series, sum(s) / sum(n) AS value
+FROM named{_complete(frame)} GROUP BY bucket, series HAVING sum(n) > 1e-9 ORDER BY bucket, series"""
+
+
+_EXPLICIT = {"counts": "bucket_counts", "bounds": "explicit_bounds"}
+_EXPONENTIAL = {
+    "scale": "scale",
+    "zeros": "zero_count",
+    "near_zero": "coalesce(zero_threshold, 0)",
+    "above": "positive_bucket_counts",
+    "above_from": "positive_offset",
+    "below": "negative_bucket_counts",
+    "below_from": "negative_offset",
+}
+
+
+def _quantiles(frame: _Frame, hows: Sequence[How]) -> str:
+    is_explicit = frame.question.metric.type == "histogram"
+    carried = _EXPLICIT if is_explicit else _EXPONENTIAL
+    buckets = _explicit_buckets() if is_explicit else _exponential_buckets()
+    values = ", ".join(
+        f"arg_min(low + (high - low) * greatest(0, ({QUANTILES[how]} * total - (up_to - n)) / n), up_to) "
+        f"FILTER (up_to >= {QUANTILES[how]} * total - 1e-9) AS {how if len(hows) > 1 else 'value'}"
+        for how in hows
+    )
+    return f"""WITH {_steps(frame, "count::DOUBLE", carried)}, buckets AS (
+{buckets}
+), spread AS (
+    SELECT label, bucket, low, high, n * part AS n
+    FROM {_spread(frame, "buckets", ("label", "low", "high", "n"))}
+), {frame.largest("spread", "sum(n)")}, summed AS (
+    SELECT bucket, series, low, high, sum(n) AS n
+    FROM named{_complete(frame)} GROUP BY bucket, series, low, high HAVING sum(n) > 1e-9
+), ranked AS (
+    SELECT *, sum(n) OVER (PARTITION BY bucket, series ORDER BY high, low) AS up_to,
+              sum(n) OVER (PARTITION BY bucket, series) AS total
+    FROM summed
+)
+SELECT to_timestamp(bucket / 1e6) AS time, series, {values}
+FROM ranked GROUP BY bucket, series ORDER BY bucket, series"""
+
+
+def _explicit_buckets() -> str:
+    """What a step adds to each bucket: the point's counts, less those of the point before."""
+    return """    SELECT label, f, t, sign * counts[i] AS n,
+           coalesce(bounds[i - 1], least(bounds[1], 0)) AS low, coalesce(bounds[i], bounds[i - 1]) AS high
+    FROM (SELECT *, unnest(range(1, len(counts) + 1)) AS i FROM (
+        SELECT label, f, t, 1 AS sign, counts, bounds FROM steps
+        WHERE is_whole OR bounds = bounds_before
+        UNION ALL
+        SELECT label, f, t, -1, counts_before, bounds FROM steps
+        WHERE NOT is_whole AND bounds = bounds_before))
+    WHERE counts[i] > 0 AND len(bounds) > 0"""
+
+
+def _exponential_buckets() -> str:
+    """As for explicit ones; two points of different scale are compared at the coarser of them."""
+    return """    SELECT label, f, t, sign * n AS n,
+           CASE side WHEN 0 THEN 0 WHEN 1 THEN pow(2, i / pow(2, common))
+                     ELSE -pow(2, (i + 1) / pow(2, common)) END AS low,
+           CASE side WHEN 0 THEN near_zero WHEN 1 THEN pow(2, (i + 1) / pow(2, common))
+                     ELSE -pow(2, i / pow(2, common)) END AS high
+    FROM (
+        SELECT label, f, t, sign, side, common, near_zero, counts[k] AS n,
+               floor((first_index + k - 1) / pow(2, scale - common)) AS i
+        FROM (SELECT *, unnest(range(1, len(counts) + 1)) AS k FROM (
+            SELECT label, f, t, sign, common, scale, near_zero, unnest([
+                {'side': 0, 'first_index': 0, 'counts': [zeros]},
+                {'side': 1, 'first_index': above_from, 'counts': above},
+                {'side': 2, 'first_index': below_from, 'counts': below}], recursive := true)
+            FROM (
+                SELECT label, f, t, 1 AS sign, near_zero, scale, zeros, above, above_from, below, below_from,
+                       CASE WHEN is_whole THEN scale ELSE least(scale, scale_before) END AS common
+                FROM steps
+                UNION ALL
+                SELECT label, f, t, -1, near_zero, scale_before, zeros_before, above_before,
+                       above_from_before, below_before, below_from_before, least(scale, scale_before)
+                FROM steps WHERE NOT is_whole)))
+        WHERE counts[k] > 0)"""
+
+
+def _micros(time: dt.datetime) -> int:
+    return round((time - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
+
+
+def _moment(micros: int) -> str:
+    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)).isoformat()
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    raise TypeError(f"a parameter of a metric's question is text, not {type(value)}")

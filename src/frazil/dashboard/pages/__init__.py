@@ -1,0 +1,1 @@
+r"""One module a page: each has \`page(view)\`."""

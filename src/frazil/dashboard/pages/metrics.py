@@ -1,0 +1,366 @@
+"""One metric over time: its value or its rate, by service or attribute.
+
+Everything that is chosen is in the address: metric, service, attr, by, as.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import altair as alt
+import pandas as pd
+import streamlit as st
+
+from frazil.dashboard import look, sql_text
+from frazil.dashboard.empty import show_how_to_send
+from frazil.dashboard.metric_kinds import HOWS, How, Kind, Metric, axis_unit, metrics
+from frazil.dashboard.metric_lines import OTHERS, Line, lines
+from frazil.dashboard.metric_questions import HOLD_SECONDS, KEYS, LIST, Built, Question, build
+from frazil.dashboard.present import present
+from frazil.dashboard.view import View
+
+_LIST_FRESH_SECONDS = 60
+_DRAWN_FRESH_SECONDS = 4
+_KEYS_RANGE_MAX = dt.timedelta(hours=1)
+"""Attributes to choose from are those of the last hour of the range: all of a month would cost."""
+_FIRST = "http.server.request.duration"
+"""Shown at first where it is sent: it is what most people look for."""
+_SERVICE = "service"
+_KINDS: dict[Kind, str] = {
+    "gauge": "gauge",
+    "level": "sum that goes up and down",
+    "counter": "counter",
+    "changes": "sum that goes up and down, sent as changes",
+    "histogram": "histogram",
+    "exponential_histogram": "exponential histogram",
+    "summary": "summary",
+}
+_COLOURS_OF_QUANTILES = dict(zip(("p50", "p95", "p99"), look.SERVICE_COLOURS, strict=False))
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The attributes of a metric: of its points first, then of its resources."""
+
+    names: tuple[str, ...]
+    pairs: tuple[str, ...]
+
+
+def page(view: View) -> None:
+    st.title("Metrics")
+    listed = _listed(view)
+    if not listed:
+        _show_nothing(view)
+        return
+    wanted = st.query_params.get("metric")
+    left, right = st.columns([9, 8])
+    with left:
+        metric = _chosen_metric(listed)
+    with right:
+        how = _chosen_how(metric)
+    st.caption(_about(metric))
+    if wanted is not None and wanted not in listed:
+        st.info(f"**{look.plain(wanted)}** has sent nothing in this range.", icon=":material/info:")
+    keys = _keys(view, metric)
+    services, attributes, by = _chosen_filters(metric, keys)
+    if how == "quantiles" and by is not None:
+        how = "p95"
+        st.caption("Of several groups, p95 is shown.")
+
+    def draw(view: View) -> None:
+        _draw(view, metric, how, services, attributes, by)
+
+    present(draw, view)
+
+
+def _listed(view: View) -> dict[str, Metric]:
+    start, end = view.span.steady(_LIST_FRESH_SECONDS)
+    rows = view.api.sql(LIST, [start.isoformat(), end.isoformat()], fresh_seconds=_LIST_FRESH_SECONDS)
+    return metrics(rows.records())
+
+
+def _show_nothing(view: View) -> None:
+    tables = view.api.get("tables", fresh_seconds=_LIST_FRESH_SECONDS)["tables"]
+    rows = next((table for table in tables if table["name"] == "metrics"), {"rows": 0, "tail_rows": 0})
+    if (rows["rows"] or 0) + (rows["tail_rows"] or 0):
+        st.info("No metrics in this time range. Choose a longer one at the left.", icon=":material/info:")
+    else:
+        show_how_to_send(view, "metrics")
+
+
+def _chosen_metric(listed: dict[str, Metric]) -> Metric:
+    labels = list(listed)
+    first = next((place for place, label in enumerate(labels) if label.startswith(_FIRST)), 0)
+    name, browse = st.columns([6, 1], vertical_alignment="bottom")
+    if "metric" not in st.session_state and st.query_params.get("metric") not in listed:
+        # Set and not a default, which would be left out of the address: what comes first differs by range.
+        st.session_state["metric"] = labels[first]
+    chosen = name.selectbox(
+        "Metric",
+        labels,
+        index=None,
+        placeholder=labels[first],
+        key="metric",
+        bind="query-params",
+        on_change=_forget_filters,
+    )
+    with browse.popover("", icon=":material/list:", help="All metrics of this range", key="metric_browse"):
+        _show_all(listed)
+    return listed.get(chosen or "", listed[labels[first]])
+
+
+def _show_all(listed: dict[str, Metric]) -> None:
+    """Names, what they mean and who sends them; the table's own search finds words in any of it."""
+    labels = list(listed)
+    rows = [
+        {
+            "metric": label,
+            "kind": _KINDS[metric.kind],
+            "unit": metric.unit,
+            "description": metric.description,
+            "services": ", ".join(metric.services),
+        }
+        for label, metric in listed.items()
+    ]
+
+    def take() -> None:
+        places = st.session_state["metric_all"].selection.rows
+        if places:
+            st.session_state["metric"] = labels[places[0]]
+            _forget_filters()
+
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        width=820,
+        height=420,
+        on_select=take,
+        selection_mode="single-row",
+        key="metric_all",
+    )
+
+
+def _forget_filters() -> None:
+    """What was chosen for another metric has no meaning for this one."""
+    st.session_state["attr"], st.session_state["by"] = [], None
+    st.session_state.pop("as", None)
+
+
+def _about(metric: Metric) -> str:
+    unit = f" in {metric.unit}" if metric.unit not in ("", "1") else ""
+    services = f"{len(metric.services)} service{'' if len(metric.services) == 1 else 's'}"
+    sent = f"{look.count(metric.points)} points of {services} in this range"
+    return " · ".join(
+        look.plain(part)
+        for part in (metric.description, _KINDS[metric.kind].capitalize() + unit, sent)
+        if part
+    )
+
+
+def _keys(view: View, metric: Metric) -> _Keys:
+    start, end = view.span.steady(_LIST_FRESH_SECONDS)
+    start = max(start, end - _KEYS_RANGE_MAX)
+    params = [metric.name, metric.type, start.isoformat(), end.isoformat()]
+    rows = view.api.sql(KEYS, params, fresh_seconds=_LIST_FRESH_SECONDS).records()
+    return _Keys(
+        tuple(dict.fromkeys(row["key"] for row in rows)),
+        tuple(dict.fromkeys(f"{row['key']}={row['value']}" for row in rows)),
+    )
+
+
+def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[str, str]], str | None]:
+    left, middle, right = st.columns([2, 3, 2])
+    services = left.multiselect(
+        "Service",
+        metric.services,
+        key="service",
+        bind="query-params",
+        placeholder="All services",
+        accept_new_options=True,
+    )
+    pairs = middle.multiselect(
+        "Attributes",
+        keys.pairs,
+        key="attr",
+        bind="query-params",
+        placeholder="key=value, all must hold",
+        accept_new_options=True,
+    )
+    by = right.selectbox(
+        "Group by",
+        (_SERVICE, *(key for key in keys.names if key != "service.name")),
+        index=None,
+        key="by",
+        bind="query-params",
+        placeholder="Nothing: one line",
+        accept_new_options=True,
+    )
+    split = [pair.partition("=") for pair in pairs]
+    if wrong := [pair for pair, (_, sign, _) in zip(pairs, split, strict=True) if not sign]:
+        st.warning(f"Write an attribute as key=value, not {look.plain(wrong[0])}.", icon=":material/warning:")
+    return services, [(key, value) for key, sign, value in split if sign], by
+
+
+def _chosen_how(metric: Metric) -> How:
+    offered = HOWS[metric.kind]
+    if st.session_state.get("as", offered[0]) not in offered:
+        st.session_state["as"] = offered[0]  # chosen for a metric of another kind
+    chosen = st.segmented_control(
+        "Show",
+        offered,
+        default=None if "as" in st.session_state else offered[0],
+        required=True,
+        key="as",
+        bind="query-params",
+        help=_help(metric),
+    )
+    return chosen or offered[0]
+
+
+def _help(metric: Metric) -> str:
+    match metric.kind:
+        case "counter" | "changes":
+            return (
+                "What was counted, shared out evenly over the time between two points; restarts are no dips."
+            )
+        case "histogram" | "exponential_histogram":
+            return (
+                "Quantiles are estimated within the buckets that the client chose: a straight line in each."
+            )
+        case "summary":
+            return "Quantiles are the client's own, of several series the highest."
+        case _:
+            return (
+                f"A value holds until the next, for {HOLD_SECONDS // 60} minutes at most. Average: of all "
+                "series. Total: the latest of each, added up."
+            )
+
+
+def _draw(
+    view: View,
+    metric: Metric,
+    how: How,
+    services: Sequence[str],
+    attributes: Sequence[tuple[str, str]],
+    by: str | None,
+) -> None:
+    question = _question(view, metric, how, services, attributes, by)
+    built = build(question)
+    rows = view.api.sql(built.sql, built.params, fresh_seconds=_DRAWN_FRESH_SECONDS)
+    drawn = lines(rows.records(), metric.name, how)
+    if not drawn:
+        _show_no_lines(metric, how, bool(services or attributes))
+        _show_as_sql(built)
+        return
+    unit = axis_unit(metric, how, question.width)
+    look.chart(_chart(drawn, question, unit, by), height=330, key="metric_chart")
+    _show_table(drawn, by, unit)
+    _show_as_sql(built)
+
+
+def _question(
+    view: View,
+    metric: Metric,
+    how: How,
+    services: Sequence[str],
+    attributes: Sequence[tuple[str, str]],
+    by: str | None,
+) -> Question:
+    """The range begins and ends with buckets: so it is the same until the next bucket begins."""
+    start, end = view.span.at()
+    width = Question(metric, how, start, end).width
+    start, end = view.span.steady(width)
+    now = end if view.span.is_moving else None
+    return Question(metric, how, start, end, services, attributes, by, width, now)
+
+
+def _show_no_lines(metric: Metric, how: How, is_filtered: bool) -> None:
+    if metric.kind in ("histogram", "exponential_histogram", "summary") and how not in ("rate", "mean"):
+        st.info(
+            "No quantiles can be told: nothing was measured in this range, or it came without buckets. "
+            "Mean and rate may be there.",
+            icon=":material/info:",
+        )
+    elif is_filtered:
+        st.info("Nothing matches these filters in this time range.", icon=":material/filter_alt_off:")
+        st.button("Clear the filters", on_click=_clear_filters, key="metric_clear")
+    else:
+        st.info(
+            "Nothing to draw yet: a rate needs two points of a series, or a start.", icon=":material/info:"
+        )
+
+
+def _clear_filters() -> None:
+    st.session_state["service"], st.session_state["attr"] = [], []
+
+
+def _chart(drawn: Sequence[Line], question: Question, unit: str, by: str | None) -> alt.LayerChart:
+    frame = pd.DataFrame(
+        [(time, line.name, value) for line in drawn for time, value in line.drawn(question.width)],
+        columns=["time", "series", "value"],
+    )
+    names = [line.name for line in drawn]
+    hover = alt.selection_point(
+        fields=["time"], nearest=True, on="pointerover", clear="pointerout", empty=False, name="hover"
+    )
+    base = alt.Chart(frame).encode(
+        x=look.time_axis("time", question.start, question.end),
+        y=alt.Y(
+            "value:Q", title=unit or None, axis=alt.Axis(format="~s" if unit.startswith("byte") else "~g")
+        ),
+        color=alt.Color(
+            "series:N",
+            title=None if by is None else by,
+            scale=alt.Scale(domain=names, range=_colours(names)),
+            legend=None if len(names) == 1 else alt.Legend(labelLimit=220, rowPadding=0),
+        ),
+    )
+    tooltip = [
+        alt.Tooltip("time:T", title="time (UTC)", format="%Y-%m-%d %H:%M:%S"),
+        alt.Tooltip("series:N", title=by or "series"),
+        alt.Tooltip("value:Q", title=unit or "value", format=",.4~g"),
+    ]
+    # A point is seen when the pointer is near, or when a line of one point would be none.
+    alone = {line.name for line in drawn if len(line.points) == 1}
+    seen = alt.condition(hover, alt.value(1), alt.value(0))
+    dots = base.mark_circle(size=60).encode(opacity=seen, tooltip=tooltip).add_params(hover)
+    layers: list[alt.Chart] = [base.mark_line(strokeWidth=2), dots]
+    if alone:
+        layers.append(
+            base.transform_filter(alt.FieldOneOfPredicate("series", sorted(alone))).mark_circle(size=60)
+        )
+    made: alt.LayerChart = alt.LayerChart(layer=layers)
+    return made
+
+
+def _colours(names: Sequence[str]) -> list[str]:
+    known = look.service_colours(name for name in names if name not in _COLOURS_OF_QUANTILES)
+    return [
+        look.QUIET if name == OTHERS else _COLOURS_OF_QUANTILES.get(name) or known[name] for name in names
+    ]
+
+
+def _show_table(drawn: Sequence[Line], by: str | None, unit: str) -> None:
+    number = st.column_config.NumberColumn(format="bytes" if unit.startswith("byte") else "%.4g")
+    rows: list[dict[str, Any]] = [{by or "series": line.name, **line.summary} for line in drawn]
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        height=min(320, 38 + 35 * len(rows)),
+        column_config=dict.fromkeys(("latest", "lowest", "mean", "highest"), number),
+        key="metric_table",
+    )
+
+
+def _show_as_sql(built: Built) -> None:
+    sql = built.inlined()
+    if sql_text.can_be_shared(sql):
+        address = f"/sql?{urlencode({'q': sql, 'run': '1'})}"
+        st.link_button("Open as SQL", address, icon=":material/database:", key="metric_sql")
+    else:
+        with st.expander("As SQL"):
+            st.code(sql, language="sql")

@@ -1,0 +1,155 @@
+"""How everything is doing, in one look: traffic, errors and latency by service, and how fresh it all is."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from urllib.parse import urlencode
+
+import altair as alt
+import pandas as pd
+import streamlit as st
+
+from frazil.dashboard import golden, look
+from frazil.dashboard.buckets import width_seconds
+from frazil.dashboard.empty import show_how_to_send
+from frazil.dashboard.present import present
+from frazil.dashboard.view import View
+
+_FRESH_SECONDS = 4.0
+_SERVICES_SHOWN = 12
+
+
+def page(view: View) -> None:
+    st.title("Overview")
+    present(_draw, view)
+
+
+def _draw(view: View) -> None:
+    listed = view.api.get("tables", fresh_seconds=_FRESH_SECONDS)["tables"]
+    tables = {table["name"]: table for table in listed}
+    if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
+        show_how_to_send(view)
+        return
+    start, end = view.span.steady(5)
+    width = width_seconds((end - start).total_seconds())
+    spans = golden.read_spans(
+        view.api.sql(golden.SPANS.format(width=width), [start, end], fresh_seconds=_FRESH_SECONDS).records()
+    )
+    logs = view.api.sql(golden.LOGS, [start, end], fresh_seconds=_FRESH_SECONDS).records()
+    _headlines(spans.whole, logs, tables, (end - start).total_seconds())
+    if not spans.by_service:
+        st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
+        return
+    times = golden.steps(start, end, width)
+    busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
+    _charts(spans, busiest, times, width)
+    _services(view, spans, logs, times, width)
+
+
+def _headlines(
+    whole: golden.Numbers, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float
+) -> None:
+    requests, errors, latency, log_errors, fresh = st.columns(5)
+    requests.metric("Requests", f"{look.count(whole.requests / seconds)}/s", border=True)
+    errors.metric("Failed", f"{whole.error_share:.2%}", border=True)
+    latency.metric("p95 latency", look.duration(whole.p95_ms), border=True)
+    log_errors.metric("Error logs", look.count(sum(row["errors"] for row in logs)), border=True)
+    fresh.metric(
+        "Newest data",
+        f"{look.ago(_age_seconds(tables))} ago",
+        border=True,
+        help="The newest record of any table. It can be asked about as soon as it was acked.",
+    )
+
+
+def _age_seconds(tables: dict[str, Any]) -> float | None:
+    newest = max((table["last_time"] for table in tables.values() if table.get("last_time")), default=None)
+    if newest is None:
+        return None
+    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(newest)
+    return max(0.0, age.total_seconds())
+
+
+def _charts(spans: golden.Golden, services: list[str], times: list[dt.datetime], width: int) -> None:
+    rows = [
+        {
+            "time": time,
+            "service": service,
+            "requests": numbers.requests / width,
+            "failed": numbers.error_share,
+            "p95": numbers.p95_ms,
+        }
+        for service in services
+        for time, numbers in spans.by_time.get(service, {}).items()
+    ]
+    data = pd.DataFrame(rows, columns=["time", "service", "requests", "failed", "p95"])
+    colour = alt.Color("service:N", scale=look.colours(services), legend=None)
+    axis = look.time_axis("time", times[0], times[-1])
+    base = alt.Chart(data).encode(x=axis, color=colour)
+    drawn = (
+        ("Requests a second", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
+        ("Failed", "failed", base.mark_line(), ".1%", None),
+        ("p95 latency, ms", "p95", base.mark_line(), ",.1f", None),
+    )
+    for place, (title, name, chart, form, stack) in zip(st.columns(3), drawn, strict=True):
+        with place.container(border=True):
+            st.markdown(f"**{title}**")
+            y = alt.Y(f"{name}:Q", title=None, stack=stack, axis=alt.Axis(format=form, tickCount=5))
+            tooltip = [
+                alt.Tooltip("service:N"),
+                alt.Tooltip("time:T", format="%H:%M:%S"),
+                alt.Tooltip(f"{name}:Q", format=form),
+            ]
+            look.chart(chart.encode(y=y, tooltip=tooltip), height=190, key=f"overview-{name}")
+    look.legend(look.service_colours(services))
+
+
+def _services(
+    view: View, spans: golden.Golden, logs: list[dict[str, Any]], times: list[dt.datetime], width: int
+) -> None:
+    """A row a service, worst first."""
+    log_errors = {row["service_name"] or golden.UNNAMED: row["errors"] for row in logs}
+    names = sorted(
+        spans.by_service, key=lambda name: (-spans.by_service[name].errors, -spans.by_service[name].requests)
+    )
+    seconds = width * len(times)
+    st.dataframe(
+        pd.DataFrame(
+            {
+                "service": names,
+                "traffic": [spans.requests_over_time(name, times) for name in names],
+                "rate": [spans.by_service[name].requests / seconds for name in names],
+                "failed": [100 * spans.by_service[name].error_share for name in names],
+                "p50": [spans.by_service[name].p50_ms for name in names],
+                "p95": [spans.by_service[name].p95_ms for name in names],
+                "p99": [spans.by_service[name].p99_ms for name in names],
+                "log_errors": [log_errors.get(name, 0) for name in names],
+                "traces": [_link("traces", view, name) for name in names],
+                "logs": [_link("logs", view, name) for name in names],
+            }
+        ),
+        column_config={
+            "service": "Service",
+            "traffic": st.column_config.AreaChartColumn("Traffic", y_min=0),
+            "rate": st.column_config.NumberColumn("Requests/s", format="%.2f"),
+            "failed": st.column_config.ProgressColumn("Failed", format="%.2f%%", min_value=0, max_value=100),
+            "p50": st.column_config.NumberColumn("p50", format="%.1f ms"),
+            "p95": st.column_config.NumberColumn("p95", format="%.1f ms"),
+            "p99": st.column_config.NumberColumn("p99", format="%.1f ms"),
+            "log_errors": st.column_config.NumberColumn("Error logs"),
+            "traces": st.column_config.LinkColumn("", display_text="traces"),
+            "logs": st.column_config.LinkColumn("", display_text="logs"),
+        },
+        hide_index=True,
+        width="stretch",
+        key="overview-services",
+    )
+
+
+def _link(page: str, view: View, service: str) -> str | None:
+    if service == golden.UNNAMED:
+        return None
+    chosen = st.session_state.get("range")
+    given = {"service": service} | ({"range": chosen} if chosen else {})
+    return f"/{page}?{urlencode(given)}"

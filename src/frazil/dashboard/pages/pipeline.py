@@ -1,0 +1,195 @@
+"""What frazil itself does: each stage's rate and lag, what is promised and kept, and how the tables are."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import altair as alt
+import pandas as pd
+import streamlit as st
+
+from frazil.dashboard import flow, look
+from frazil.dashboard.ask import Trouble
+from frazil.dashboard.present import present
+from frazil.dashboard.trouble import show_trouble
+from frazil.dashboard.view import View
+from frazil.dashboard.words import ago, count, duration, size
+
+_FRESH_SECONDS = 4.0
+_STATES = {"ok": look.GOOD, "degraded": look.CAUTION, "down": look.BAD}
+_CHARTS = (
+    ("received_records_per_second", "Received, records a second", ",.3~s"),
+    ("landed_rows_per_second", "Landed, rows a second", ",.3~s"),
+    ("backlog_bytes", "Not landed yet, bytes", ",.3~s"),
+    ("landing_lag_seconds", "Landing lag, seconds", ",.3~f"),
+    ("ack_p99_seconds", "Ack p99, seconds", ",.3~f"),
+    ("queries_per_second", "Questions a second", ",.3~f"),
+)
+_LINE_COLOURS = {"logs": "#0e93b5", "spans": "#8e6bd8", "metrics": "#e07b39", "all": "#0e93b5"}
+_STYLE = """<style>
+.fz-flow{display:grid;grid-template-columns:repeat(auto-fit,minmax(136px,1fr));gap:.5rem;margin:.2rem 0}
+.fz-card{border:1px solid rgba(128,150,165,.35);border-radius:.5rem;padding:.55rem .65rem;min-width:0}
+.fz-card h4{margin:0;padding:0;font-size:.8rem;font-weight:600;opacity:.75}
+.fz-card b{font-size:1.25rem;font-weight:600;white-space:nowrap}
+.fz-card small{opacity:.7;margin-left:.3rem}
+.fz-card dl{margin:.35rem 0 0;padding:0;display:grid;grid-template-columns:1fr auto;gap:.05rem .3rem;
+font-size:.75rem;line-height:1.5}
+.fz-card dt{opacity:.7;font-weight:400;margin:0;padding:0}
+.fz-card dd{margin:0!important;padding:0;text-align:right;white-space:nowrap}
+.fz-card p{margin:.3rem 0 0;font-size:.78rem;color:#e5484d}
+.fz-roles{display:flex;flex-wrap:wrap;gap:.5rem 1.6rem;align-items:baseline;font-size:.9rem}
+.fz-roles i{display:inline-block;width:.65em;height:.65em;border-radius:50%;margin-right:.45em}
+.fz-roles small{opacity:.7;margin-left:.35em}
+</style>"""
+
+
+def page(view: View) -> None:
+    st.title("Pipeline")
+    st.html(_STYLE)
+    present(_draw, view)
+    _ledger(view)
+
+
+def _draw(view: View) -> None:
+    try:
+        status = view.api.get("status", fresh_seconds=_FRESH_SECONDS)
+    except Trouble as trouble:
+        if trouble.code != "forbidden":
+            raise
+        st.info(
+            "This page is about all tenants: it needs a key with the role `admin`. Yours sees its "
+            "own data on the other pages.",
+            icon=":material/lock:",
+        )
+        return
+    _roles(status)
+    _objectives(status)
+    st.html(f'<div class="fz-flow">{"".join(_card(card) for card in flow.cards(status))}</div>')
+    _charts(status)
+    _tables(status)
+
+
+def _roles(status: dict[str, Any]) -> None:
+    marks = []
+    for role in status["roles"]:
+        facts = [ago(role["up_seconds"]) if role["up_seconds"] else "", size(role["memory_bytes"])]
+        said = " · ".join(fact for fact in facts if fact not in ("", "–")) or html.escape(role["url"])
+        colour = _STATES[role["state"]]
+        name = html.escape(role["name"])
+        marks.append(f'<span><i style="background:{colour}"></i>{name}<small>{said}</small></span>')
+    st.html(f'<div class="fz-roles">{"".join(marks)}</div>')
+    for role in status["roles"]:
+        if role["state"] != "ok":
+            reasons = "; ".join(role["reasons"]) or "no reason given"
+            show = st.error if role["state"] == "down" else st.warning
+            show(f"**{role['name']}** is {role['state']}: {look.plain(reasons)}", icon=":material/warning:")
+
+
+def _objectives(status: dict[str, Any]) -> None:
+    judged = [each for each in status["objectives"] if each["name"] in flow.OBJECTIVES]
+    for place, each in zip(st.columns(max(1, len(judged))), judged, strict=True):
+        title, meaning = flow.OBJECTIVES[each["name"]]
+        ratio = "" if each["kept_ratio"] is None else f", kept {each['kept_ratio']:.1%} of the time"
+        value = None if each["value"] is None else each["value"] * 1000
+        place.metric(
+            title,
+            duration(value),
+            delta=f"objective {duration(each['target'] * 1000)}{ratio}",
+            delta_color="normal" if each["kept"] else "inverse",
+            delta_arrow="off",
+            help=meaning,
+            border=True,
+        )
+
+
+def _card(card: flow.Card) -> str:
+    rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in card.lines)
+    trouble = f"<p>{html.escape(card.trouble)}</p>" if card.trouble else ""
+    return (
+        f'<div class="fz-card"><h4>{html.escape(card.title)}</h4><b>{html.escape(card.headline)}</b>'
+        f"<small>{html.escape(card.unit)}</small><dl>{rows}</dl>{trouble}</div>"
+    )
+
+
+def _charts(status: dict[str, Any]) -> None:
+    for first in range(0, len(_CHARTS), 3):
+        for place, (name, title, form) in zip(st.columns(3), _CHARTS[first : first + 3], strict=True):
+            with place.container(border=True):
+                st.markdown(f"**{title}**")
+                _line(status, name, form)
+    look.legend({name: _LINE_COLOURS[name] for name in ("logs", "spans", "metrics")})
+
+
+def _line(status: dict[str, Any], name: str, form: str) -> None:
+    rows = flow.lines_of(status, name)
+    data = pd.DataFrame(rows, columns=["time", "of", "value"])
+    names = sorted(set(data["of"])) or ["all"]
+    chart = (
+        alt.Chart(data)
+        .mark_line()
+        .encode(
+            x=look.time_axis("time"),
+            y=alt.Y("value:Q", title=None, axis=alt.Axis(format=form, tickCount=4)),
+            color=alt.Color("of:N", legend=None, scale=look.colours(names, _LINE_COLOURS)),
+            tooltip=[
+                alt.Tooltip("of:N", title="of"),
+                alt.Tooltip("time:T", format="%H:%M:%S"),
+                alt.Tooltip("value:Q", format=form),
+            ],
+        )
+    )
+    look.chart(chart, height=130, key=f"pipeline-{name}")
+
+
+def _tables(status: dict[str, Any]) -> None:
+    rows = flow.table_rows(status)
+    if not rows:
+        return
+    st.subheader("Tables")
+    number = st.column_config.NumberColumn
+    titles = {name: title for name, (title, _) in flow.TABLE_COLUMNS.items()}
+    st.dataframe(
+        pd.DataFrame(rows),
+        column_config={
+            **titles,
+            "rows": number(titles["rows"], format="localized"),
+            "tail": number(titles["tail"], format="localized", help="Acked; SQL sees it already"),
+            "bytes": number(titles["bytes"], format="%.1f MB"),
+            "overlap": number(
+                titles["overlap"], format="%.1f", help="That hold an average moment; 1 is best"
+            ),
+            "waiting": number(titles["waiting"], format="%.1f MB", help="Worth merging now"),
+            "cost": number(titles["cost"], format="$%.4f", help="Estimated, at maintain.storage_price"),
+        },
+        hide_index=True,
+        width="stretch",
+        key="pipeline-tables",
+    )
+
+
+def _ledger(view: View) -> None:
+    """Asked for by hand: it reads every position and counts."""
+    st.subheader("Ledger")
+    st.caption(
+        "Every row that was acked is in its table, waits, was set aside or was removed by a rule: once."
+    )
+    if not st.button("Balance the ledger", key="balance", icon=":material/balance:"):
+        return
+    try:
+        with st.spinner("Counting…"):
+            ledger = view.api.get("status", {"ledger": "true", "history": "false"})["ledger"]
+    except Trouble as trouble:
+        show_trouble(trouble)
+        return
+    if ledger is None or ledger["state"] != "ready":
+        reason = (ledger or {}).get("error") or "it is still being read; try again in a moment"
+        st.warning(look.plain(reason), icon=":material/hourglass:")
+        return
+    if ledger["ok"]:
+        durable = sum(table["durable"] for table in ledger["tables"].values())
+        said = f"It balances: {count(durable)} rows, read in {ledger['seconds']:.1f} s."
+        st.success(said, icon=":material/check:")
+    for problem in ledger["problems"]:
+        st.error(look.plain(str(problem)), icon=":material/error:")
+    st.dataframe(pd.DataFrame(ledger["tables"]).T, width="stretch", key="pipeline-ledger")

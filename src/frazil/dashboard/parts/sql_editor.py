@@ -1,0 +1,75 @@
+"""An editor for SQL with the tables beside it, drawn in the browser: see sql_editor.js."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+_HERE = Path(__file__).parent
+_HTML = """
+<div class="frame">
+  <div class="pane">
+    <div class="editor">
+      <pre class="paint" aria-hidden="true"></pre>
+      <textarea class="text" spellcheck="false" autocapitalize="off" autocomplete="off" wrap="off"
+                aria-label="SQL" data-testid="sql-text"></textarea>
+    </div>
+    <div class="bar">
+      <button type="button" class="run" data-testid="sql-run">Run</button>
+      <span class="hint"></span>
+    </div>
+  </div>
+  <div class="pane side">
+    <input class="filter" type="search" placeholder="Filter tables and columns" aria-label="Filter columns"
+           data-testid="sql-filter">
+    <div class="tree" role="tree" data-testid="sql-tables"></div>
+  </div>
+</div>
+"""
+_mount = st.components.v2.component(
+    "frazil_sql_editor",
+    html=_HTML,
+    css=(_HERE / "sql_editor.css").read_text(),
+    js=(_HERE / "sql_editor.js").read_text(),
+)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where the question is wrong, in the browser's count."""
+
+    offset: int
+    message: str
+
+
+def sql_editor(
+    sql: str,
+    version: int,
+    tables: Sequence[Mapping[str, Any]],
+    mark: Mark | None,
+    *,
+    is_running: bool,
+    key: str,
+    on_run: Callable[[], None],
+    on_draft: Callable[[], None],
+) -> None:
+    """The text is the browser's own while one writes: `sql` replaces it when `version` changes.
+
+    `st.session_state[key]` has `run` (the text, once, when it is to be run) and `draft` (as left).
+    """
+    _mount(
+        key=key,
+        data={
+            "sql": sql,
+            "version": version,
+            "tables": tables,
+            "mark": None if mark is None else {"offset": mark.offset, "message": mark.message},
+            "running": is_running,
+        },
+        on_run_change=on_run,
+        on_draft_change=on_draft,
+    )

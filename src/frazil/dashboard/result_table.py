@@ -1,0 +1,96 @@
+"""An answer as a table that a browser can show: simple columns, names that differ, not too much at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ROWS_SHOWN_MAX = 10_000
+_BYTES_SHOWN_MAX = 16 << 20
+_CELL_CHARACTERS_MAX = 4_000
+_EXACT_MAX = 2**53
+"""Browsers know whole numbers up to this exactly; greater ones are shown as text."""
+
+
+def shown(table: pa.Table) -> pa.Table:
+    """What is sent to the browser. Lists, maps and bytes become text."""
+    table = table.rename_columns(_different(table.column_names)).slice(0, ROWS_SHOWN_MAX)
+    if table.nbytes > _BYTES_SHOWN_MAX:
+        table = table.slice(0, max(1, table.num_rows * _BYTES_SHOWN_MAX // table.nbytes))
+    columns = [_simple(table.column(index)) for index in range(table.num_columns)]
+    return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def _different(names: list[str]) -> list[str]:
+    """SQL may name two columns alike; a data frame may not."""
+    seen: dict[str, int] = {}
+    found: list[str] = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        candidate = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        while candidate in found:
+            seen[name] += 1
+            candidate = f"{name} ({seen[name]})"
+        found.append(candidate)
+    return found
+
+
+def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    kind = column.type
+    if pa.types.is_integer(kind):
+        greatest = pc.max(pc.abs_checked(column.cast(pa.float64(), safe=False))).as_py()
+        return column.cast(pa.string()) if greatest is not None and greatest > _EXACT_MAX else column
+    if pa.types.is_decimal(kind):
+        return column.cast(pa.string() if kind.precision > 15 and not _is_small(column) else pa.float64())
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_timestamp(kind):
+        return column
+    if pa.types.is_date(kind):
+        return column
+    return pa.array([_text(value) for value in column.to_pylist()], pa.string())
+
+
+def _is_small(column: pa.ChunkedArray) -> bool:
+    """Sums of whole numbers come as decimals of 38 digits; most fit a number."""
+    greatest = pc.max(pc.abs(column)).as_py()
+    return greatest is None or greatest <= _EXACT_MAX
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else _written(value)
+    return text if len(text) <= _CELL_CHARACTERS_MAX else f"{text[:_CELL_CHARACTERS_MAX]}…"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | dict | tuple):
+        return orjson.dumps(_plain(value), default=str).decode()
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """For JSON. Arrow gives maps as lists of pairs."""
+    if isinstance(value, list):
+        if value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+            return {str(key): _plain(part) for key, part in value}
+        return [_plain(part) for part in value]
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT_MAX:
+        return str(value)
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    return value

@@ -1,0 +1,66 @@
+"""What the search for traces asks, from what stands in the filters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FILTERS = ("service", "name", "min", "max", "errors", "attr", "q")
+"""Names in the address, and keys of the widgets."""
+TRACES_MAX = 100
+OPERATIONS_SECONDS = 3600.0
+"""Services and operations to choose from are of the last hour of the range: all of a month would cost."""
+OPERATIONS_SQL = (
+    "SELECT service_name, name, count(*) AS spans FROM spans "
+    "WHERE time >= CAST(? AS TIMESTAMPTZ) AND time < CAST(? AS TIMESTAMPTZ) "
+    "GROUP BY ALL ORDER BY spans DESC, service_name, name LIMIT 1000"
+)
+_TRACE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What to choose from; the busiest first."""
+
+    services: list[str]
+    names: list[str]
+
+
+def operations(records: list[dict[str, Any]], services: list[str]) -> Operations:
+    """Names are those of `services`, or of all where none is chosen."""
+    found = {record["service_name"] or "": None for record in records}
+    names = {
+        record["name"]: None
+        for record in records
+        if record["name"] and (not services or record["service_name"] in services)
+    }
+    return Operations([service for service in found if service], list(names))
+
+
+def parameters(filters: Mapping[str, Any], order: str) -> dict[str, Any]:
+    """Of `GET /api/v1/traces`, without the time. What is empty asks for nothing."""
+    asked = {
+        "service": list(filters.get("service") or ()),
+        "name": filters.get("name") or "",
+        "duration_min": (filters.get("min") or "").strip(),
+        "duration_max": (filters.get("max") or "").strip(),
+        "status": "error" if filters.get("errors") else "",
+        "attr": list(filters.get("attr") or ()),
+        "q": (filters.get("q") or "").strip(),
+    }
+    return {name: value for name, value in asked.items() if value} | {"order": order, "limit": TRACES_MAX}
+
+
+def is_filtered(filters: Mapping[str, Any]) -> bool:
+    return any(filters.get(name) for name in FILTERS)
+
+
+def trace_id(text: str | None) -> str | None:
+    """The trace that a text names, as the API writes it. Also in capitals, with dashes, in a traceparent."""
+    text = (text or "").strip().lower()
+    if match := re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", text):
+        text = match[1]
+    text = text.replace("-", "")
+    return text if _TRACE_ID.fullmatch(text) and text.strip("0") else None

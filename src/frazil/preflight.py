@@ -1,0 +1,74 @@
+"""What `frazil up` looks at before it starts anything.
+
+Each role would find its own trouble, but late, and between the lines of the others that run already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+from frazil.config import Config, split_listen
+from frazil.errors import ConfigError
+from frazil.folders import check_writable
+from frazil.ports import check_free, listeners
+
+
+def check_before_start(config: Config) -> None:
+    """Raises ConfigError with the first thing that would keep a role from running."""
+    _check_ports(config)
+    _check_folders(config)
+    if config.lake.catalog.type == "sqlite":
+        _check_sqlite(config.catalog_file)
+    from frazil.pipeline.java import check_java_runs
+
+    check_java_runs()
+
+
+def _check_ports(config: Config) -> None:
+    keys: dict[int, str] = {}
+    for key, listen in listeners(config):
+        port = split_listen(listen)[1]
+        if port == 0:
+            continue
+        if port in keys:
+            raise ConfigError(f"{key} and {keys[port]} are both port {port}: give each a port of its own")
+        keys[port] = key
+        check_free(key, listen)
+
+
+def _check_folders(config: Config) -> None:
+    folders = {"data_dir": config.data_dir}
+    if config.wal.type == "local":
+        folders["wal.local.path"] = config.wal_dir
+    if not config.warehouse.startswith("s3://"):
+        folders["lake.warehouse"] = Path(config.warehouse)
+    if config.lake.catalog.type == "sqlite":
+        folders["lake.catalog.sqlite.path"] = config.catalog_file.parent
+    for key, folder in folders.items():
+        is_below = key != "data_dir" and folder.absolute().is_relative_to(config.data_dir.absolute())
+        check_writable("data_dir" if is_below else key, folder)
+
+
+def _check_sqlite(path: Path) -> None:
+    """That it is a database, and ours to write. One that is locked is waited for by those who need it."""
+    if not path.exists():
+        return
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: set lake.catalog.sqlite.path to a file")
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise ConfigError(f"{path} cannot be read and written: give this user the right to")
+    with contextlib.suppress(sqlite3.OperationalError):  # locked, or being recovered
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)
+        with contextlib.closing(connection):
+            try:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            except sqlite3.OperationalError:
+                raise
+            except sqlite3.DatabaseError as error:
+                raise ConfigError(
+                    f"the catalog {path} is damaged or no SQLite database ({error}): move it away, then "
+                    "`frazil doctor --rebuild-catalog` makes a new one from the tables' own files"
+                ) from None

@@ -1,0 +1,206 @@
+"""The way in: what is refused, what is remembered, and where one lands."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from frazil.dashboard.ask import Api, Door, Trouble
+from frazil.dashboard.house import House
+from frazil.dashboard.login import Gate, Login
+from frazil.dashboard.sessions import Sessions
+from tests.in_a_loop import in_a_loop
+
+KEY = "fz_" + "a" * 40
+
+
+class Asked(http.server.BaseHTTPRequestHandler):
+    """Knows one key, and says what it was asked."""
+
+    def do_GET(self) -> None:
+        is_known = self.headers.get("Authorization") == f"Bearer {KEY}"
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        self._answer(200, b'{"tables": []}') if is_known else self._answer(
+            401, b'{"error": {"code": "unauthenticated", "message": "this key is not known"}}'
+        )
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[http.server.ThreadingHTTPServer]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Asked)
+    server.daemon_threads = True
+    server.asked = []  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with answering() as server:
+        door = Door(f"http://127.0.0.1:{server.server_port}")
+        yield House(door, Sessions(60), has_keys=True, is_demo=False, otlp_http="", otlp_grpc="")
+        door.close()
+
+
+def client(house: House, **given: Any) -> httpx.AsyncClient:
+    async def shown(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(f"page {request.url.path}")
+
+    login = Login(house, secure=False)
+    app = Starlette(
+        routes=[
+            Route("/login", login.show, methods=["GET"]),
+            Route("/login", login.take, methods=["POST"]),
+            Route("/logout", login.leave),
+            Route("/{path:path}", shown),
+        ],
+        middleware=[Middleware(Gate, house=house)],
+    )
+    base = {"base_url": "http://localhost:8501"} | given
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), **base)
+
+
+@in_a_loop
+async def test_a_page_without_a_login_leads_to_the_login_and_back(house: House) -> None:
+    async with client(house) as browser:
+        away = await browser.get("/logs?q=a+b&service=cart")
+        assert (away.status_code, away.headers["location"]) == (
+            303,
+            "/login?next=%2Flogs%3Fq%3Da%2Bb%26service%3Dcart",
+        )
+        form = await browser.get(away.headers["location"])
+        assert 'value="/logs?q=a+b&amp;service=cart"' in form.text
+        back = await browser.post("/login", data={"key": KEY, "next": "/logs?q=a+b&service=cart"})
+        assert (back.status_code, back.headers["location"]) == (303, "/logs?q=a+b&service=cart")
+        cookie = back.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        assert KEY not in cookie
+        assert (await browser.get("/logs")).text == "page /logs"
+        await browser.get("/logout")
+        assert (await browser.get("/logs")).status_code == 303
+
+
+@in_a_loop
+async def test_a_wrong_key_is_told_so_and_gets_no_session(house: House) -> None:
+    async with client(house) as browser:
+        for key in ("fz_wrong", "schlüssel", "line\nbreak", ""):
+            answer = await browser.post("/login", data={"key": key})
+            assert answer.status_code == 401
+            assert "set-cookie" not in answer.headers
+        assert "is not known" in (await browser.post("/login", data={"key": "fz_wrong"})).text
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "", "/login"],
+)
+@in_a_loop
+async def test_a_login_leads_to_no_other_place(house: House, wanted: str) -> None:
+    async with client(house) as browser:
+        answer = await browser.post("/login", data={"key": KEY, "next": wanted})
+        assert answer.headers["location"] == "/"
+
+
+@in_a_loop
+async def test_what_an_address_says_is_not_html(house: House) -> None:
+    async with client(house) as browser:
+        page = await browser.get("/login", params={"next": '/"><script>alert(1)</script>'})
+        assert "<script>" not in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+@in_a_loop
+async def test_a_form_of_another_page_is_refused(house: House) -> None:
+    async with client(house) as browser:
+        data = {"key": KEY}
+        refused = await browser.post("/login", data=data, headers={"origin": "http://evil.example"})
+        assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+        taken = await browser.post("/login", data=data, headers={"origin": "http://localhost:8501"})
+        assert taken.status_code == 303
+
+
+@in_a_loop
+async def test_without_keys_only_names_of_this_machine_lead_here(house: House) -> None:
+    house.has_keys = False
+    house._locked = (float("inf"), False)
+    for name, status in (("localhost", 200), ("127.0.0.1", 200), ("[::1]", 200), ("evil.example", 421)):
+        async with client(house, base_url=f"http://{name}:8501") as browser:
+            assert (await browser.get("/logs")).status_code == status
+
+
+@in_a_loop
+async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: House) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    for origin, first in (
+        ("http://evil.example", "websocket.close"),
+        ("http://localhost:8501", "websocket.accept"),
+    ):
+        headers = [(b"host", b"localhost:8501"), (b"origin", origin.encode())]
+        scope = {"type": "websocket", "path": "/_stcore/stream", "headers": headers, "query_string": b""}
+        await Gate(app, house)(scope, receive, send)
+        assert sent.pop()["type"] == first
+
+
+def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_has_none(house: House) -> None:
+    house.has_keys = False
+    assert house.is_locked
+
+
+def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
+    with answering() as server:
+        door = Door(f"http://127.0.0.1:{server.server_port}")
+        api = Api(door, KEY)
+        for _ in range(3):
+            api.get("tables", {"a": [1, 2], "b": None, "c": ""}, fresh_seconds=60)
+        api.get("tables", fresh_seconds=0)
+        api.get("tables", fresh_seconds=0)
+        api.forget()
+        api.get("tables", {"a": [1, 2]}, fresh_seconds=60)
+        door.close()
+        asked = server.asked  # type: ignore[attr-defined]
+    assert asked == ["/api/v1/tables?a=1&a=2", "/api/v1/tables", "/api/v1/tables", "/api/v1/tables?a=1&a=2"]
+
+
+def test_an_api_that_is_not_there_is_said_with_what_to_do() -> None:
+    door = Door("http://127.0.0.1:1")
+    with pytest.raises(Trouble, match=r"does not answer.*frazil status") as caught:
+        Api(door, None).get("tables")
+    assert caught.value.code == "unreachable"
+    door.close()

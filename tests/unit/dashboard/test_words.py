@@ -1,0 +1,83 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frazil.dashboard import words
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [
+        (None, "–"),
+        (0, "0 µs"),
+        (0.25, "250 µs"),
+        (3.14159, "3.1 ms"),
+        (250, "250 ms"),
+        (1500, "1.50 s"),
+        (90_000, "1 min 30 s"),
+    ],
+)
+def test_durations(milliseconds: float | None, said: str) -> None:
+    assert words.duration(milliseconds) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "–"),
+        (0.05, "50 ms"),
+        (2.5, "2.5 s"),
+        (59, "59 s"),
+        (61, "1 min 01 s"),
+        (3700, "1 h 01 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_lengths_of_time(seconds: float | None, said: str) -> None:
+    assert words.ago(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (0.25, "0.25"),
+        (1234, "1,234"),
+        (12_345, "12.3 k"),
+        (1_500_000, "1.5 M"),
+        (2e9, "2 G"),
+    ],
+)
+def test_counts(number: float | None, said: str) -> None:
+    assert words.count(number) == said
+
+
+@pytest.mark.parametrize(
+    ("count_bytes", "said"),
+    [(None, "–"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (5e9, "5 GB"), (5e15, "5e+03 TB")],
+)
+def test_sizes(count_bytes: float | None, said: str) -> None:
+    assert words.size(count_bytes) == said
+
+
+def test_clocks_are_in_utc() -> None:
+    there = dt.timezone(dt.timedelta(hours=2))
+    assert words.clock(dt.datetime(2026, 11, 15, 1, 2, 3, 456789, there)) == "23:02:03.456"
+
+
+@given(st.text())
+def test_text_from_elsewhere_has_no_sign_that_means_something_in_markdown(text: str) -> None:
+    said = words.plain(text)
+    assert said.replace("\\\\", "").count("`") == said.replace("\\\\", "").count("\\`")
+    assert "\n" not in said
+
+
+def test_plain_text_stays_readable() -> None:
+    assert words.plain("a *b* [c](d) <e>") == r"a \*b\* \[c\]\(d\) \<e\>"
