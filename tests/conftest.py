@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 class FilesAndSpark(LoadFileScheduling):
     """The tests of a file go to one worker, and so do all files that use the one Spark: each worker that is
-    asked for it would start a JVM of its own.
+    asked for it would start a JVM of its own. Likewise those that look at the one `frazil up` in a browser.
     """
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
@@ -49,6 +49,8 @@ class FilesAndSpark(LoadFileScheduling):
 
     @functools.cache  # noqa: B019  one scheduler a run
     def _scope(self, file: str) -> str:
+        if file.startswith("tests/browser/"):
+            return "browser"
         text = (self._root / file).read_text(encoding="utf-8")
         return "spark" if re.search(r"\bspark: SparkSession\b", text) else file
 
