@@ -63,7 +63,10 @@ app.add_typer(tag_app, name="tag")
 def main() -> None:
     """Entry point of the command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `__main__` has put it off until now
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before typer was ready to hear it
+        raise SystemExit(130) from None
 
 
 @app.callback()

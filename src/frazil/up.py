@@ -19,6 +19,7 @@ from types import FrameType
 import structlog
 from rich.console import Console
 from rich.panel import Panel
+from rich.text import Text
 
 from frazil import telemetry
 from frazil.config import Config
@@ -34,6 +35,7 @@ _REFUSING_SECONDS = 5.0
 _STOP_SECONDS = 12.0
 """Enough for a commit that is under way. One that is cut off is done again after the next start."""
 _DEMO_STOP_SECONDS = 3.0
+_FRAME_COLUMNS = 4
 _QUESTION = "SELECT service_name, count(*) FROM logs GROUP BY ALL"
 _NOT_WORTH_TRYING_AGAIN = 2
 """The exit code of a role that cannot run as configured."""
@@ -220,7 +222,9 @@ def _end(roles: list[_Role], hurry: threading.Event) -> None:
         is_impatient = hurry.wait(0.02)
         for role, process in alive.values():
             if is_impatient or time.monotonic() - begun > role.stop_seconds:
-                log.error("a process did not stop and is killed; what was acked is safe", role=role.name)
+                log.warning(
+                    "a process did not stop in time and is killed; what was acked is safe", role=role.name
+                )
                 process.kill()
                 process.wait()
                 role.end_family(signal.SIGKILL)
@@ -228,7 +232,11 @@ def _end(roles: list[_Role], hurry: threading.Event) -> None:
 
 def _command() -> str:
     """How to call frazil here: it may not be on the path."""
-    return "frazil" if shutil.which("frazil") else os.path.relpath(sys.argv[0])
+    if shutil.which("frazil"):
+        return "frazil"
+    if Path(sys.argv[0]).name == "__main__.py":
+        return f"{os.path.relpath(sys.executable)} -m frazil"
+    return os.path.relpath(sys.argv[0])
 
 
 def _catalog(config: Config) -> str:
@@ -264,6 +272,13 @@ def _greet(config: Config, *, demo: bool) -> None:
     if demo:
         lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]
     lines += ["", "Ctrl-C stops everything; what was acked stays."]
-    Console(stderr=True).print(
-        Panel("\n".join(lines), title="frazil is up", title_align="left"), soft_wrap=True
-    )
+    _print_framed(Console(stderr=True), "frazil is up", lines)
+
+
+def _print_framed(console: Console, title: str, lines: list[str]) -> None:
+    """Without a frame where that would cut lines off: they are there to be copied."""
+    text = Text.from_markup("\n".join(lines))
+    if console.measure(text).maximum + _FRAME_COLUMNS <= console.width:
+        console.print(Panel(text, title=title, title_align="left"))
+    else:
+        console.print(Text(f"{title}\n", style="bold"), text, sep="\n", soft_wrap=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import types
@@ -12,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 import frazil
-from frazil import doctor
+from frazil import cli, doctor
 from frazil.cli import app
 from frazil.config import Config, load_config
 from frazil.doctor import Check
@@ -249,3 +250,36 @@ def test_verify_names_a_corrupt_segment_and_changes_nothing() -> None:
     said = json.loads(runner.invoke(app, ["verify", "--json"]).stdout)
     assert (said["ok"], len(said["problems"])) == (False, 1)
     assert not Path("frazil-data/catalog.db").exists()  # looking makes nothing
+
+
+def test_ctrl_c_while_modules_are_loaded_leaves_no_traceback() -> None:
+    code = "import signal, frazil.__main__; print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "True\n"
+
+
+def test_ctrl_c_before_a_command_has_begun_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("role", ["receive", "serve"])
+def test_a_role_alone_names_a_data_folder_that_is_a_file(role: str, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    config = tmp_path / "frazil.yaml"
+    anywhere = '{listen: "127.0.0.1:0"}'
+    config.write_text(
+        f"data_dir: {tmp_path}/data\nserve: {anywhere}\nreceive: {{http: {anywhere}, grpc: {anywhere}}}\n"
+    )
+    ended = runner.invoke(app, ["--config", str(config), role])
+    assert ended.exit_code == 2
+    assert "data is a file, not a folder" in ended.stderr

@@ -106,6 +106,8 @@ def test_an_old_python_fails(tmp_path: Path) -> None:
 
 def test_the_java_that_spark_will_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch(mode=0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     check = by_name(doctor.check_java(config_with(tmp_path)))["java"]
     assert check == Check("java", "ok", f"Spark will use Java 17 (JAVA_HOME) at {tmp_path}")
@@ -206,7 +208,7 @@ def test_with_client_certificates_a_port_in_use_is_only_a_warning(tmp_path: Path
 def test_an_address_of_another_machine_fails(tmp_path: Path) -> None:
     receive = {"allow_anonymous": True, "http": {"listen": "192.0.2.1:4318"}, "grpc": {"enabled": False}}
     checks = by_name(doctor.check_ports(config_with(tmp_path, receive=receive)))
-    assert set(checks) == {"http port", "api port"}
+    assert set(checks) == {"http port", "pipeline port", "api port", "dashboard port"}
     assert "cannot be listened on" in checks["http port"].found
 
 

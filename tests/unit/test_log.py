@@ -114,3 +114,13 @@ def test_tracebacks_show_no_local_variables(format: Any) -> None:
         structlog.get_logger("a").exception("failed")
     assert "ValueError: 7" in stream.getvalue()
     assert "hunter2" not in stream.getvalue()
+
+
+def test_what_py4j_says_of_a_jvm_that_died_is_left_to_who_used_the_jvm() -> None:
+    stream = io.StringIO()
+    configure_logging(LogConfig(format="json"), stream)
+    path = "/lib/py4j/java_gateway.py"
+    record = logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
+    logging.getLogger().handle(record)
+    logging.getLogger().error("another")
+    assert [line["event"] for line in lines(stream)] == ["another"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import structlog
+from rich.console import Console
 
 from frazil import up
 from frazil.config import Config, DemoConfig, HttpConfig, ReceiveConfig
@@ -146,6 +149,44 @@ def test_a_role_that_cannot_run_as_configured_ends_everything(fake: Fake) -> Non
     assert "demo term" in fake.log()
 
 
+def test_a_role_that_ran_before_is_started_again_whatever_its_code(fake: Fake) -> None:
+    """Its file was edited, or its port taken, meanwhile: no reason to end the others."""
+    fake.does("receive", f"[ $(grep -c start {fake.folder}/log) -le 1 ] && exit 1\nexit 2")
+    receiver = role()
+    receiver.start()
+    assert watching([receiver], lambda: fake.starts("receive") >= 4) == 0
+
+
+def test_a_death_is_told_in_one_line_with_why_and_how_often(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.does("receive", "kill -9 $$")
+    receiver = role()
+    receiver.start()
+    with structlog.testing.capture_logs() as told:
+        watching([receiver], lambda: fake.starts("receive") >= 4)
+    assert {line["event"] for line in told} == {"a process died and is started again"}
+    assert [line.get("times_in_a_row") for line in told[:3]] == [None, 2, 3]
+    assert [line["in_seconds"] for line in told[:3]] == [0.05, 0.1, 0.2]
+    assert {line["why"] for line in told} == {"killed by somebody, or by the kernel for want of memory"}
+
+
+def test_those_whom_a_dead_role_left_behind_are_gone_before_it_starts_again(fake: Fake) -> None:
+    """They would hold its ports. This one does not listen to SIGTERM."""
+    left = (
+        f"(trap '' TERM; echo \"left start $(exec sh -c 'echo $PPID')\" >> {fake.folder}/log; {fake.LIVES}) &"
+    )
+    fake.does(
+        "receive",
+        f"[ $(grep -c 'receive start' {fake.folder}/log) -ge 2 ] || {{ {left} sleep 0.3; exit 1; }}",
+    )
+    receiver = role()
+    receiver.start()
+    watching([receiver], lambda: fake.starts("receive") >= 2)
+    (left_id,) = (int(line.split()[2]) for line in fake.log() if line.startswith("left"))
+    assert wait_until(lambda: not Path(f"/proc/{left_id}/task").exists(), seconds_max=5)
+
+
 def test_who_sends_is_stopped_before_who_receives(fake: Fake) -> None:
     roles = [role(), role("demo", "demo")]
     for one in roles:
@@ -267,6 +308,15 @@ def test_the_demo_starts_also_if_the_receiver_died_once_before_it_was_ready(
     assert up.run(configured(health), None) == 0
     observer.join()
     assert fake.starts("demo") == 1
+
+
+@pytest.mark.parametrize(("columns", "is_framed"), [(200, True), (80, False)])
+def test_lines_to_copy_are_whole_on_any_terminal(columns: int, is_framed: bool) -> None:
+    output = io.StringIO()
+    line = "curl " + "x" * 100
+    up._print_framed(Console(file=output, width=columns), "frazil is up", ["[bold]Try[/bold]", line])
+    assert line in output.getvalue()
+    assert ("╭─ frazil is up" in output.getvalue()) == is_framed
 
 
 def test_roles_end_when_the_process_that_started_them_is_killed(fake: Fake) -> None:

@@ -57,12 +57,12 @@ class Rows:
 class Door:
     """The way to the API, shared by all sessions."""
 
-    def __init__(self, url: str, ca_file: Path | None = None) -> None:
+    def __init__(self, url: str, ca_file: Path | None = None, seconds_max: float = _SECONDS_MAX) -> None:
         self.url = url.rstrip("/")
         self._pool = urllib3.PoolManager(
             maxsize=16,
             ca_certs=None if ca_file is None else str(ca_file),
-            timeout=urllib3.Timeout(connect=3, read=_SECONDS_MAX),
+            timeout=urllib3.Timeout(connect=3, read=seconds_max),
             retries=urllib3.Retry(connect=1, read=0, redirect=0, status=0, backoff_factor=0.2),
         )
 
@@ -96,8 +96,11 @@ class Api:
     and asks only what it does not know.
     """
 
-    def __init__(self, door: Door, key: str | None) -> None:
-        self._door, self._key = door, key
+    def __init__(self, door: Door, key_now: Callable[[], str | None]) -> None:
+        """`key_now` is asked at every question, and raises Trouble when the login has ended: parts of a page
+        that are drawn again by themselves would go on for ever with the key they were first drawn with.
+        """
+        self._door, self._key_now = door, key_now
         self._kept: OrderedDict[tuple[str, ...], tuple[float, Any]] = OrderedDict()
         self._lock = threading.Lock()
         self.page = "none"
@@ -125,7 +128,7 @@ class Api:
 
         def ask() -> Rows:
             answer = self._door.request(
-                "POST", "/api/v1/sql", self._key, body, accept="application/vnd.apache.arrow.stream"
+                "POST", "/api/v1/sql", self._key_now(), body, accept="application/vnd.apache.arrow.stream"
             )
             stats = orjson.loads(answer.headers.get("X-Frazil-Stats") or "{}")
             with pa.ipc.open_stream(pa.py_buffer(answer.data)) as reader:
@@ -138,7 +141,9 @@ class Api:
         body = orjson.dumps({"sql": sql, "params": list(params)})
         return self._counted(
             lambda: (
-                self._door.request("POST", f"/api/v1/sql?format={format}", self._key, body, accept="*/*").data
+                self._door.request(
+                    "POST", f"/api/v1/sql?format={format}", self._key_now(), body, accept="*/*"
+                ).data
             )
         )
 
@@ -150,7 +155,7 @@ class Api:
         address = f"/api/v1/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
         def ask() -> dict[str, Any]:
-            answer: dict[str, Any] = orjson.loads(self._door.request("GET", address, self._key).data)
+            answer: dict[str, Any] = orjson.loads(self._door.request("GET", address, self._key_now()).data)
             return answer
 
         return self._remembered(("get", address), fresh_seconds, ask)
@@ -158,7 +163,7 @@ class Api:
     def cancel(self, id: str) -> None:
         """Ends the question of that id; one that has ended already is no trouble."""
         try:
-            self._door.request("DELETE", f"/api/v1/queries/{quote(id, safe='')}", self._key)
+            self._door.request("DELETE", f"/api/v1/queries/{quote(id, safe='')}", self._key_now())
         except Trouble as trouble:
             if trouble.code != "not_found":
                 raise
@@ -178,7 +183,10 @@ class Api:
         answer = self._counted(ask)
         if seconds > 0:
             with self._lock:
-                self._kept[question] = (time.monotonic() + seconds, answer)
+                now = time.monotonic()
+                for old in [old for old, (until, _) in self._kept.items() if until <= now]:
+                    del self._kept[old]
+                self._kept[question] = (now + seconds, answer)
                 while len(self._kept) > _KEPT_MAX:
                     self._kept.popitem(last=False)
         return answer
@@ -203,6 +211,9 @@ def _trouble(status: int, body: bytes) -> Trouble:
 
 
 def _why_unreachable(url: str, error: Exception) -> str:
-    if isinstance(error, urllib3.exceptions.TimeoutError):
+    reason = getattr(error, "reason", None)  # of the last of several tries
+    if isinstance(error, urllib3.exceptions.ReadTimeoutError) or isinstance(
+        reason, urllib3.exceptions.ReadTimeoutError
+    ):
         return f"the API at {url} took too long to answer"
     return f"the API at {url} does not answer. `frazil status` says what runs; `frazil serve` starts it"

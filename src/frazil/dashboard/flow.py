@@ -164,7 +164,7 @@ def _query(stage: Mapping[str, Any]) -> Card:
 
 
 OBJECTIVES = {
-    "ack": ("Ack, p99", "From a request's first byte to its OK, when it is durable."),
+    "ack": ("Ack, p99", "From a request that has arrived to its OK, when it is durable."),
     "freshness": ("Freshness", "From the OK until SQL sees it, in the slowest table."),
     "landing_lag": ("Landing lag", "How long the oldest that is not in its table yet has waited."),
 }

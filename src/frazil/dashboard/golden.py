@@ -38,15 +38,35 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Moment:
+    time: dt.datetime
+    numbers: Numbers
+    seconds: float
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.numbers.requests / self.seconds
+
+
+@dataclass(frozen=True)
 class Golden:
     whole: Numbers
     by_service: Mapping[str, Numbers]
     by_time: Mapping[str, Mapping[dt.datetime, Numbers]]
 
-    def requests_over_time(self, service: str, times: list[dt.datetime]) -> list[int]:
-        """With 0 where there was nothing."""
-        moments = self.by_time.get(service, {})
-        return [moments[time].requests if time in moments else 0 for time in times]
+    def over_time(
+        self, service: str, start: dt.datetime, end: dt.datetime, width_seconds: int
+    ) -> list[Moment]:
+        """Every step within the range: one without requests is a 0, not a gap that a line is drawn across."""
+        known, nothing = self.by_time.get(service, {}), Numbers(0, 0, None, None, None)
+        width = dt.timedelta(seconds=width_seconds)
+        return [
+            # The first and the last step may lie within the range in part.
+            Moment(
+                time, known.get(time, nothing), (min(end, time + width) - max(start, time)).total_seconds()
+            )
+            for time in steps(start, end, width_seconds)
+        ]
 
 
 def read_spans(rows: Iterable[Mapping[str, Any]]) -> Golden:

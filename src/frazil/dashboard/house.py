@@ -38,6 +38,13 @@ class House:
             self._locked = (time.monotonic() + _ASKED_AGAIN_SECONDS, locked)
         return locked
 
+    def key_of(self, token: str | None) -> str | None:
+        """Of a session that lasts; None where nobody needs one. Raises Trouble after its end."""
+        key = self.sessions.key_of(token)
+        if key is None and self.is_locked:
+            raise Trouble("log in again", code="unauthenticated", status=401)
+        return key
+
 
 _open: list[House] = []
 
@@ -46,7 +53,8 @@ def open_house(config: Config) -> House:
     dashboard = config.dashboard
     url = config.serve.url if dashboard.api_url is None else dashboard.api_url
     house = House(
-        door=Door(url, dashboard.api_ca_file),
+        # Longer than a question may wait and run: who gives up is the API, which says why.
+        door=Door(url, dashboard.api_ca_file, config.query.queue_seconds_max + config.query.seconds_max + 15),
         sessions=Sessions(dashboard.session_seconds),
         has_keys=bool(config.auth.keys),
         is_demo=config.demo.enabled,

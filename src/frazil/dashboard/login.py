@@ -8,6 +8,7 @@ from string import Template
 from urllib.parse import urlencode, urlsplit
 
 from anyio import to_thread
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,8 +17,10 @@ from frazil.dashboard.ask import Trouble
 from frazil.dashboard.house import House
 from frazil.dashboard.sessions import COOKIE
 
-_OPEN_PATHS = ("/login", "/livez", "/readyz", "/healthz", "/metrics", "/static/", "/_stcore/")
+_OPEN_PATHS = ("/login", "/logout", "/livez", "/readyz", "/healthz", "/metrics", "/static/", "/_stcore/")
 """Streamlit's own files and its socket hold nothing of anybody: the script asks for the session itself."""
+_FOR_MACHINES = ("/livez", "/readyz", "/healthz", "/metrics", "/_stcore/health")
+"""They are asked by whatever name, and tell nothing of anybody's data."""
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 _FORM_BYTES_MAX = 8 * 1024
 
@@ -59,14 +62,14 @@ class Gate:
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
-        if not self._house.has_keys and _host(connection) not in _LOOPBACK:
+        path = scope["path"]
+        if path not in _FOR_MACHINES and _host(connection) not in _LOOPBACK and not await self._is_locked():
             # A page elsewhere could give its own name this address, and read along.
             await _refuse(scope, receive, send)
             return
         if scope["type"] == "websocket" and not _is_from_here(connection):
             await _refuse(scope, receive, send)
             return
-        path = connection.url.path
         is_page = scope["type"] == "http" and not path.startswith(_OPEN_PATHS)
         if is_page and await self._is_stranger(connection):
             wanted = path + (f"?{connection.url.query}" if connection.url.query else "")
@@ -78,6 +81,12 @@ class Gate:
     async def _is_stranger(self, connection: HTTPConnection) -> bool:
         if self._house.sessions.key_of(connection.cookies.get(COOKIE)) is not None:
             return False
+        return await self._is_locked()
+
+    async def _is_locked(self) -> bool:
+        """May ask the API."""
+        if self._house.has_keys:
+            return True
         return await to_thread.run_sync(lambda: self._house.is_locked)
 
 
@@ -108,7 +117,10 @@ class Login:
             return _page("/", "That form was not of this page.", status=403)
         if int(request.headers.get("content-length") or 0) > _FORM_BYTES_MAX:
             return _page("/", "That is too long for a key.", status=413)
-        form = await request.form()
+        try:
+            form = await request.form(max_files=0, max_fields=4, max_part_size=_FORM_BYTES_MAX)
+        except HTTPException:
+            return _page("/", "That is not this page's form.", status=400)
         key, wanted = str(form.get("key", "")).strip(), _local(str(form.get("next", "/")))
         if not key.isascii() or not key.isprintable():
             return _page(wanted, "That is not an API key: they begin with fz_.", status=401)
@@ -144,7 +156,7 @@ def _page(wanted: str, trouble: str = "", status: int = 200) -> Response:
             "cache-control": "no-store",
             "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
             "frame-ancestors 'none'",
-            "referrer-policy": "no-referrer",
+            "referrer-policy": "same-origin",  # with none, a browser hides the form's origin too
             "x-content-type-options": "nosniff",
         },
     )
@@ -154,7 +166,11 @@ def _local(wanted: str) -> str:
     """A path of this dashboard, whatever the address said."""
     parts = urlsplit(wanted)
     is_local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not parts.netloc
-    return wanted if is_local and wanted.isprintable() and not parts.path.startswith("/login") else "/"
+    return (
+        wanted
+        if is_local and wanted.isprintable() and not parts.path.startswith(("/login", "/logout"))
+        else "/"
+    )
 
 
 def _is_from_here(connection: HTTPConnection) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,11 +74,11 @@ def metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, Metric]:
         )
         for row in rows
     ]
-    names = [metric.name for metric in found]
+    names = Counter(metric.name for metric in found)
     labelled: dict[str, Metric] = {}
     for metric in sorted(found, key=lambda metric: (metric.name, metric.type, metric.unit)):
         label = metric.name
-        if names.count(metric.name) > 1:
+        if names[metric.name] > 1:
             label = f"{metric.name} ({metric.type}{', ' if metric.unit else ''}{metric.unit})"
         labelled[label] = Metric(**{**vars(metric), "label": label})
     return labelled

@@ -88,8 +88,10 @@ def _moment(text: str, now: dt.datetime | None, day: dt.date | None = None) -> d
     try:
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):  # a time alone is of the day before it
             day = dt.datetime.now(dt.UTC).date() if day is None else day
-            return dt.datetime.combine(day, dt.time.fromisoformat(text.zfill(5)), dt.UTC)
+            return dt.datetime.combine(
+                day, dt.time.fromisoformat(text if text[2] == ":" else f"0{text}"), dt.UTC
+            )
         time = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a time: write 2026-11-15 10:00 (UTC), or 10:00") from None
-    return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)

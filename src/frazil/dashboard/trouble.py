@@ -9,7 +9,7 @@ from frazil.dashboard.words import plain
 
 _TITLES = {
     "unreachable": "The API does not answer",
-    "unauthenticated": "This key is not valid any more",
+    "unauthenticated": "Your login has ended, or the key is not valid any more",
     "forbidden": "This key may not see this",
     "limit_reached": "That is more than a question may cost",
     "overloaded": "Too many questions at once",

@@ -23,33 +23,42 @@ def ago(seconds: float | None) -> str:
     """A length of time in its two largest units at most."""
     if seconds is None:
         return "–"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    if seconds < 86400:
-        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
-    return f"{seconds // 86400:.0f} d {seconds % 86400 // 3600:.0f} h"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
 def count(number: float | None) -> str:
     if number is None:
         return "–"
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(number) >= size:
-            return f"{number / (1e3 if unit == 'k' else size):.3g} {unit}"
+    if abs(number) >= 9_999.5:
+        return _scaled(number, ("k", "M", "G", "T"))
     return f"{number:,.0f}" if float(number).is_integer() or abs(number) >= 100 else f"{number:.2g}"
 
 
 def size(count_bytes: float | None) -> str:
     if count_bytes is None:
         return "–"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count_bytes) < 1000 or unit == "TB":
-            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.3g} {unit}"
-        count_bytes /= 1000
+    if abs(count_bytes) < 999.5:
+        return f"{count_bytes:.0f} B"
+    return _scaled(count_bytes, ("kB", "MB", "GB", "TB"))
+
+
+def _scaled(number: float, units: tuple[str, ...]) -> str:
+    """Three digits, in the first unit in which they are enough."""
+    for unit in units:
+        number /= 1000
+        if abs(number) < 999.5 or unit == units[-1]:
+            return f"{number:,.0f} {unit}" if abs(number) >= 999.5 else f"{number:.3g} {unit}"
     raise AssertionError
 
 

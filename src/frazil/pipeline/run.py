@@ -121,8 +121,9 @@ class Pipeline:
                     return True
                 self._problem = ""
             except FrazilError as error:
+                if str(error) != self._problem:  # once a second would bury everything else
+                    log.warning("the lease cannot be had", reason=str(error))
                 self._problem = str(error)
-                log.warning("the lease cannot be had", reason=str(error))
             if not waited and not self._problem:
                 log.info("another pipeline works; waiting to take over")
                 waited = True

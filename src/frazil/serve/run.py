@@ -70,7 +70,11 @@ def _load_worker(config: Config) -> Any:
     queries = Queries(config)
     describe_role(queries.registry, "api", config, root=os.getppid())
     telemetry.start(config, "api", queries.registry)
-    return Worker(create_app(config, queries))
+    try:
+        return Worker(create_app(config, queries))
+    except OSError as error:  # a full disk, most likely; whoever watches this process starts it again
+        log.error("the API cannot start", reason=str(error))
+        raise SystemExit(1) from None
 
 
 class Worker:

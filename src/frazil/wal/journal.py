@@ -135,7 +135,7 @@ class Journal:
 
     async def _recover(self, probing: asyncio.Task[None] | None) -> None:
         """Tries the store while it fails; `probing` is an attempt that is under way since the start."""
-        tidied = time.monotonic()
+        tidied, told = time.monotonic(), ""
         while True:
             if probing is None:
                 await asyncio.sleep(_RECOVERY_SECONDS)
@@ -157,7 +157,9 @@ class Journal:
             except StoreUnavailable as error:
                 if self._unprobed is not None:
                     self._unprobed = error
-                log.warning("store still fails", reason=str(error))
+                if str(error) != told:  # once a second would bury everything else
+                    log.warning("store still fails", reason=str(error))
+                told = str(error)
                 continue
             except asyncio.CancelledError:
                 raise

@@ -27,9 +27,16 @@ def test_a_row_is_of_a_service_of_a_moment_or_of_everything() -> None:
     assert found.whole.error_share == 0.2
     assert found.by_service["cart"] == golden.Numbers(10, 2, 1.0, 2.0, 3.0)
     assert found.by_time["cart"][AT].requests == 4
-    later = AT + dt.timedelta(minutes=1)
-    assert found.requests_over_time("cart", [AT, later]) == [4, 0]
-    assert found.requests_over_time("unheard of", [AT]) == [0]
+
+
+def test_a_step_without_requests_is_a_zero_and_one_that_is_cut_off_counts_for_its_part() -> None:
+    found = golden.read_spans([row("cart", AT, 4), row("cart", AT + dt.timedelta(minutes=2), 3)])
+    start, end = AT + dt.timedelta(seconds=20), AT + dt.timedelta(minutes=2, seconds=30)
+    moments = found.over_time("cart", start, end, 60)
+    assert [moment.seconds for moment in moments] == [40, 60, 30]
+    assert [moment.requests_per_second for moment in moments] == [0.1, 0, 0.1]
+    assert [moment.numbers.p95_ms for moment in moments] == [2.0, None, 2.0]
+    assert all(moment.requests_per_second == 0 for moment in found.over_time("unheard of", start, end, 60))
 
 
 def test_spans_without_a_service_are_one_of_the_services() -> None:

@@ -119,7 +119,15 @@ async def test_a_wrong_key_is_told_so_and_gets_no_session(house: House) -> None:
 
 @pytest.mark.parametrize(
     "wanted",
-    ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "", "/login"],
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "",
+        "/login",
+        "/logout",
+    ],
 )
 @in_a_loop
 async def test_a_login_leads_to_no_other_place(house: House, wanted: str) -> None:
@@ -156,6 +164,39 @@ async def test_without_keys_only_names_of_this_machine_lead_here(house: House) -
 
 
 @in_a_loop
+async def test_who_watches_it_may_use_any_name(house: House) -> None:
+    house.has_keys = False
+    house._locked = (float("inf"), False)
+    async with client(house, base_url="http://10.1.2.3:8501") as browser:
+        for path, status in (
+            ("/livez", 200),
+            ("/metrics", 200),
+            ("/_stcore/health", 200),
+            ("/metrics/x", 421),
+        ):
+            assert (await browser.get(path)).status_code == status
+
+
+@in_a_loop
+async def test_a_form_that_is_none_of_this_page_takes_no_memory(house: House) -> None:
+    async with client(house) as browser:
+        many = await browser.post("/login", data={str(number): "x" for number in range(5)})
+        assert many.status_code == 400
+        files = await browser.post("/login", files={"key": b"x"})
+        assert files.status_code == 400
+
+
+def test_a_session_that_has_ended_asks_nothing_more(house: House) -> None:
+    token = house.sessions.begin(KEY)
+    api = Api(house.door, lambda: house.key_of(token))
+    assert api.get("tables") == {"tables": []}
+    house.sessions.end(token)
+    with pytest.raises(Trouble, match="log in") as caught:
+        api.get("tables")
+    assert caught.value.is_about_the_key
+
+
+@in_a_loop
 async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: House) -> None:
     sent: list[dict[str, Any]] = []
 
@@ -186,7 +227,7 @@ def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_ha
 def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
     with answering() as server:
         door = Door(f"http://127.0.0.1:{server.server_port}")
-        api = Api(door, KEY)
+        api = Api(door, lambda: KEY)
         for _ in range(3):
             api.get("tables", {"a": [1, 2], "b": None, "c": ""}, fresh_seconds=60)
         api.get("tables", fresh_seconds=0)
@@ -201,6 +242,6 @@ def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
 def test_an_api_that_is_not_there_is_said_with_what_to_do() -> None:
     door = Door("http://127.0.0.1:1")
     with pytest.raises(Trouble, match=r"does not answer.*frazil status") as caught:
-        Api(door, None).get("tables")
+        Api(door, lambda: None).get("tables")
     assert caught.value.code == "unreachable"
     door.close()

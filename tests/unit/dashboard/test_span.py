@@ -37,6 +37,7 @@ def test_a_length_ends_now(text: str, seconds: float) -> None:
         ("2026-11-15 10:00 to 11:30", "2026-11-15 10:00", "2026-11-15 11:30"),
         ("2026-11-15 10:00+02:00 to now", "2026-11-15 08:00", "2026-11-15 12:00"),
         ("2026-11-14 to 2026-11-15", "2026-11-14 00:00", "2026-11-15 00:00"),
+        ("2026-11-15 to 9:30:15", "2026-11-15 00:00", "2026-11-15 09:30:15"),
     ],
 )
 def test_two_times_stay_where_they_are(text: str, start: str, end: str) -> None:
@@ -56,6 +57,8 @@ def test_two_times_stay_where_they_are(text: str, start: str, end: str) -> None:
         ("2026-11-15 to 2026-11-14", "ends before"),
         ("2026-11-15 10:00 to soon", "is not a time"),
         ("99:99 to 11:00", "is not a time"),
+        ("0001-01-01T00:00+05:00..now", "is not a time"),
+        ("now..9999-12-31T23:59-05:00", "is not a time"),
     ],
 )
 def test_what_is_no_range_is_said_in_words(text: str, said: str) -> None:

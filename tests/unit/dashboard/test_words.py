@@ -33,6 +33,10 @@ def test_durations(milliseconds: float | None, said: str) -> None:
         (None, "–"),
         (0.05, "50 ms"),
         (2.5, "2.5 s"),
+        (0.9999, "1.0 s"),
+        (59.7, "1 min 00 s"),
+        (119.7, "2 min 00 s"),
+        (3599.9, "1 h 00 min"),
         (59, "59 s"),
         (61, "1 min 01 s"),
         (3700, "1 h 01 min"),
@@ -51,6 +55,8 @@ def test_lengths_of_time(seconds: float | None, said: str) -> None:
         (0.25, "0.25"),
         (1234, "1,234"),
         (12_345, "12.3 k"),
+        (999_600, "1 M"),
+        (5e15, "5,000 T"),
         (1_500_000, "1.5 M"),
         (2e9, "2 G"),
     ],
@@ -61,7 +67,15 @@ def test_counts(number: float | None, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("count_bytes", "said"),
-    [(None, "–"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (5e9, "5 GB"), (5e15, "5e+03 TB")],
+    [
+        (None, "–"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 kB"),
+        (5e9, "5 GB"),
+        (999_600, "1 MB"),
+        (5e15, "5,000 TB"),
+    ],
 )
 def test_sizes(count_bytes: float | None, said: str) -> None:
     assert words.size(count_bytes) == said

@@ -19,6 +19,9 @@ from frazil.dashboard.view import View
 _FRESH_SECONDS = 4.0
 _SERVICES_SHOWN = 12
 
+Moments = dict[str, list[golden.Moment]]
+"""Of each service."""
+
 
 def page(view: View) -> None:
     st.title("Overview")
@@ -41,10 +44,10 @@ def _draw(view: View) -> None:
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
         return
-    times = golden.steps(start, end, width)
+    moments = {name: spans.over_time(name, start, end, width) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
-    _charts(spans, busiest, times, width)
-    _services(view, spans, logs, times, width)
+    _charts({name: moments[name] for name in busiest}, start, end)
+    _services(view, spans, moments, logs, (end - start).total_seconds())
 
 
 def _headlines(
@@ -71,21 +74,22 @@ def _age_seconds(tables: dict[str, Any]) -> float | None:
     return max(0.0, age.total_seconds())
 
 
-def _charts(spans: golden.Golden, services: list[str], times: list[dt.datetime], width: int) -> None:
+def _charts(moments: Moments, start: dt.datetime, end: dt.datetime) -> None:
+    services = list(moments)
     rows = [
         {
-            "time": time,
+            "time": moment.time,
             "service": service,
-            "requests": numbers.requests / width,
-            "failed": numbers.error_share,
-            "p95": numbers.p95_ms,
+            "requests": moment.requests_per_second,
+            "failed": moment.numbers.error_share if moment.numbers.requests else None,
+            "p95": moment.numbers.p95_ms,
         }
-        for service in services
-        for time, numbers in spans.by_time.get(service, {}).items()
+        for service, each in moments.items()
+        for moment in each
     ]
     data = pd.DataFrame(rows, columns=["time", "service", "requests", "failed", "p95"])
     colour = alt.Color("service:N", scale=look.colours(services), legend=None)
-    axis = look.time_axis("time", times[0], times[-1])
+    axis = look.time_axis("time", start, end)
     base = alt.Chart(data).encode(x=axis, color=colour)
     drawn = (
         ("Requests a second", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
@@ -106,19 +110,18 @@ def _charts(spans: golden.Golden, services: list[str], times: list[dt.datetime],
 
 
 def _services(
-    view: View, spans: golden.Golden, logs: list[dict[str, Any]], times: list[dt.datetime], width: int
+    view: View, spans: golden.Golden, moments: Moments, logs: list[dict[str, Any]], seconds: float
 ) -> None:
     """A row a service, worst first."""
     log_errors = {row["service_name"] or golden.UNNAMED: row["errors"] for row in logs}
     names = sorted(
         spans.by_service, key=lambda name: (-spans.by_service[name].errors, -spans.by_service[name].requests)
     )
-    seconds = width * len(times)
     st.dataframe(
         pd.DataFrame(
             {
                 "service": names,
-                "traffic": [spans.requests_over_time(name, times) for name in names],
+                "traffic": [[moment.requests_per_second for moment in moments[name]] for name in names],
                 "rate": [spans.by_service[name].requests / seconds for name in names],
                 "failed": [100 * spans.by_service[name].error_share for name in names],
                 "p50": [spans.by_service[name].p50_ms for name in names],

@@ -7,6 +7,7 @@ within the limits of every question (it can only read). What a person runs is pu
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ class _Desk:
 
     def stop(self) -> None:
         if self.asking is not None and not self.asking.wait(0):
-            self.asking.stop()
+            with contextlib.suppress(Trouble):  # it ends by the server's limits then
+                self.asking.stop()
 
     @property
     def is_running(self) -> bool:

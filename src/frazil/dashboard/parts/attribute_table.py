@@ -49,7 +49,11 @@ def _row(item: Attribute, is_sought: bool) -> str:
 
 
 def _link(item: Attribute) -> str:
-    if item.type not in _SOUGHT_TYPES or not 0 < len(item.text) <= _SOUGHT_CHARS_MAX or "=" in item.key:
-        return ""
+    if (
+        item.type not in _SOUGHT_TYPES
+        or not 0 < len(item.text) <= _SOUGHT_CHARS_MAX
+        or set(item.key) & {"=", ":"}
+    ):
+        return ""  # the API takes the first of either for the end of the key
     address = html.escape(f"traces?{urlencode({'attr': f'{item.key}={item.text}'})}")
     return f'<a href="{address}" target="_self" title="Traces with this">⌕</a>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,8 +36,9 @@ def show_histogram(
     def zoom() -> None:
         chosen = st.session_state[key].get("zoom")
         if isinstance(chosen, (list, tuple)) and len(chosen) == 2:
-            start, end = (dt.datetime.fromtimestamp(float(at) / 1000, dt.UTC) for at in chosen)
-            on_zoom(start, end)
+            with contextlib.suppress(ValueError, OverflowError, OSError):  # wider than time is
+                start, end = (dt.datetime.fromtimestamp(float(at) / 1000, dt.UTC) for at in chosen)
+                on_zoom(start, end)
 
     _mount(
         key=key,

@@ -87,12 +87,15 @@ def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
 
 def _api() -> Api | None:
     """The session's own, while its login lasts."""
-    house = the_house()
-    key = house.sessions.key_of(st.context.cookies.get(COOKIE))
+    house, token = the_house(), st.context.cookies.get(COOKIE)
+    key = house.sessions.key_of(token)
     if key is None and house.is_locked:
         return None
     if "api" not in st.session_state or st.session_state.api_key != key:
-        st.session_state.api, st.session_state.api_key = Api(house.door, key), key
+        if "api" in st.session_state:  # what pages keep is of whoever looked before
+            st.session_state.clear()
+        st.session_state.api_key = key
+        st.session_state.api = Api(house.door, partial(house.key_of, token))
     api: Api = st.session_state.api
     return api
 
