@@ -33,6 +33,7 @@ RECEIVING = ("throughput", "latency", "small", "large", "growth")
 LANDING = ("land", "backlog", "commits", "cluster", "idle")
 ASKING = ("query", "questions", "freshness")
 MAINTAINING = ("maintain", "compact", "day")
+LOOKING = ("pages",)
 
 
 @contextmanager
@@ -260,13 +261,20 @@ def maintaining(bench: Bench, compared: Bench, only: str | None) -> None:
         day.day(bench, compared)
 
 
+def looking(bench: Bench) -> None:
+    from bench import pages
+
+    configure_logging(LogConfig(level="warning"))
+    pages.pages(bench)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the most important lines, with a quarter of the work"
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for the README")
-    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING, *MAINTAINING))
+    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING, *MAINTAINING, *LOOKING))
     parser.add_argument("--land-records", type=int, metavar="N", help="how many logs the backlog has")
     arguments = parser.parse_args()
     console, only = Console(stderr=arguments.markdown, width=180), arguments.only
@@ -283,7 +291,10 @@ def main() -> int:
     compared = Bench(console, arguments.quick, "before", "after")
     if only in (None, *MAINTAINING):
         maintaining(maintained, compared, only)
-    tables = [bench for bench in (received, landed, asked, maintained, compared) if bench.rows]
+    looked = Bench(console, arguments.quick, "new browser", "first paint")
+    if only in (None, *LOOKING):
+        looking(looked)
+    tables = [bench for bench in (received, landed, asked, maintained, compared, looked) if bench.rows]
     for number, bench in enumerate(tables):
         if number and arguments.markdown:
             print()

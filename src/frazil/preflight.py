@@ -10,10 +10,14 @@ import os
 import sqlite3
 from pathlib import Path
 
+import structlog
+
 from frazil.config import Config, split_listen
 from frazil.errors import ConfigError
 from frazil.folders import check_writable
 from frazil.ports import check_free, listeners
+
+log = structlog.get_logger("frazil.up")
 
 
 def check_before_start(config: Config) -> None:
@@ -60,15 +64,19 @@ def _check_sqlite(path: Path) -> None:
         raise ConfigError(f"{path} is a folder: set lake.catalog.sqlite.path to a file")
     if not os.access(path, os.R_OK | os.W_OK):
         raise ConfigError(f"{path} cannot be read and written: give this user the right to")
-    with contextlib.suppress(sqlite3.OperationalError):  # locked, or being recovered
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)
-        with contextlib.closing(connection):
-            try:
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            except sqlite3.OperationalError:
-                raise
-            except sqlite3.DatabaseError as error:
-                raise ConfigError(
-                    f"the catalog {path} is damaged or no SQLite database ({error}): move it away, then "
-                    "`frazil doctor --rebuild-catalog` makes a new one from the tables' own files"
-                ) from None
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)
+        ) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        log.warning(
+            "the catalog cannot be read now, and is waited for: does another program hold it?",
+            catalog=str(path),
+            reason=str(error),
+        )
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(
+            f"the catalog {path} is damaged or no SQLite database ({error}): move it away, then "
+            "`frazil doctor --rebuild-catalog` makes a new one from the tables' own files"
+        ) from None

@@ -1,4 +1,4 @@
-"""Debian's Chromium, without a window, driven by Playwright (which would otherwise fetch a browser of its own).
+"""Debian's Chromium, without a window, driven by Playwright, which need not fetch a browser of its own.
 
 `python -m tests.components.chromium` installs it where it is missing, so that no test waits for it.
 """

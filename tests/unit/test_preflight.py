@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from frazil import folders
 from frazil.config import Config
@@ -154,7 +155,9 @@ def test_a_catalog_that_is_no_database_is_named_and_one_that_is_locked_is_waited
     held = sqlite3.connect(config.catalog_file, isolation_level=None)
     held.execute("CREATE TABLE t (a)")
     held.execute("BEGIN EXCLUSIVE")
-    check_before_start(config)
+    with structlog.testing.capture_logs() as told:
+        check_before_start(config)
+    assert [(line["log_level"], line["reason"]) for line in told] == [("warning", "database is locked")]
     held.close()
     config.catalog_file.unlink()
     config.catalog_file.mkdir()

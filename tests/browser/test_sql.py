@@ -1,0 +1,43 @@
+"""The page for SQL: questions are answered, mistakes explained, and a link hands a question on."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import expect
+
+from .conftest import Visit
+from .running import Up
+from .telemetry import log, marked
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_question_is_answered_and_a_mistake_is_explained(visit: Visit, up: Up) -> None:
+    service = marked("asked-")
+    for text in ("one", "two", "two"):
+        up.send("logs", log(text, service))
+    visitor = visit(up)
+    visitor.open_with_data("sql")
+    which = f"WHERE service_name = '{service}'"
+    visitor.run_sql(f"SELECT body, count(*) AS lines FROM logs {which} GROUP BY body ORDER BY body")
+    visitor.says("2 rows")
+    expect(visitor.cells()).to_have_text(["one", "1", "two", "2"])
+    visitor.expect_url("q=SELECT")
+
+    visitor.run_sql("SELECT bodie FROM logs")
+    told = visitor.page.locator("[data-testid=stMain] [data-testid=stAlert]")
+    expect(told).to_contain_text("That cannot be understood")
+    expect(told).to_contain_text("bodie")
+    assert "Traceback" not in visitor.page.inner_text("body")
+
+
+def test_a_link_shows_the_question_and_runs_it_only_if_it_says_so(visit: Visit, up: Up) -> None:
+    sql = "SELECT 6 * 7 AS answer"
+    visitor = visit(up)
+    visitor.open_with_data("sql", urlencode({"q": sql}))
+    expect(visitor.find("sql-text")).to_have_value(sql)
+    assert visitor.cells().count() == 0
+    visitor.open(f"sql?{urlencode({'q': sql, 'run': 1})}")
+    expect(visitor.cells()).to_have_text(["42"])
