@@ -33,7 +33,7 @@ run: $(JARS) ## Start frazil with gentle demo traffic (DEMO=0: without)
 test: $(JARS) ## Unit and quick integration tests
 	$(PYTEST) -m 'not slow and not go'
 
-test-all: test test-components test-long ## Every test: also the long sweeps and what needs Go
+test-all: test test-components test-long ## Every test: also the long sweeps and what needs Go, a browser or Debian packages
 
 test-long: $(JARS) ## The long sweeps and what needs Go alone
 	$(PYTEST) -m 'slow or go'
@@ -42,6 +42,7 @@ test-components: $(STAMP) ## Fetch and build the programs that tests use (once; 
 	$(BIN)/python -m tests.components.kafka
 	$(BIN)/python -m tests.components.iceberg_rest
 	$(BIN)/python -m tests.components.promtool
+	$(BIN)/python -m tests.components.chromium
 	$(BIN)/python -m tests.components.golang
 
 lint: $(STAMP) ## Style, types and the direction of imports

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ _DISTINCT_FILES = 8
 _HORIZON = Horizon(10**15, 10**15, 64)
 TIMES = {"time": 1, "received_time": 1, "time_unix_nano": 1000, "observed_time_unix_nano": 1000}
 """Columns of time, and their units in a microsecond."""
-_TIMES_OF_OTHERS = {"time": 1, "received_time": 1, "start_time_unix_nano": 1000}
+_TIMES_OF_SPANS = {"time": 1, "received_time": 1, "start_time_unix_nano": 1000}
+_TIMES_OF_METRICS = {"time": 1, "received_time": 1, "time_unix_nano": 1000}
 _FILES_A_COMMIT = 5
 _SPANS_A_TRACE = 10
 
@@ -100,16 +101,21 @@ def _rows(seed: int, records: int, kind: _Kind) -> pa.Table:
 
 def _spread(table: pa.Table, signal: Signal, first: int, length: int, rng: np.random.Generator) -> pa.Table:
     """The same rows at other times, with other ids."""
-    micros = np.sort(rng.integers(first, first + length, table.num_rows))
-    times = TIMES if signal == "logs" else _TIMES_OF_OTHERS
+    micros = rng.integers(first, first + length, table.num_rows)
+    if signal == "metrics":
+        started = np.full(table.num_rows, first * 1000)
+        return _with(_at(table, micros, _TIMES_OF_METRICS), "start_time_unix_nano", pa.array(started))
+    micros = np.sort(micros)
+    if signal == "logs":
+        return with_new_ids(_at(table, micros, TIMES), rng)
+    ends = pc.add(pa.array(micros * 1000), table["duration_nano"])
+    return _with_new_traces(_with(_at(table, micros, _TIMES_OF_SPANS), "end_time_unix_nano", ends), rng)
+
+
+def _at(table: pa.Table, micros: np.ndarray, times: Mapping[str, int]) -> pa.Table:
     for name, units in times.items():
         table = _with(table, name, pa.array(micros * units))
-    if signal == "logs":
-        return with_new_ids(table, rng)
-    if signal == "metrics":
-        return _with(table, "time_unix_nano", pa.array(micros * 1000))
-    table = _with(table, "end_time_unix_nano", pc.add(micros * 1000, table["duration_nano"]))
-    return _with_new_traces(table, rng)
+    return table
 
 
 def _with(table: pa.Table, name: str, values: pa.Array) -> pa.Table:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
-from PIL import Image
 from playwright.sync_api import Browser
 
 from tests.components.chromium import chromium, running_chromium
@@ -26,19 +25,20 @@ from .visitor import Visitor, visiting
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 SIZE = (1440, 900)
 BYTES_MAX = 300_000
-COLOURS = 256
+SETTINGS = {"demo": {"traces_per_second": 1}, "land": {"age_max_seconds": 20}}
+"""Demo traffic is called so on every page; what is worth looking at comes from `_breaking_shop`."""
 RATE = 15
 GOOD_SECONDS, BAD_SECONDS = 100, 50
 RANGE = "range=150s&live=false"
 """The good time and the bad one."""
-REQUESTS = """SELECT time_bucket(INTERVAL 5 SECONDS, time) AS at,
+REQUESTS = """SELECT time_bucket(INTERVAL 5 SECONDS, time) AS moment,
        service_name,
        count(*) AS requests,
        round(quantile_cont(duration_nano / 1e6, 0.95), 1) AS p95_ms
 FROM spans
 WHERE time > now() - INTERVAL 2 MINUTE AND kind = 2
 GROUP BY ALL
-ORDER BY at"""
+ORDER BY moment"""
 # Of the size that fits a picture, with an error somewhere below its root.
 TRACE = """SELECT trace_id FROM spans WHERE time > now() - INTERVAL 3 MINUTE GROUP BY trace_id
 ORDER BY count(*) BETWEEN 10 AND 17 DESC, count_if(status_code = 2) BETWEEN 1 AND 4 DESC,
@@ -51,8 +51,6 @@ def overview(visitor: Visitor, up: Up) -> None:
 
 def logs(visitor: Visitor, up: Up) -> None:
     visitor.open_with_data("logs", RANGE)
-    visitor.page.locator("[data-testid=record][data-level=error]").first.click()
-    visitor.find("record-detail").wait_for()
 
 
 def trace(visitor: Visitor, up: Up) -> None:
@@ -98,7 +96,7 @@ def main() -> int:
     program = chromium()
     with (
         tempfile.TemporaryDirectory(prefix="frazil-pictures-") as place,
-        running_up(Path(place), {"demo": {"traces_per_second": 1}}) as up,
+        running_up(Path(place), SETTINGS) as up,
         running_chromium(program) as browser,
         _breaking_shop(up),
     ):
@@ -125,16 +123,12 @@ def _breaking_shop(up: Up) -> Iterator[None]:
 
 
 def _take(browser: Browser, up: Up, path: Path, show: Callable[[Visitor, Up], None]) -> None:
-    """Of few colours: a page has no more than a palette holds, and the file is a third."""
     with visiting(browser, up.url, dark=path.stem.endswith("-dark"), size=SIZE) as visitor:
         show(visitor, up)
         visitor.page.mouse.move(0, 0)
         visitor.page.wait_for_timeout(1500)  # what charts move, they have moved by then
         visitor.settle()
         visitor.page.screenshot(path=path)
-    with Image.open(path) as taken:
-        few = taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-    few.save(path, optimize=True)
 
 
 if __name__ == "__main__":

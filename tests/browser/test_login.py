@@ -52,6 +52,7 @@ def test_a_key_opens_the_page_that_was_wanted_and_logging_out_closes_it(visit: V
     visitor.expect_url(rf"/logs\?.*q={word}")
     assert locked.keys["shop"] not in visitor.page.content()
 
+    expect(visitor.page.get_by_role("link", name="Log out")).to_have_attribute("href", "/logout")
     visitor.page.goto(f"{locked.url}/logout")
     visitor.expect_url("/login$")
     visitor.page.goto(wanted)
