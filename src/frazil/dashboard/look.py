@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import html
+import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,21 +34,26 @@ SERVICE_COLOURS = (
     "#b5654a", "#7c8d2e", "#b04fc4", "#4d9de0", "#c77d9b", "#5f8f6b", "#8c7bb0", "#c99a5b",
 )  # fmt: skip
 """All of them to be read on the light and the dark ground; red and amber mean errors and warnings alone."""
+_COLOURED_MAX = 1000
+_coloured: dict[str, str] = {}
+_colouring = threading.Lock()
 
 
 def service_colour(name: str) -> str:
-    """A service has the same colour on every page, in every session."""
-    return SERVICE_COLOURS[zlib.crc32(name.encode()) % len(SERVICE_COLOURS)]
+    """A service has one colour on every page and in every session, as long as the dashboard runs: the one its
+    name stands for, or the next that fewer have where that is taken.
+    """
+    with _colouring:
+        if name not in _coloured and len(_coloured) < _COLOURED_MAX:
+            start = zlib.crc32(name.encode()) % len(SERVICE_COLOURS)
+            turned = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
+            taken = Counter(_coloured.values())
+            _coloured[name] = min(turned, key=lambda colour: taken[colour])
+        return _coloured.get(name, QUIET)
 
 
 def service_colours(names: Iterable[str]) -> dict[str, str]:
-    """The same, but where two services of one page would have the same colour the second takes the next."""
-    taken: dict[str, str] = {}
-    for name in sorted(set(names)):
-        start = SERVICE_COLOURS.index(service_colour(name))
-        turned = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
-        taken[name] = next((colour for colour in turned if colour not in taken.values()), turned[0])
-    return taken
+    return {name: service_colour(name) for name in sorted(set(names))}
 
 
 def legend(colours: Mapping[str, str]) -> None:
@@ -64,6 +71,15 @@ def severity_level(number: int | None) -> str:
     if number is None or not 1 <= number <= 24:
         return "unset"
     return SEVERITIES[(number - 1) // 4]
+
+
+def link(label: str, address: str) -> None:
+    """To a page of this dashboard, in the same tab; Streamlit's own buttons open another."""
+    st.html(
+        f'<a href="{html.escape(address, quote=True)}" target="_self" style="display:block;text-align:center;'
+        "padding:.4rem .8rem;border:1px solid rgba(128,150,165,.45);border-radius:.5rem;text-decoration:none;"
+        f'color:inherit">{html.escape(label)}</a>'
+    )
 
 
 def chart(made: alt.Chart | alt.LayerChart, *, height: int | None = None, **given: Any) -> Any:

@@ -82,6 +82,7 @@ def app(config: Config, house: House) -> Any:
 
     from frazil.dashboard import health
     from frazil.dashboard.login import Gate, Login
+    from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces  # noqa: F401  the first to come need not wait for them
 
     host, port = split_listen(config.dashboard.listen)
     options = {**_OPTIONS, "server.address": host, "server.port": port}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from frazil.dashboard import look
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.words import plain
 
@@ -27,7 +28,7 @@ def show_trouble(trouble: Trouble) -> None:
     title = _TITLES.get(trouble.code, "That did not work")
     st.error(f"**{title}.** {_sentence(trouble.message)}", icon=":material/error:")
     if trouble.code == "unauthenticated":
-        st.link_button("Log in", "/login", icon=":material/login:")
+        look.link("Log in", "/login")
     elif trouble.code == "limit_reached":
         st.caption("Choose a shorter time range, or filter by service.")
     elif trouble.code in ("unreachable", "overloaded", "store_unavailable", "catalog_unavailable"):

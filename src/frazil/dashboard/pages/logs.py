@@ -200,7 +200,8 @@ def _list(view: View, search: LogSearch) -> None:
             _nothing(view, search)
             return
         start, _ = view.span.at()
-        said = f"{_records(listing.records)}, newest first"
+        shown = _records(listing.records)
+        said = f"The newest {shown}" if listing.has_older else f"{shown}, newest first"
         if listing.is_full:
             said += ". That is all that is listed at once: choose a shorter range to see older ones"
         _show(

@@ -93,8 +93,8 @@ def _charts(moments: Moments, start: dt.datetime, end: dt.datetime) -> None:
     base = alt.Chart(data).encode(x=axis, color=colour)
     drawn = (
         ("Requests a second", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
-        ("Failed", "failed", base.mark_line(), ".1%", None),
-        ("p95 latency, ms", "p95", base.mark_line(), ",.1f", None),
+        ("Failed", "failed", base.mark_line(), ".3~p", None),
+        ("p95 latency, ms", "p95", base.mark_line(), ",.4~r", None),
     )
     for place, (title, name, chart, form, stack) in zip(st.columns(3), drawn, strict=True):
         with place.container(border=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 from typing import Any
 
@@ -129,7 +130,7 @@ def _line(status: dict[str, Any], name: str, form: str) -> None:
         alt.Chart(data)
         .mark_line()
         .encode(
-            x=look.time_axis("time"),
+            x=look.time_axis("time", *_ends(rows)),
             y=alt.Y("value:Q", title=None, axis=alt.Axis(format=form, tickCount=4)),
             color=alt.Color("of:N", legend=None, scale=look.colours(names, _LINE_COLOURS)),
             tooltip=[
@@ -140,6 +141,11 @@ def _line(status: dict[str, Any], name: str, form: str) -> None:
         )
     )
     look.chart(chart, height=130, key=f"pipeline-{name}")
+
+
+def _ends(rows: list[dict[str, Any]]) -> tuple[dt.datetime | None, dt.datetime | None]:
+    times = [row["time"] for row in rows]
+    return (min(times), max(times)) if len(set(times)) > 1 else (None, None)
 
 
 def _tables(status: dict[str, Any]) -> None:

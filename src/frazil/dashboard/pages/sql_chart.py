@@ -45,7 +45,10 @@ def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Colu
     frame = rows.rename_columns([short[name] for name in rows.column_names]).to_pandas()
     if choice.x == choice.y:
         frame["y"] = frame["x"]
-    x = _across(choice, found)
+    ends = (
+        (frame["x"].min(), frame["x"].max()) if choice.x in found.times and frame["x"].nunique() > 1 else ()
+    )
+    x = _across(choice, found, ends)
     y = alt.Y("y:Q", title=choice.y)
     tooltip: list[Any] = [_tip("x", choice.x, found), _tip("y", choice.y, found)]
     base = alt.Chart(frame)
@@ -72,9 +75,11 @@ def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Colu
     return made
 
 
-def _across(choice: quick_chart.Choice, found: quick_chart.Columns) -> alt.X:
+def _across(
+    choice: quick_chart.Choice, found: quick_chart.Columns, ends: tuple[Any, Any] | tuple[()]
+) -> alt.X:
     if choice.x in found.times:
-        return look.time_axis("x")
+        return look.time_axis("x", *ends)
     return alt.X("x:Q" if choice.x in found.numbers else "x:N", title=choice.x)
 
 

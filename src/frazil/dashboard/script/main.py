@@ -11,6 +11,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from frazil.dashboard import look
 from frazil.dashboard import span as spans
 from frazil.dashboard.ask import Api, Trouble
 from frazil.dashboard.house import the_house
@@ -76,7 +77,7 @@ def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
                 icon=":material/science:",
             )
         if house.is_locked:
-            st.link_button("Log out", "/logout", icon=":material/logout:", width="stretch")
+            look.link("Log out", "/logout")
     refresh = _REFRESH_SECONDS if is_live and chosen.is_moving else None
     view = View(api, chosen, refresh, house.otlp_http, house.otlp_grpc)
     try:
@@ -107,7 +108,7 @@ def main() -> None:
     api = _api()
     if api is None:
         st.warning("Your login has ended.")
-        st.link_button("Log in", "/login", icon=":material/login:")
+        look.link("Log in", "/login")
         return
     listed = (
         (overview.page, "Overview", "overview", ":material/dashboard:"),
