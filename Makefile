@@ -20,7 +20,7 @@ JARS  := .venv/.jars
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
-.PHONY: help setup run test test-all test-long test-components lint format lock docs bench bench-quick clean
+.PHONY: help setup run test test-all test-long test-components soak lint format lock docs bench bench-quick clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,10 @@ test: $(JARS) ## Unit and quick integration tests
 test-all: test test-components test-long ## Every test: also the long sweeps and what needs Go, a browser or Debian packages
 
 test-long: $(JARS) ## The long sweeps and what needs Go alone
-	$(PYTEST) -m 'slow or go'
+	$(PYTEST) -m '(slow or go) and not soak'
+
+soak: $(JARS) ## Hours: every crash point of every sweep, and processes killed under load
+	FRAZIL_SWEEP_ALL=1 $(PYTEST) -m 'slow or go'
 
 test-components: $(STAMP) ## Fetch and build the programs that tests use (once; about seven minutes)
 	$(BIN)/python -m tests.components.kafka

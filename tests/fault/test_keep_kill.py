@@ -94,7 +94,7 @@ def assert_content(scene: Scene, wanted: Counter[str]) -> None:
         assert balance(lake.config).problems == []
 
 
-STRIDES = {"killed": 13, "killed halfway": 29, "disk failing": 41}
+STRIDES = {"killed": 29, "killed halfway": 61, "disk failing": 83}
 
 
 def points(how: str, count: int) -> range:

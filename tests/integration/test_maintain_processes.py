@@ -41,6 +41,7 @@ from tests.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, runni
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.timeout(1800),
     pytest.mark.filterwarnings(UNCLOSED_SOCKETS),
 ]

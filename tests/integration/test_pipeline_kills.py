@@ -64,7 +64,7 @@ def test_a_driver_killed_at_random_moments_lands_everything_once(tmp_path: Path)
     """Also while receivers come and go, so that there are several streams."""
     chance, account = random.Random(7), Account()
     with running_receiver(tmp_path, SETTINGS) as receiver:
-        for kill in range(5):
+        for kill in range(12 if os.environ.get("FRAZIL_SWEEP_ALL") else 3):
             with running_pipeline(receiver.config_path) as pipeline, Steady(receiver, account):
                 if kill % 2:
                     pipeline.until("landed", lambda p=pipeline: landed_rows(p) > 0)
