@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -17,6 +18,22 @@ class ComponentMissingError(Exception):
         super().__init__(f"{component} cannot be had here: {needs}")
         self.component = component
         self.needs = needs
+
+
+def run(component: str, command: Sequence[str], *, seconds_max: float, folder: Path | None = None) -> None:
+    """What it takes to get `component`, which cannot be had where this fails."""
+    ended = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds_max,
+    )
+    if ended.returncode != 0:
+        raise ComponentMissingError(component, f"`{' '.join(command)}` to work:\n{ended.stdout[-1000:]}")
 
 
 def cache_folder() -> Path:

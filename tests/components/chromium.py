@@ -9,13 +9,12 @@ import contextlib
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .cache import ComponentMissingError, cache_folder
+from .cache import ComponentMissingError, cache_folder, run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -64,24 +63,10 @@ def _install() -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ComponentMissingError("Chromium", "/usr/bin/chromium (Debian: chromium)")
     print("installing chromium (once)", file=sys.stderr, flush=True)
-    _run("apt-get", "update")
-    _run("apt-get", "install", "-y", "--no-install-recommends", "chromium")
+    for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+        run("Chromium", ["apt-get", *command], seconds_max=_INSTALL_SECONDS_MAX)
     if not _PROGRAM.exists():
         raise ComponentMissingError("Chromium", f"a package that installs {_PROGRAM}")
-
-
-def _run(*command: str) -> None:
-    ended = subprocess.run(
-        command,
-        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_INSTALL_SECONDS_MAX,
-    )
-    if ended.returncode != 0:
-        raise ComponentMissingError("Chromium", f"`{' '.join(command)}` to work:\n{ended.stdout[-1000:]}")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from .cache import ComponentMissingError, built_once, cache_folder
+from .cache import ComponentMissingError, built_once, cache_folder, run
 
 _FETCH_SECONDS_MAX = 300
 
@@ -25,23 +24,11 @@ def _fetch(into: Path) -> None:
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ComponentMissingError("promtool", "promtool (Debian: prometheus), or apt-get and dpkg-deb")
     print(f"fetching promtool (once; kept in {cache_folder()})", file=sys.stderr, flush=True)
-    _run(["apt-get", "download", "prometheus"], into)
+    run("promtool", ["apt-get", "download", "prometheus"], seconds_max=_FETCH_SECONDS_MAX, folder=into)
     (package,) = into.glob("prometheus_*.deb")
-    _run(["dpkg-deb", "--extract", package.name, "package"], into)
+    extract = ["dpkg-deb", "--extract", package.name, "package"]
+    run("promtool", extract, seconds_max=_FETCH_SECONDS_MAX, folder=into)
     shutil.move(into / "package" / "usr" / "bin" / "promtool", into / "promtool")
-
-
-def _run(command: list[str], folder: Path) -> None:
-    ended = subprocess.run(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_FETCH_SECONDS_MAX,
-    )
-    if ended.returncode != 0:
-        raise ComponentMissingError("promtool", f"`{' '.join(command)}` to work:\n{ended.stdout[-1000:]}")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,6 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-from frazil.dashboard.words import ago, clock, count, duration, plain, size
-
-__all__ = ["ago", "clock", "count", "duration", "plain", "size"]
-
 SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
 SEVERITY_COLOURS = {
     "unset": "#94a3b8",

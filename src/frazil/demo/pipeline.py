@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from frazil.demo.exporters import Points, exporters_overheard, make_exporters
 from frazil.demo.lanes import Lane
 from frazil.demo.options import DemoOptions, DemoTotals
+from frazil.telemetry.session import readable
 
 T = TypeVar("T")
 
@@ -127,13 +128,7 @@ class _LogsTo(LogRecordProcessor):
         self._lane = lane
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:
-        resource = log_record.resource
-        assert resource is not None  # noqa: S101 the SDK's logger always sets it
-        self._lane.offer(
-            ReadableLogRecord(
-                log_record.log_record, resource, log_record.instrumentation_scope, log_record.limits
-            )
-        )
+        self._lane.offer(readable(log_record))
 
     def shutdown(self) -> None:
         pass

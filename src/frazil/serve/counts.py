@@ -21,7 +21,7 @@ from frazil.serve.describe import ERRORS
 from frazil.serve.find import From, LogFilter, SpanFilter, To
 from frazil.serve.search import Filter, Range, Searched, ask, time_range
 from frazil.serve.state import Asked
-from frazil.serve.streams import unless_gone
+from frazil.serve.streams import json_unless_gone
 
 if TYPE_CHECKING:
     from frazil.query.service import Queries
@@ -138,7 +138,7 @@ async def log_counts(
     ] = "severity",
 ) -> Response:
     counting = Counting("logs", filter, begin, to, parameters.choice("by", by, _LOGS_BY), buckets)
-    return await _answer(request, caller, queries, counting)
+    return await json_unless_gone(request, count(queries, caller, counting))
 
 
 @router.get(
@@ -162,12 +162,7 @@ async def span_counts(
     ] = "status",
 ) -> Response:
     counting = Counting("spans", filter, begin, to, parameters.choice("by", by, _SPANS_BY), buckets)
-    return await _answer(request, caller, queries, counting)
-
-
-async def _answer(request: Request, caller: Caller, queries: Asked, counting: Counting) -> Response:
-    body = await unless_gone(request, count(queries, caller, counting))
-    return Response(body, media_type="application/json")
+    return await json_unless_gone(request, count(queries, caller, counting))
 
 
 async def count(queries: Queries, caller: Caller, counting: Counting) -> bytes:

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from frazil.serve import parameters
-from frazil.serve.auth import Caller, Reader
+from frazil.serve.auth import Reader
 from frazil.serve.describe import ERRORS
 from frazil.serve.search import Filter, Order, Search, find
 from frazil.serve.state import Asked
-from frazil.serve.streams import unless_gone
+from frazil.serve.streams import json_unless_gone
 
 router = APIRouter(prefix="/api/v1", tags=["Search"], dependencies=[Depends(parameters.only_known)])
 
@@ -170,7 +170,8 @@ async def logs(
     cursor: Next = None,
     order: Direction = "desc",
 ) -> Response:
-    return await _answer(request, caller, queries, Search("logs", filter, begin, to, order, limit, cursor))
+    search = Search("logs", filter, begin, to, order, limit, cursor)
+    return await json_unless_gone(request, find(queries, caller, search))
 
 
 @router.get(
@@ -192,9 +193,5 @@ async def spans(
     cursor: Next = None,
     order: Direction = "desc",
 ) -> Response:
-    return await _answer(request, caller, queries, Search("spans", filter, begin, to, order, limit, cursor))
-
-
-async def _answer(request: Request, caller: Caller, queries: Asked, search: Search) -> Response:
-    page = await unless_gone(request, find(queries, caller, search))
-    return Response(page, media_type="application/json")
+    search = Search("spans", filter, begin, to, order, limit, cursor)
+    return await json_unless_gone(request, find(queries, caller, search))

@@ -23,7 +23,7 @@ from frazil.serve.describe import ERRORS
 from frazil.serve.find import From, SpanFilter, To
 from frazil.serve.search import Filter, Range, ask, time_range, together
 from frazil.serve.state import Asked
-from frazil.serve.streams import unless_gone
+from frazil.serve.streams import json_unless_gone
 
 if TYPE_CHECKING:
     from frazil.query.service import Queries
@@ -124,8 +124,7 @@ async def traces(
     ] = "newest",
 ) -> Response:
     search = TraceSearch(filter, begin, to, parameters.choice("order", order, _ORDERS), limit)
-    body = await unless_gone(request, find_traces(queries, caller, search))
-    return Response(body, media_type="application/json")
+    return await json_unless_gone(request, find_traces(queries, caller, search))
 
 
 async def find_traces(queries: Queries, caller: Caller, search: TraceSearch) -> bytes:

@@ -143,19 +143,21 @@ class _SpansTo(SpanProcessor):
         self._outbox.offer("spans", span)
 
 
+def readable(log_record: ReadWriteLogRecord) -> ReadableLogRecord:
+    """What exporters take."""
+    resource = log_record.resource
+    assert resource is not None  # noqa: S101 the SDK's logger always sets it
+    return ReadableLogRecord(
+        log_record.log_record, resource, log_record.instrumentation_scope, log_record.limits
+    )
+
+
 class _LogsTo(LogRecordProcessor):
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:
-        resource = log_record.resource
-        assert resource is not None  # noqa: S101 the SDK's logger always sets it
-        self._outbox.offer(
-            "logs",
-            ReadableLogRecord(
-                log_record.log_record, resource, log_record.instrumentation_scope, log_record.limits
-            ),
-        )
+        self._outbox.offer("logs", readable(log_record))
 
     def shutdown(self) -> None:
         pass

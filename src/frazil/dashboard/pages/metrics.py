@@ -15,7 +15,7 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import look, sql_text
+from frazil.dashboard import look, sql_text, words
 from frazil.dashboard.empty import show_how_to_send
 from frazil.dashboard.metric_kinds import HOWS, How, Kind, Metric, axis_unit, metrics
 from frazil.dashboard.metric_lines import OTHERS, Line, lines
@@ -64,7 +64,7 @@ def page(view: View) -> None:
         how = _chosen_how(metric)
     st.caption(_about(metric))
     if wanted is not None and wanted not in listed:
-        st.info(f"**{look.plain(wanted)}** has sent nothing in this range.", icon=":material/info:")
+        st.info(f"**{words.plain(wanted)}** has sent nothing in this range.", icon=":material/info:")
     keys = _keys(view, metric)
     services, attributes, by = _chosen_filters(metric, keys)
     if how == "quantiles" and by is not None:
@@ -153,9 +153,9 @@ def _forget_filters() -> None:
 def _about(metric: Metric) -> str:
     unit = f" in {metric.unit}" if metric.unit not in ("", "1") else ""
     services = f"{len(metric.services)} service{'' if len(metric.services) == 1 else 's'}"
-    sent = f"{look.count(metric.points)} points of {services} in this range"
+    sent = f"{words.count(metric.points)} points of {services} in this range"
     return " · ".join(
-        look.plain(part)
+        words.plain(part)
         for part in (metric.description, _KINDS[metric.kind].capitalize() + unit, sent)
         if part
     )
@@ -201,7 +201,9 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
     )
     split = [pair.partition("=") for pair in pairs]
     if wrong := [pair for pair, (_, sign, _) in zip(pairs, split, strict=True) if not sign]:
-        st.warning(f"Write an attribute as key=value, not {look.plain(wrong[0])}.", icon=":material/warning:")
+        st.warning(
+            f"Write an attribute as key=value, not {words.plain(wrong[0])}.", icon=":material/warning:"
+        )
     return services, [(key, value) for key, sign, value in split if sign], by
 
 

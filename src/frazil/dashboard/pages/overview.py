@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import golden, look
+from frazil.dashboard import golden, look, words
 from frazil.dashboard.buckets import width_seconds
 from frazil.dashboard.empty import show_how_to_send
 from frazil.dashboard.present import present
@@ -54,13 +54,13 @@ def _headlines(
     whole: golden.Numbers, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float
 ) -> None:
     requests, errors, latency, log_errors, fresh = st.columns(5)
-    requests.metric("Requests", f"{look.count(whole.requests / seconds)}/s", border=True)
+    requests.metric("Requests", f"{words.count(whole.requests / seconds)}/s", border=True)
     errors.metric("Failed", f"{whole.error_share:.2%}", border=True)
-    latency.metric("p95 latency", look.duration(whole.p95_ms), border=True)
-    log_errors.metric("Error logs", look.count(sum(row["errors"] for row in logs)), border=True)
+    latency.metric("p95 latency", words.duration(whole.p95_ms), border=True)
+    log_errors.metric("Error logs", words.count(sum(row["errors"] for row in logs)), border=True)
     fresh.metric(
         "Newest data",
-        f"{look.ago(_age_seconds(tables))} ago",
+        f"{words.ago(_age_seconds(tables))} ago",
         border=True,
         help="The newest record of any table. It can be asked about as soon as it was acked.",
     )

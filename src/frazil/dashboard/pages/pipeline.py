@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import flow, look
+from frazil.dashboard import flow, look, words
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.present import present
 from frazil.dashboard.trouble import show_trouble
@@ -84,7 +84,7 @@ def _roles(status: dict[str, Any]) -> None:
         if role["state"] != "ok":
             reasons = "; ".join(role["reasons"]) or "no reason given"
             show = st.error if role["state"] == "down" else st.warning
-            show(f"**{role['name']}** is {role['state']}: {look.plain(reasons)}", icon=":material/warning:")
+            show(f"**{role['name']}** is {role['state']}: {words.plain(reasons)}", icon=":material/warning:")
 
 
 def _objectives(status: dict[str, Any]) -> None:
@@ -190,12 +190,12 @@ def _ledger(view: View) -> None:
         return
     if ledger is None or ledger["state"] != "ready":
         reason = (ledger or {}).get("error") or "it is still being read; try again in a moment"
-        st.warning(look.plain(reason), icon=":material/hourglass:")
+        st.warning(words.plain(reason), icon=":material/hourglass:")
         return
     if ledger["ok"]:
         durable = sum(table["durable"] for table in ledger["tables"].values())
         said = f"It balances: {count(durable)} rows, read in {ledger['seconds']:.1f} s."
         st.success(said, icon=":material/check:")
     for problem in ledger["problems"]:
-        st.error(look.plain(str(problem)), icon=":material/error:")
+        st.error(words.plain(str(problem)), icon=":material/error:")
     st.dataframe(pd.DataFrame(ledger["tables"]).T, width="stretch", key="pipeline-ledger")

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from frazil.dashboard import look
+from frazil.dashboard import look, words
 from frazil.dashboard.parts.attribute_table import attribute_table
 from frazil.dashboard.trace_question import trace_id
 from frazil.dashboard.trace_read import (
@@ -32,12 +32,12 @@ def show(trace: Trace, tree: Tree, place: Place, critical_nano: int) -> None:
     span = trace.spans[place]
     _heading(trace, span, critical_nano)
     for note in tree.notes.get(place, ()):
-        st.caption(f":material/info: This span {look.plain(note)}.")
+        st.caption(f":material/info: This span {words.plain(note)}.")
     if span.is_error:
-        message = look.plain(span.status_message) or "It ended with an error and says no more."
+        message = words.plain(span.status_message) or "It ended with an error and says no more."
         st.error(message, icon=":material/error:")
     elif span.status_message:
-        st.caption(look.plain(span.status_message))
+        st.caption(words.plain(span.status_message))
     left, right = st.columns([3, 2])
     with left:
         attribute_table("Attributes", attributes(span.told), is_sought=True)
@@ -52,7 +52,7 @@ def show(trace: Trace, tree: Tree, place: Place, critical_nano: int) -> None:
 def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, str] | None, key: str) -> None:
     """`names` of spans by id: a column for them, unless all are of one span."""
     columns: dict[str, list[str]] = {
-        "Time (UTC)": [look.clock(moment(log.time_nano)) for log in logs],
+        "Time (UTC)": [words.clock(moment(log.time_nano)) for log in logs],
         "After": [_signed(log.time_nano - start_nano) for log in logs],
         "Level": [look.severity_level(log.severity) for log in logs],
         "Service": [log.service for log in logs],
@@ -76,16 +76,16 @@ def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, st
 
 
 def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
-    st.markdown(f"##### {look.plain(span.name)}")
+    st.markdown(f"##### {words.plain(span.name)}")
     told = [
-        look.plain(span.service),
+        words.plain(span.service),
         KINDS[span.kind],
-        f"{look.clock(moment(span.start_nano))} UTC",
+        f"{words.clock(moment(span.start_nano))} UTC",
         f"starts at {_signed(span.start_nano - trace.start_nano)}",
-        f"takes **{look.duration(span.duration_ms)}**",
+        f"takes **{words.duration(span.duration_ms)}**",
     ]
     if critical_nano:
-        told.append(f"{look.duration(critical_nano / 1e6)} by itself on the critical path")
+        told.append(f"{words.duration(critical_nano / 1e6)} by itself on the critical path")
     st.markdown(" · ".join(told))
 
 
@@ -98,9 +98,9 @@ def _events(span: SpanRecord, listed: Sequence[Event]) -> None:
 
 def _event(span: SpanRecord, event: Event) -> None:
     stack = event.text(_STACK_TRACE)
-    title = f"{look.plain(event.name)} at {_signed(event.time_nano - span.start_nano)}"
+    title = f"{words.plain(event.name)} at {_signed(event.time_nano - span.start_nano)}"
     if kind := event.text("exception.type"):
-        title = f":red[{title}]: {look.plain(kind)}"
+        title = f":red[{title}]: {words.plain(kind)}"
     with st.expander(title, expanded=bool(stack), icon=":material/bolt:"):
         if stack:
             if message := event.text("exception.message"):
@@ -119,7 +119,7 @@ def _links(span: SpanRecord) -> None:
         address = f"traces?{urlencode({'trace': id, 'span': link.span_id})}"
         said = ", ".join(f"{item.key}={item.text}" for item in link.attributes)
         st.markdown(
-            f":material/link: Linked to [`{id}`]({address})" + (f": {look.plain(said)}" if said else "")
+            f":material/link: Linked to [`{id}`]({address})" + (f": {words.plain(said)}" if said else "")
         )
     if len(listed) > _LINKS_MAX:
         st.caption(f"{len(listed) - _LINKS_MAX:,} more links: ask for them in SQL.")
@@ -151,4 +151,4 @@ def _origin(span: SpanRecord) -> None:
 
 def _signed(nano: int) -> str:
     """A time after the start; before it, with a minus."""
-    return f"−{look.duration(-nano / 1e6)}" if nano < 0 else look.duration(nano / 1e6)
+    return f"−{words.duration(-nano / 1e6)}" if nano < 0 else words.duration(nano / 1e6)

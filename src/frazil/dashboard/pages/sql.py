@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 import streamlit as st
 
-from frazil.dashboard import look, quick_chart, result_table, sql_text
+from frazil.dashboard import quick_chart, result_table, sql_text, words
 from frazil.dashboard.ask import Rows, Trouble
 from frazil.dashboard.asking import Asking
 from frazil.dashboard.pages.sql_chart import show_chart
@@ -145,7 +145,7 @@ def _tables(view: View) -> list[dict[str, Any]]:
         {
             "name": table["name"],
             "doc": table["doc"],
-            "note": "view" if table["is_view"] else f"{look.count(table['rows'])} rows",
+            "note": "view" if table["is_view"] else f"{words.count(table['rows'])} rows",
             "columns": [
                 {name: column[name] for name in ("name", "type", "doc")} for column in table["columns"]
             ],
@@ -190,7 +190,7 @@ def _take_button(view: View, desk: _Desk, name: str, sql: str, key: str, help: s
         desk.run(view, sql)
 
     shown = None if help is None else f"```sql\n{help.replace('```', '')}\n```"
-    st.button(look.plain(name), key=key, on_click=take, type="tertiary", help=shown)
+    st.button(words.plain(name), key=key, on_click=take, type="tertiary", help=shown)
 
 
 def _show_share(desk: _Desk) -> None:
@@ -213,14 +213,14 @@ def _show_waiting(desk: _Desk) -> None:
         st.rerun()
     state, percent = asking.progress()
     left, right = st.columns([5, 1], vertical_alignment="center")
-    words = {
+    phases = {
         "waiting": "Waiting for a free worker",
         "planning": "Looking for the files",
         "running": "Running",
     }
     done = "" if percent is None or percent <= 0 else f", {percent:.0f} %"
     left.progress(
-        min(1.0, max(percent or 0.0, 0.0) / 100), f"{words[state]}: {look.ago(asking.seconds)}{done}"
+        min(1.0, max(percent or 0.0, 0.0) / 100), f"{phases[state]}: {words.ago(asking.seconds)}{done}"
     )
     if right.button("Stop", key="sql_stop", icon=":material/stop_circle:", width="stretch"):
         try:
@@ -238,7 +238,7 @@ def _show_answer(view: View, asking: Asking) -> None:
     elif asking.rows is not None:
         _show_rows(view, asking, asking.rows)
     else:
-        st.info(f"Stopped after {look.ago(asking.seconds)}.", icon=":material/stop_circle:")
+        st.info(f"Stopped after {words.ago(asking.seconds)}.", icon=":material/stop_circle:")
 
 
 def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
@@ -269,7 +269,7 @@ def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
 def _show_missing(missing: Any) -> None:
     said = [str(part) for part in missing if "rows_max" not in str(part)]
     if said:
-        st.warning(look.plain("Not all was read: " + "; ".join(said)), icon=":material/warning:")
+        st.warning(words.plain("Not all was read: " + "; ".join(said)), icon=":material/warning:")
 
 
 def _summary(count_shown: int, rows: Rows, seconds: float) -> str:
@@ -278,10 +278,10 @@ def _summary(count_shown: int, rows: Rows, seconds: float) -> str:
     count = f"More than {count_shown:,} rows" if is_cut else _many(rows.table.num_rows, "row")
     read = [f"{_many(stats.get('files', 0), 'file')} of {stats.get('files_total', 0):,}"]
     if stats.get("bytes"):
-        read.append(f"({look.size(stats['bytes'])})")
+        read.append(f"({words.size(stats['bytes'])})")
     if stats.get("tail_rows"):
         read.append(f"and {_many(stats['tail_rows'], 'row')} that had not landed yet")
-    return f"**{count}** in **{look.ago(seconds)}**. Read {' '.join(read)}."
+    return f"**{count}** in **{words.ago(seconds)}**. Read {' '.join(read)}."
 
 
 def _many(number: int, what: str) -> str:

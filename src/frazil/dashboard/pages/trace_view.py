@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from frazil.dashboard import look, trace_critical, trace_tree
+from frazil.dashboard import trace_critical, trace_tree, words
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.pages import span_detail
 from frazil.dashboard.parts.waterfall import drawing, waterfall
@@ -93,7 +93,7 @@ def _header(opened: Opened, back: Callable[[], None]) -> None:
     way_back, title, share = st.columns([1, 5.5, 1], vertical_alignment="center")
     with way_back:
         _back_button(back)
-    title.title("Logs without spans" if main is None else look.plain(main.name))
+    title.title("Logs without spans" if main is None else words.plain(main.name))
     with share.popover("Share", icon=":material/link:", width="stretch"):
         st.caption("A link to this trace. Who opens it needs a key of their own, where there are keys.")
         st.code(_link(trace.id), language=None, wrap_lines=True)
@@ -102,8 +102,8 @@ def _header(opened: Opened, back: Callable[[], None]) -> None:
     start = moment(trace.start_nano)
     services = trace.services()
     facts = [
-        ("Started (UTC)", f"{look.clock(start)}", f"{start:%Y-%m-%d}"),
-        ("Duration", look.duration((trace.end_nano - trace.start_nano) / 1e6), None),
+        ("Started (UTC)", f"{words.clock(start)}", f"{start:%Y-%m-%d}"),
+        ("Duration", words.duration((trace.end_nano - trace.start_nano) / 1e6), None),
         ("Services", f"{len(services)}", None),
         ("Spans", f"{len(trace.spans):,}", None),
         ("Errors", f"{trace.errors:,}", None),
@@ -170,7 +170,7 @@ def _critical(opened: Opened) -> None:
             "Service": [share.service for share in listed],
             "Operation": [share.name for share in listed],
             "Share": [share.part * 100 for share in listed],
-            "Time": [look.duration(share.nano / 1e6) for share in listed],
+            "Time": [words.duration(share.nano / 1e6) for share in listed],
             "Spans": [share.spans for share in listed],
         },
         hide_index=True,

@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import look
+from frazil.dashboard import look, words
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.empty import show_how_to_send
 from frazil.dashboard.pages import trace_view
@@ -135,7 +135,7 @@ def _scatter(found: list[dict[str, Any]]) -> None:
             "trace_id": [trace["trace_id"] for trace in found],
             "time": pd.to_datetime([trace["start_time"] for trace in found], utc=True),
             "ms": [max(trace["duration_ms"], 0.001) for trace in found],
-            "duration": [look.duration(trace["duration_ms"]) for trace in found],
+            "duration": [words.duration(trace["duration_ms"]) for trace in found],
             "service": [trace["root_service"] for trace in found],
             "operation": [trace["root_name"] for trace in found],
             "spans": [trace["spans"] for trace in found],

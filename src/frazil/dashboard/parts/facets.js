@@ -3,13 +3,6 @@ function short(number) {
   return number >= 1e4 ? `${+(number / 1e3).toPrecision(3)} k` : number.toLocaleString("en");
 }
 
-function make(tag, className, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
 export default function ({ data, parentElement, setTriggerValue }) {
   const row = parentElement.querySelector(".facets");
   const left = row.scrollLeft;

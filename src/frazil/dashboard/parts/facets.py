@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 
 import streamlit as st
 
-_HERE = Path(__file__).parent
-_mount = st.components.v2.component(
-    "frazil_facets",
-    html='<div class="facets" data-testid="facets"></div>',
-    css=(_HERE / "facets.css").read_text(),
-    js=(_HERE / "facets.js").read_text(),
-)
+from frazil.dashboard.parts.part import part
+
+_mount = part(__file__, '<div class="facets" data-testid="facets"></div>')
 
 
 def show_facets(

@@ -4,14 +4,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const TICKS_SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const states = new WeakMap();
 
-function make(tag, className, text, testid) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  if (testid) node.dataset.testid = testid;
-  return node;
-}
-
 function shape(tag, given, text) {
   const node = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(given)) node.setAttribute(name, value);

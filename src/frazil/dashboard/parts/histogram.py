@@ -5,18 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-_HERE = Path(__file__).parent
-_mount = st.components.v2.component(
-    "frazil_histogram",
-    html='<div class="frame"></div>',
-    css=(_HERE / "histogram.css").read_text(),
-    js=(_HERE / "histogram.js").read_text(),
-)
+from frazil.dashboard.parts.part import part
+
+_mount = part(__file__, '<div class="frame"></div>')
 
 
 def show_histogram(

@@ -3,14 +3,6 @@
 
 const states = new WeakMap();
 
-function make(tag, className, text, testid) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  if (testid) node.dataset.testid = testid;
-  return node;
-}
-
 function button(label, testid, title, click) {
   const node = make("button", "", label, testid);
   node.type = "button";

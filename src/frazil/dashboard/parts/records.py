@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from frazil.dashboard import look
+from frazil.dashboard.parts.part import part
 
-_HERE = Path(__file__).parent
-_mount = st.components.v2.component(
-    "frazil_records",
-    html='<div class="frame"></div>',
-    css=(_HERE / "records.css").read_text(),
-    js=(_HERE / "records.js").read_text(),
-)
+_mount = part(__file__, '<div class="frame"></div>')
 _KEY = "records"
 
 

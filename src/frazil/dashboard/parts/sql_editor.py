@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import streamlit as st
+from frazil.dashboard.parts.part import part
 
-_HERE = Path(__file__).parent
 _HTML = """
 <div class="frame">
   <div class="pane">
@@ -30,12 +28,7 @@ _HTML = """
   </div>
 </div>
 """
-_mount = st.components.v2.component(
-    "frazil_sql_editor",
-    html=_HTML,
-    css=(_HERE / "sql_editor.css").read_text(),
-    js=(_HERE / "sql_editor.js").read_text(),
-)
+_mount = part(__file__, _HTML)
 
 
 @dataclass(frozen=True)

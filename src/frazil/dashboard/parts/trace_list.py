@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import streamlit as st
-
-from frazil.dashboard.look import clock, duration, service_colours
+from frazil.dashboard.look import service_colours
+from frazil.dashboard.parts.part import part
+from frazil.dashboard.words import clock, duration
 
 _TEXT_MAX = 200
 _SERVICES_SHOWN_MAX = 4
 
-_here = Path(__file__)
-_mount = st.components.v2.component(
-    "frazil_trace_list",
-    html='<div class="list" data-testid="trace-list"></div>',
-    css=_here.with_suffix(".css").read_text(encoding="utf-8"),
-    js=_here.with_suffix(".js").read_text(encoding="utf-8"),
-)
+_mount = part(__file__, '<div class="list" data-testid="trace-list"></div>')
 
 
 def trace_list(found: Sequence[dict[str, Any]], *, key: str, on_open: Callable[[], None]) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import streamlit as st
-
 from frazil.dashboard.look import SEVERITY_COLOURS, service_colours, severity_level
+from frazil.dashboard.parts.part import part
 from frazil.dashboard.trace_critical import Stretch
 from frazil.dashboard.trace_read import KINDS, LogRecord, Trace, event_times
 from frazil.dashboard.trace_tree import Row, Tree, rows
@@ -17,13 +15,7 @@ _TEXT_MAX = 160
 _MARKS_MAX = 40
 """Events, logs and stretches drawn on one bar: more of them are a smear."""
 
-_here = Path(__file__)
-_mount = st.components.v2.component(
-    "frazil_waterfall",
-    html='<div class="waterfall" data-testid="waterfall"></div>',
-    css=_here.with_suffix(".css").read_text(encoding="utf-8"),
-    js=_here.with_suffix(".js").read_text(encoding="utf-8"),
-)
+_mount = part(__file__, '<div class="waterfall" data-testid="waterfall"></div>')
 
 
 def waterfall(drawn: dict[str, Any], *, key: str, on_pick: Callable[[], None]) -> None:

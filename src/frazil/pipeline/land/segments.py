@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.gather import gathered
 from frazil.pipeline.jobs import collected
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
@@ -83,15 +84,8 @@ class SegmentSource:
 
 def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
     """Tasks of at most so many bytes; a larger segment is a task of its own."""
-    tasks: list[list[SegmentName]] = []
-    size = 0
-    for segment in segments:
-        if not tasks or size + segment.size > bytes_max:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(segment.name)
-        size += segment.size
-    return tasks
+    tasks = gathered(segments, lambda segment: segment.size, bytes_max)
+    return [[segment.name for segment in task] for task in tasks]
 
 
 def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:

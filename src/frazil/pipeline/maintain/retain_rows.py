@@ -22,6 +22,7 @@ from frazil.lake.commit import committer_of
 from frazil.lake.live import live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.rules import (
     RETENTION,
@@ -111,7 +112,7 @@ class Retention:
                 self._total.dropped -= found.added is None and 0 < found.matches < found.rows
             return self._report(begin, dry_run=True)
         size, whole = 0, True
-        for group in _in_rounds(plan.dropped, self._round_bytes_max):
+        for group in gathered(plan.dropped, lambda due: due.bytes, self._round_bytes_max):
             if size >= self._round_bytes_max:
                 whole = False
                 break
@@ -122,7 +123,8 @@ class Retention:
             if size >= self._round_bytes_max or not whole:
                 break
             size += sum(due.bytes for due in group)
-            if not all(self._apply(part) for part in _in_rounds(group, self._round_bytes_max)):
+            parts = gathered(group, lambda due: due.bytes, self._round_bytes_max)
+            if not all(self._apply(part) for part in parts):
                 break  # what was replaced meanwhile is to be searched in its new place
             done += len(group)
         applied = progress(plan, done, before, self._sequence)
@@ -245,18 +247,6 @@ def _parsed(rule: RetentionRule, where: str, spec: object) -> Predicate:
     except (QueryInvalid, QueryRefused) as error:
         hint = "" if rule.table else "; name the `table` that it is for"
         raise ConfigError(f"maintain.retention.rules: `{where}` cannot be used: {error}{hint}") from None
-
-
-def _in_rounds(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
-    groups: list[list[Due]] = []
-    size = 0
-    for each in due:
-        if not groups or size + each.bytes > bytes_max:
-            groups.append([])
-            size = 0
-        groups[-1].append(each)
-        size += each.bytes
-    return groups
 
 
 def _in_days(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:

@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile
 
 from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
+from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.inputs import opened
 from frazil.pipeline.maintain.runner import Runner
 from frazil.query.predicate import Matcher
@@ -76,15 +77,7 @@ def search_all(
 
 
 def in_tasks(wanted: Sequence[Wanted]) -> list[tuple[Wanted, ...]]:
-    tasks: list[list[Wanted]] = []
-    size = 0
-    for each in wanted:
-        if not tasks or size + each.bytes > _TASK_BYTES:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(each)
-        size += each.bytes
-    return [tuple(task) for task in tasks]
+    return [tuple(task) for task in gathered(wanted, lambda each: each.bytes, _TASK_BYTES)]
 
 
 def search_files(
