@@ -132,9 +132,9 @@ def test_the_old_files_go_with_the_snapshots_that_need_them(tmp_path: Path) -> N
         assert_whole(lake, ALL + Counter(["u1 new"]))
         # And back, when late data comes: all of it is one file again, then moved anew.
         lake.fill([("acme", "u3 late", 9, 40.0)])
-        assert maintainer(lake).run("compact", "logs").files_in == 4
+        assert maintainer(lake, 2).run("compact", "logs").files_in == 4
         assert len(cold(lake)) == 1
-        assert maintainer(lake, 2).run("tier", "logs").files_in == 1
+        assert maintainer(lake, 3).run("tier", "logs").files_in == 1
         assert len(cold(lake)) == 2
         lake.fill([("acme", "u1 new", 9, 0.0)])
         expire_old(lake.catalog, lake.table(), config, clock=lambda: lake.now + 2 * DAY)
