@@ -6,6 +6,7 @@
     │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
+    │   ├── Stopped            this process was told to stop before the work began
     │   ├── Fenced             another process moved a table's position first: read it again
     │   └── Conflict           another process replaced files that were to be replaced: choose anew
     └── Permanent              trying again changes nothing
@@ -67,6 +68,10 @@ class CatalogUnavailable(Transient):
 
 class JobFailed(Transient):
     """A Spark job failed. Nothing of it was committed."""
+
+
+class Stopped(Transient):
+    """This process was told to stop before the work began; whoever comes next does it."""
 
 
 class Fenced(Transient):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -23,7 +25,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from tests.components.process import wait_until
 from tests.receiver import Receiver, running_receiver
-from tests.spark.land_process import PROMPT, SMALL_SPARK, rows_in, running_pipeline, verified
+from tests.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, rows_in, running_pipeline, verified
 
 from .clients import SIGNALS, post
 from .messages import request
@@ -94,6 +96,36 @@ def test_what_an_sdk_sends_lands_and_the_ledger_closes(tmp_path: Path) -> None:
         code, ledger = verified(receiver.config_path)
         assert (code, ledger["problems"]) == (0, [])
         assert sum(line["landed"] + line["waiting"] for line in ledger["lines"]) == 14
+
+
+def starting(pipeline: PipelineProcess) -> list[psutil.Process]:
+    """Not the JVM that makes up the command line of the other."""
+    found = []
+    for jvm in pipeline.jvms():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any("SparkSubmit" in word for word in jvm.cmdline()):
+                found.append(jvm)
+    return found
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_is_starting_spark_stops_without_waiting_for_it(tmp_path: Path) -> None:
+    with running_receiver(tmp_path, SETTINGS) as receiver:
+        post(receiver, "logs", request("logs", "early", 3).SerializeToString()).raise_for_status()
+        with running_pipeline(receiver.config_path) as pipeline:
+            pipeline.until("Spark's JVM", lambda: starting(pipeline))
+            (jvm,) = starting(pipeline)
+            assert pipeline.stop() == 0
+            assert wait_until(
+                lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, seconds_max=20
+            )
+        said = pipeline.log.read_text()
+        assert "stopping" in said
+        unwanted = ("Spark started", "landed", "failed", "Traceback", "[error", "[warn")
+        assert [words for words in unwanted if words in said] == []
+        code, ledger = verified(receiver.config_path)
+        assert (code, ledger["problems"]) == (0, [])
+        assert sum(line["waiting"] for line in ledger["lines"]) == 3
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:

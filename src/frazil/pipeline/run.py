@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent
+from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.health import HealthServer
@@ -216,7 +216,7 @@ class Pipeline:
             if self._spark is None:
                 begin = time.monotonic()
                 with telemetry.span("spark.start", master=self._config.spark.master):
-                    self._spark = spark_session(self._config)
+                    self._spark = spark_session(self._config, stopping=self._stopping)
                 self._metrics.spark_started()
                 log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
             self._metrics.job()
@@ -255,6 +255,8 @@ class Pipeline:
         table.lander.forget()
         if isinstance(error, Fenced):  # another was first, which is no trouble: look where it stands now
             log.info("landing again: another process landed or removed rows", table=table.lander.signal)
+            return
+        if isinstance(error, Stopped):
             return
         stopped = isinstance(error, Permanent)
         is_known = isinstance(error, FrazilError)

@@ -12,12 +12,15 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
+from frazil.errors import Stopped
 from frazil.pipeline.jars import jars
 from frazil.pipeline.java import cache_folder
 from frazil.pipeline.jvm import end_jvm, start_jvm
@@ -29,12 +32,16 @@ ARROW_BATCH_BYTES_MAX = 16 * 1024 * 1024
 ARROW_BATCH_RECORDS_MAX = 65_536
 LOCAL_SHUFFLE_PARTITIONS = 4
 
+_WATCH_SECONDS = 0.2
 _AT_START = ("spark.driver.", "spark.master", "spark.submit.")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
-def spark_session(config: Config, *, app_name: str = "frazil") -> SparkSession:
-    """A session for this configuration, on a JVM of this process.
+def spark_session(
+    config: Config, *, app_name: str = "frazil", stopping: threading.Event | None = None
+) -> SparkSession:
+    """A session for this configuration, on a JVM of this process. Raises Stopped if `stopping` is set before
+    Spark is there, without waiting for it.
 
     A process has one JVM. While it runs, another call gives a session beside the first, with the catalog of
     its own configuration; master and memory stay as they were.
@@ -52,14 +59,44 @@ def spark_session(config: Config, *, app_name: str = "frazil") -> SparkSession:
         # the other settings are passwords. They go through the gateway.
         gateway = start_jvm({key: value for key, value in settings.items() if key.startswith(_AT_START)})
         try:
-            conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            context = SparkContext(conf=conf, gateway=gateway)
-            # It prints the end of a JVM that died as a traceback; who was using the JVM says it in a line.
-            context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-            return SparkSession.builder.getOrCreate()
+            with _given_up(stopping, gateway):
+                conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+                context = SparkContext(conf=conf, gateway=gateway)
+                # It prints the end of a JVM that died as a traceback; who was using it says it in a line.
+                context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+                return SparkSession.builder.getOrCreate()
         except BaseException:
             _forget(gateway)
             raise
+
+
+@contextlib.contextmanager
+def _given_up(stopping: threading.Event | None, gateway: Any) -> Iterator[None]:
+    """Spark takes seconds to start, many on a busy machine, and does not listen meanwhile. A JVM that nobody
+    has given work yet can be ended at any time.
+    """
+    if stopping is None:
+        yield
+        return
+    is_there = threading.Event()
+
+    def watch() -> None:
+        while not is_there.wait(_WATCH_SECONDS):
+            if stopping.is_set():
+                gateway.proc.kill()
+                return
+
+    watcher = threading.Thread(target=watch, name="spark-start", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        if stopping.is_set():
+            raise Stopped("told to stop while Spark was starting") from error
+        raise
+    finally:
+        is_there.set()
+        watcher.join()
 
 
 def stop(session: SparkSession) -> None:

@@ -111,6 +111,11 @@ class Queries:
         self._problems: dict[str, str] = {}
         self._last_asked = time.monotonic()
         self._erasures: frozenset[str] = frozenset()
+        self._kept_by_others: list[SizedCache[Any, Any]] = []
+
+    def forget_also(self, cache: SizedCache[Any, Any]) -> None:
+        """What others keep of the tables is cleared, too, when rows were erased."""
+        self._kept_by_others.append(cache)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -170,7 +175,8 @@ class Queries:
 
     @property
     def _keeps_something(self) -> bool:
-        return self._kept.bytes > 0 or (self._tail is not None and self._tail.bytes > 0)
+        kept = (self._kept, *self._kept_by_others, *(() if self._tail is None else (self._tail,)))
+        return any(each.bytes > 0 for each in kept)
 
     def _follow(self) -> None:
         versions = {signal: self._lake.version(signal) for signal in SIGNALS}
@@ -192,6 +198,8 @@ class Queries:
             self._erasures |= new
             self._kept.clear()
             self._parsed.clear()
+            for cache in self._kept_by_others:
+                cache.clear()
             self._lake.forget_manifests()
 
     def _settings(self) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     app.state.books = Books(config)
     for part in (sql, tables, find, counts, trace_search, traces, status, health, page):
         app.include_router(part.router)
-    app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
+    iceberg = iceberg_router(config, catalog, require_admin, queries.forget_also)
+    app.include_router(iceberg, prefix="/iceberg")
     answer_errors(app)
     app.add_exception_handler(ClientGone, _nobody_listens)
     if config.serve.cors_origins:

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from frazil.config import Config
 from frazil.errors import Forbidden, FrazilError, RequestInvalid, StoreUnavailable, Transient, Unauthenticated
 from frazil.lake.catalog import catalog_errors
+from frazil.query.cache import SizedCache
 from frazil.serve.iceberg_files import LakeFiles, ServedFiles, files_router, parse_metadata
 from frazil.serve.iceberg_sigv4 import Credential, Credentials, data_secret
 
@@ -62,14 +63,20 @@ class _NoSuch(Exception):
 
 
 def iceberg_router(
-    config: Config, catalog: Callable[[], Catalog], require_admin: Callable[..., Any]
+    config: Config,
+    catalog: Callable[[], Catalog],
+    require_admin: Callable[..., Any],
+    forget: Callable[[SizedCache[Any, Any]], None] | None = None,
 ) -> APIRouter:
     """To be mounted under `/iceberg`: the addresses of files begin with that.
 
     `require_admin` is a dependency that gives who asks, with the `name` of their API key, or refuses.
+    `forget` is told what is to be cleared when rows were erased: manifests name least and greatest values.
     """
     router = APIRouter(route_class=_IcebergRoute, tags=["iceberg"])
     served = _served_files(config)
+    if served is not None and forget is not None:
+        forget(served.files.kept)
     admin = [Depends(require_admin)]
 
     @router.get("/v1/config", dependencies=admin)

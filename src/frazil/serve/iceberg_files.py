@@ -57,7 +57,7 @@ class LakeFiles:
         """By the folder that they are in for others."""
         self._hidden = tuple(os.path.realpath(path) for path in hidden)
         # Files of a lake do not change.
-        self._cache: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
+        self.kept: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
         self._lengths: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._making = threading.RLock()
 
@@ -88,13 +88,13 @@ class LakeFiles:
         if stat.st_size > _METADATA_BYTES_MAX:
             raise Forbidden(f"metadata of {stat.st_size} bytes is not served; compact the table's manifests")
         key = (path, stat.st_mtime_ns)
-        found = self._cache.get(key)
+        found = self.kept.get(key)
         if found is None:
             with self._making:  # one at a time: it is all CPU, and others may wait for the same
-                found = self._cache.get(key)
+                found = self.kept.get(key)
                 if found is None:
                     found = self._rewrite(path)
-                    self._cache.put(key, found, len(found))
+                    self.kept.put(key, found, len(found))
         return found
 
     def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:

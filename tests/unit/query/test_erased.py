@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from frazil.query.cache import SizedCache
 from frazil.query.constraints import ANYTHING
 from frazil.query.lake import Lake
 from frazil.query.model import Question
@@ -94,6 +95,11 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
 ) -> None:
     service = Service(lake.config)
     service.start()
+    kept_by_another: SizedCache[str, str] = SizedCache(1000)
+    service.queries.forget_also(kept_by_another)
+    assert not service.queries._keeps_something
+    kept_by_another.put("a manifest", MARKER, len(MARKER))
+    assert service.queries._keeps_something, "or nobody would look whether it is to be forgotten"
     try:
         sql = f"SELECT body FROM logs WHERE body LIKE '%{MARKER}%'"
         lake.write(ROWS)
@@ -106,6 +112,7 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
         queries._follow()
         assert queries._kept.bytes == 0
         assert queries._parsed.bytes == 0
+        assert kept_by_another.bytes == 0
         assert holding(tmp_path / "temp", MARKER) == []
         told = service.ask(sql)
         assert told.rows == []

@@ -29,7 +29,10 @@ from pyiceberg.manifest import ManifestFile, read_manifest_list
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Forbidden, Permanent
 from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.query.lake import Lake
+from frazil.query.service import Queries
 from frazil.serve import iceberg_files
+from frazil.serve.app import create_app
 from frazil.serve.auth import Door, require_admin
 from frazil.serve.iceberg import iceberg_router
 from frazil.serve.iceberg_avro import rewrite
@@ -381,3 +384,14 @@ def test_the_endpoint_is_the_server_as_the_client_calls_it(client: Client) -> No
     assert loaded(client)["config"]["s3.endpoint"] == "http://127.0.0.1:4380"
     behind = client.get(path, headers={"Host": "localhost", "X-Forwarded-Proto": "https"}).json()
     assert behind["config"]["s3.endpoint"] == "https://localhost"
+
+
+def test_what_is_kept_of_manifests_is_forgotten_when_rows_are_erased(config: Config) -> None:
+    queries = Queries(config)
+    create_app(config, queries)
+    (cache,) = queries._kept_by_others
+    cache.put(("a manifest", 1), b"greatest value", 14)
+    queries._lake = Lake(config)
+    with contextlib.closing(queries._lake):
+        queries._forget_erased([frozenset({"an erasure"})])
+    assert cache.bytes == 0

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.errors import FrazilError, Refused
+from frazil.errors import FrazilError, Refused, Stopped
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import committer_of
 from frazil.lake.expire import expire_old
@@ -135,7 +135,7 @@ class Maintainer:
         try:
             report = self.run(task, table)
         except Exception as error:
-            if self._runner.is_stopped:
+            if self._runner.is_stopped or isinstance(error, Stopped):
                 return None
             self._failures[key] = self._failures.get(key, 0) + 1
             if isinstance(error, FrazilError):
