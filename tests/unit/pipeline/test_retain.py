@@ -63,6 +63,27 @@ def test_rows_that_meet_a_condition_go_and_files_without_any_are_not_touched(tmp
         assert balance(lake.config).problems == []
 
 
+@pytest.mark.parametrize("where", [None, "severity_number < 9"])
+def test_a_file_that_is_lost_does_not_keep_the_others(tmp_path: Path, where: str | None) -> None:
+    rule = {"after_seconds": "7d"} | ({} if where is None else {"where": where, "table": "logs"})
+    later = {"after_seconds": "1h", "where": "body LIKE 'new%'", "table": "logs"}
+    with kept(tmp_path, rule, later) as lake:
+        lake.fill([("acme", "lost debug", 5, 20.0)])
+        (lost,) = lake.data_files()
+        lake.fill(ROWS)
+        data = Path(lost).read_bytes()
+        Path(lost).unlink()
+        report = lake.retain()
+        assert report.detail["files_lost"] == 1
+        Path(lost).write_bytes(data)  # to read the rest
+        left = ["old error", "ancient"] if where else []
+        assert lake.bodies() == Counter([*left, "lost debug"])
+        if where is None:  # whole files are looked at each time
+            lake.retain()
+            assert lake.bodies() == Counter()
+        assert balance(lake.config).problems == []
+
+
 def test_nothing_is_searched_twice_and_what_comes_late_is_searched(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE '%debug%'", "table": "logs"}) as lake:
         lake.fill(ROWS)

@@ -49,6 +49,7 @@ class _Total:
     rewritten: int = 0
     searched: int = 0
     conflicts: int = 0
+    lost: int = 0
     rows: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -137,14 +138,17 @@ class Retention:
         """Finds, writes anew and commits. False if another process has changed these files meanwhile."""
         removed: list[DataFile] = []
         found: list[Searched] = []
+        gone: list[str] = []
         began = time.time()
         for due, searched in self._searched(group, rewrite=True):
             if searched.matches:
                 removed.append(due.live.file)
                 found.append(searched)
             elif searched.is_gone:
-                self._discard(found)
-                return False
+                gone.append(searched.path)
+        if gone and not self._are_lost(gone):
+            self._discard(found)
+            return False
         if not removed:
             return True
         counts: Counter[str] = sum((each.removed for each in found), Counter())
@@ -178,6 +182,20 @@ class Retention:
             snapshot=committed.snapshot_id,
         )
         return True
+
+    def _are_lost(self, gone: Sequence[str]) -> bool:
+        """Whether the table still says that it has these files: then nobody has replaced them, and no round
+        that waits for them would ever end.
+        """
+        if not self._live_now().issuperset(gone):
+            return False
+        self._total.lost += len(gone)
+        for path in gone:
+            log.warning("a file of the table is gone; retention goes on without it", path=path)
+        return True
+
+    def _live_now(self) -> set[str]:
+        return {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
 
     def _searched(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, Searched]]:
         """Without those files whose statistics say that no row can be meant."""
@@ -213,7 +231,7 @@ class Retention:
         then they are live.
         """
         self._total.conflicts += 1
-        live = {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
+        live = self._live_now()
         for each in found:
             if each.added is not None and each.added.file_path not in live:
                 self._table.io.delete(each.added.file_path)
@@ -237,6 +255,7 @@ class Retention:
                 "files_searched": total.searched,
                 "partitions": len(total.partitions),
                 "conflicts": total.conflicts,
+                "files_lost": total.lost,
             },
         )
 
