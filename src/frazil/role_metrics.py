@@ -18,7 +18,7 @@ from frazil.config import Config
 from frazil.objectives import targets
 from frazil.process_tree import process_tree
 
-Role = Literal["receiver", "pipeline", "api"]
+Role = Literal["receiver", "pipeline", "api", "dashboard"]
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """From a file in the page cache to a bucket that is slow and tried several times."""
@@ -75,14 +75,18 @@ class RoleCollector(Collector):
         build = GaugeMetricFamily("frazil_build_info", "Always 1", labels=["version", "role"])
         build.add_metric([__version__, self._role], 1)
         yield build
+        if self._role != "dashboard":  # which knows neither stores nor objectives
+            yield from self._objectives()
+            yield from self._room()
+        yield from self._processes()
+
+    def _objectives(self) -> Iterator[Metric]:
         objectives = GaugeMetricFamily(
             "frazil_objective_seconds", "How long it may take, as configured", labels=["objective"]
         )
         for objective, seconds in targets(self._config).items():
             objectives.add_metric([objective], seconds)
         yield objectives
-        yield from self._room()
-        yield from self._processes()
 
     def _room(self) -> Iterator[Metric]:
         free = GaugeMetricFamily(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from anyio import to_thread
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from frazil import __version__
+from frazil.config import Config
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.house import House
+from frazil.role_metrics import RoleCollector
 
 
-def routes(house: House) -> list[Route]:
+def routes(house: House, config: Config) -> list[Route]:
+    own = CollectorRegistry()
+    own.register(RoleCollector("dashboard", config))
+
     async def livez(_: Request) -> Response:
         return _text(200, f"frazil {__version__} dashboard: ok\n")
 
@@ -26,7 +31,9 @@ def routes(house: House) -> list[Route]:
         return _text(200, f"frazil {__version__} dashboard: ok\n")
 
     async def metrics(_: Request) -> Response:
-        return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
+        return Response(
+            generate_latest() + generate_latest(own), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
 
     return [
         Route("/livez", livez),

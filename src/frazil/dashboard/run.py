@@ -93,7 +93,7 @@ def app(config: Config, house: House) -> Any:
         Route("/login", login.show, methods=["GET"]),
         Route("/login", login.take, methods=["POST"]),
         Route("/logout", login.leave, methods=["GET"]),
-        *health.routes(house),
+        *health.routes(house, config),
     ]
     return st.App(_SCRIPT, routes=routes, middleware=[Middleware(Gate, house=house)])
 

@@ -16,7 +16,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
 from frazil.config import StatusConfig
-from frazil.status.places import Place, RoleName
+from frazil.status.places import Place
 from frazil.status.samples import SampleReader, Samples
 
 State = Literal["ok", "degraded", "down"]
@@ -29,7 +29,6 @@ _ASKED_AT_ONCE_MAX = 16
 _CHUNK_BYTES = 1 << 16
 _REASONS_MAX = 20
 _REASON_LENGTH_MAX = 500
-_HEALTH: Mapping[RoleName, str] = {"dashboard": "/_stcore/health"}
 _VERDICT = re.compile(r"frazil (?P<version>\S+) \w+: (?P<verdict>.*)", re.DOTALL)
 
 
@@ -71,11 +70,11 @@ class Asker:
     def ask(self, place: Place) -> Heard:
         """Never raises for what a role does or does not say."""
         try:
-            status, body = self._get(place, _HEALTH.get(place.role, "/healthz"))
+            status, body = self._get(place, "/healthz")
         except (HTTPError, OSError, ValueError) as error:
             return Heard(place, "down", [_why(error)])
         heard = understand(place, status, body)
-        if heard.state == "down" or place.role == "dashboard":
+        if heard.state == "down":
             return heard
         try:
             status, body = self._get(place, "/metrics")
@@ -143,8 +142,6 @@ class Asker:
 def understand(place: Place, status: int, body: bytes) -> Heard:
     """A role's answer to the question for its health: text, or JSON with `problems`."""
     text = body.decode("utf-8", "replace").strip()
-    if place.role == "dashboard":
-        return Heard(place, "ok") if status == 200 else Heard(place, "down", [f"it answered {status}"])
     if (said := _json(text)) is not None:
         problems, version = said.get("problems", {}), said.get("version")
         reasons = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -9,12 +10,18 @@ import ssl
 import time
 from pathlib import Path
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 
+from frazil import __version__
 from frazil.config import Config, StatusConfig
+from frazil.dashboard import health
+from frazil.dashboard.house import open_house
 from frazil.errors import ConfigError
 from frazil.status.ask import Asker, Heard, understand
 from frazil.status.places import Place, RoleName, places
+from frazil.status.samples import value
 from tests.integration.authority import Authority
 
 from .roles import place, serving
@@ -79,11 +86,22 @@ def test_metrics_that_cannot_be_read_make_a_role_degraded() -> None:
     assert found.reasons[0].startswith("its metrics cannot be read")
 
 
-def test_a_dashboard_is_asked_by_its_own_health_page() -> None:
-    with serving({"/_stcore/health": (200, b"ok")}) as url:
-        assert ask(url, "dashboard").state == "ok"
-    with serving({}) as url:
-        assert ask(url, "dashboard").state == "down"
+def test_a_dashboard_says_how_it_is_and_what_it_uses() -> None:
+    config = Config.model_validate({"dashboard": {"api_url": "http://127.0.0.1:9"}})
+    app = Starlette(routes=health.routes(open_house(config), config))
+
+    async def get(path: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://dashboard") as client:
+            return await client.get(path)
+
+    answers = {path: asyncio.run(get(path)) for path in ("/healthz", "/metrics")}
+    with serving({path: (each.status_code, each.content) for path, each in answers.items()}) as url:
+        found = ask(url, "dashboard")
+    assert (found.state, found.version) == ("degraded", __version__)
+    assert found.reasons[0].startswith("api: ")
+    assert found.samples is not None
+    assert value(found.samples, "frazil_process_memory_bytes") > 1e6
 
 
 def test_a_role_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
