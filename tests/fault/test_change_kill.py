@@ -130,6 +130,7 @@ def test_a_change_that_meets_an_error_anywhere_says_so_or_is_made(what: str, how
         check(scene, what, run, again=n % _AGAIN == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_change_that_is_killed_is_made_or_not_and_landing_goes_on(what: str, scene: Scene) -> None:
     """A few points of the sweep above."""

@@ -359,6 +359,7 @@ class _stuck:  # noqa: N801
         self.connection.close()
 
 
+@pytest.mark.slow
 def test_tls_is_spoken_and_renewed_certificates_are_used(tmp_path: Path) -> None:
     servers = Authority("servers")
     issued = servers.issue("api")

@@ -235,6 +235,7 @@ def check_damaged(client: httpx.Client, channel: grpc.Channel, signal: Signal, b
     assert call(channel, signal, body) is expected, body.hex()
 
 
+@pytest.mark.slow
 @each_signal
 def test_damaged_protobuf_is_refused_unless_it_is_protobuf_still(
     signal: Signal, client: httpx.Client, channel: grpc.Channel
@@ -244,6 +245,7 @@ def test_damaged_protobuf_is_refused_unless_it_is_protobuf_still(
         check_damaged(client, channel, signal, damaged(GOOD[signal].SerializeToString(), rng))
 
 
+@pytest.mark.slow
 @each_signal
 def test_random_bytes_are_refused(signal: Signal, client: httpx.Client, channel: grpc.Channel) -> None:
     rng = random.Random(f"random {signal}")
@@ -387,6 +389,7 @@ def test_200_000_levels_of_json_are_refused(body: bytes, client: httpx.Client) -
     assert_refused(post(client, "logs", body, JSON), 400)
 
 
+@pytest.mark.slow
 def test_few_bytes_that_stand_for_very_many_records_are_refused(
     client: httpx.Client, channel: grpc.Channel
 ) -> None:

@@ -257,6 +257,7 @@ def test_ctrl_c_ends_a_query_that_the_api_runs_with_130(receiver: Receiver, serv
     assert interrupted(receiver.config_path, is_asking) == (130, b"", "cancelled\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_query_in_the_commands_own_worker_with_130(alone: Path) -> None:
     def is_computing(pid: int) -> bool:
         return any(_cpu_ticks(worker) > 300 for worker in _workers(pid))  # past its imports
@@ -266,6 +267,7 @@ def test_ctrl_c_ends_a_query_in_the_commands_own_worker_with_130(alone: Path) ->
     assert "Traceback" not in stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_starts_leaves_nothing_behind(alone: Path) -> None:
     code, stdout, stderr = interrupted(alone, lambda pid: bool(_workers(pid)))
     assert (code, stdout) == (130, b""), stderr
@@ -305,6 +307,7 @@ def _cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_can_ask_embedded(alone: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -85,9 +85,8 @@ def _settings(**receive: Any) -> dict[str, Any]:
     return {"receive": {"shutdown_grace_seconds": GRACE_SECONDS, **receive}}
 
 
-@pytest.mark.parametrize(
-    "how", ["SIGTERM", pytest.param("SIGINT to all, as from a terminal", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT to all, as from a terminal"])
 def test_under_load_every_acked_request_is_durable_exactly_once(tmp_path: Path, how: str) -> None:
     with running_receiver(tmp_path, _settings(workers=2)) as receiver, Load(receiver) as load:
         assert wait_until(lambda: all(len(acked) > 30 for acked in load.acked.values()), seconds_max=60)
@@ -113,6 +112,7 @@ def test_under_load_every_acked_request_is_durable_exactly_once(tmp_path: Path, 
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_requests_that_wait_for_their_group_are_flushed_and_answered(tmp_path: Path) -> None:
     settings = _settings() | {"wal": {"group_wait_seconds": 60}}
     answers: list[int] = []
@@ -145,6 +145,7 @@ def test_requests_that_wait_for_their_group_are_flushed_and_answered(tmp_path: P
     assert receiver.rows("logs").column("service_name").to_pylist() == [service] * 2
 
 
+@pytest.mark.slow
 def test_clients_that_are_slow_or_idle_do_not_put_the_end_off(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         receiver = stack.enter_context(running_receiver(tmp_path, _settings()))

@@ -195,6 +195,7 @@ def test_mutual_tls_refuses_other_clients(mutual: Secured, who: str) -> None:
     assert mutual.post(new_service(), mutual.client).status_code == 200
 
 
+@pytest.mark.slow
 def test_renewed_certificates_are_served_and_a_half_way_renewal_harms_nobody(mutual: Secured) -> None:
     """The last test of its receiver, whose files it changes."""
     old, new = mutual.serving.serial, mutual.servers.issue("frazil")

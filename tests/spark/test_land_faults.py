@@ -24,6 +24,8 @@ from frazil.wal.names import SegmentName
 
 from .land_lake import Lake, Sent, Stream, opened
 
+pytestmark = pytest.mark.slow
+
 RECEIVED = 1_790_000_000_123_456_789
 DAY = 86_400_000_000_000
 
@@ -85,7 +87,6 @@ def test_a_client_with_a_broken_clock_makes_few_files_and_loses_nothing(lake: La
     assert len(list(lake.table("logs").scan().plan_files())) <= 5
 
 
-@pytest.mark.slow
 def test_tenants_and_days_beyond_the_bound_share_the_day_they_came(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -243,7 +244,6 @@ def test_what_landed_is_cleaned_up_and_the_ledger_still_closes(lake: Lake) -> No
     assert lake.bodies() == dict.fromkeys("abcde", 1)
 
 
-@pytest.mark.slow
 def test_rows_deleted_or_added_by_others_are_found_by_the_ledger(lake: Lake) -> None:
     stream = Stream(lake.store, "logs")
     stream.write([Sent(logs("a", "b"))])
@@ -255,7 +255,6 @@ def test_rows_deleted_or_added_by_others_are_found_by_the_ledger(lake: Lake) -> 
     assert any("missing" in problem for problem in lake.ledger().problems)
 
 
-@pytest.mark.slow
 def test_landing_goes_on_after_other_engines_rewrote_the_table(lake: Lake) -> None:
     """Compaction by Spark's own procedure moves main alone; what lands next is built upon it."""
     stream, lander = Stream(lake.store, "logs"), lake.lander("logs")

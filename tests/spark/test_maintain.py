@@ -187,6 +187,7 @@ def test_unknown_tables_are_refused_by_name(lake: Lake) -> None:
         maintainer(lake).run("compact", "trucks")
 
 
+@pytest.mark.slow
 def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
     fill(lake, 1)
     for signal in SIGNALS:  # waits in the log
@@ -220,6 +221,7 @@ def test_names_that_no_tag_can_have(lake: Lake, name: str) -> None:
         create_cut(lake.config, lake.catalog, lake.spark, Metrics(), name)
 
 
+@pytest.mark.slow
 def test_what_runs_on_spark_can_be_called_off(lake: Lake) -> None:
     runner = SparkRunner(lake.spark, 2)
     results = runner.results(_doubled, [1, 2, 3])

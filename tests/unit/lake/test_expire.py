@@ -429,6 +429,7 @@ def test_hourly_tags_are_made_and_dropped_by_the_expiry_itself(history: History)
 ACTIONS = ["land", "rewrite", "lose_rows", "tag", "untag", "expire", "expire_some", "die"]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(actions=st.lists(st.sampled_from(ACTIONS), min_size=4, max_size=14), draws=st.randoms())
 def test_whatever_has_happened_no_kept_snapshot_loses_a_file_and_no_other_file_stays(

@@ -544,6 +544,7 @@ def test_what_lands_and_is_cleaned_up_while_the_ledger_reads_is_no_problem(
     assert problems(landed) == []
 
 
+@pytest.mark.slow
 def test_the_ledger_balances_all_the_time_while_another_process_lands(tmp_path: Path) -> None:
     config = Config.model_validate({"data_dir": tmp_path})
     content: Content = Content()

@@ -45,6 +45,7 @@ seeds = st.integers(0, 2**32)
 patient = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("requests", "canonical_of"), SIGNALS)
 @pytest.mark.parametrize("encode", [with_unknown_fields, permuted_wire, split_wire])
 def test_every_wire_encoding_of_a_request_reads_as_the_same_request(
@@ -86,6 +87,7 @@ def test_the_order_of_attributes_does_not_count(requests: Any, canonical_of: Can
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("requests", "canonical_of"), SIGNALS)
 def test_a_change_of_any_single_field_shows(requests: Any, canonical_of: Canonical) -> None:
     @patient

@@ -112,6 +112,7 @@ def test_what_protobufs_own_writer_writes_is_read(signal: str) -> None:
     check()
 
 
+@pytest.mark.slow
 @each_signal
 def test_the_order_of_names_and_unknown_fields_do_not_matter(signal: str) -> None:
     @patient
@@ -599,6 +600,7 @@ def test_damaged_json_is_read_or_refused(signal: str) -> None:
     check()
 
 
+@pytest.mark.slow
 @each_signal
 def test_json_with_a_wrong_part_is_read_or_refused(signal: str) -> None:
     @patient

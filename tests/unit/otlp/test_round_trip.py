@@ -53,6 +53,7 @@ def test_a_request_comes_back_equal(case: tuple[Signal, Message]) -> None:
     assert_comes_back(signal, request, request.SerializeToString())
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(REQUESTS, st.integers(0, 2**32))
 def test_unknown_fields_and_unusual_but_valid_wire_forms_change_nothing(
@@ -81,6 +82,7 @@ def test_requests_decoded_together_equal_requests_decoded_alone(requests: list[M
     assert repr(conform(together.table, spec).to_pylist()) == repr(rows)
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(REQUESTS)
 def test_rows_survive_parquet(case: tuple[Signal, Message]) -> None:

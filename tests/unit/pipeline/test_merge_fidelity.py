@@ -37,6 +37,8 @@ from tests.unit.pipeline.test_merge import (
     sorted_by_service,
 )
 
+pytestmark = pytest.mark.slow
+
 TEXTS = [
     "",
     "a",
@@ -148,7 +150,7 @@ FOREIGN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", [ONE_GROUP, MANY_GROUPS], ids=["one group", "many groups"])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_values_at_the_edges_of_their_types_come_out_as_they_were(
     layouts: dict[Signal, Layout], signal: Signal, seed: int, settings: MergeSettings

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.unit.query.answers import compare, connect, start_of_today
 from tests.unit.query.questions import Questions
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:

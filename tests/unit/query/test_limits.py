@@ -346,6 +346,7 @@ with running(Path(sys.argv[1]), filled=False) as service:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_parent_leaves_no_worker_and_the_next_start_clears_its_files(tmp_path: Path) -> None:
     code = PARENT.format(sql=CROSS)
     parent = subprocess.Popen(

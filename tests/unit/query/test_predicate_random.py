@@ -19,6 +19,8 @@ from frazil.wal.journal import promoted
 from tests.unit.query.lakes import USERS, WORDS, fill_randomly, in_row_groups, table_of
 from tests.unit.query.made import KEYS, Service
 
+pytestmark = pytest.mark.slow
+
 TENANT = "acme"
 PROMOTED = [{"attribute": "user.id", "column": "user_id"}, {"attribute": "retries", "type": "int"}]
 ROUNDS = 12
@@ -46,7 +48,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service.close()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("signal", ["logs", "spans"])
 def test_a_mask_is_what_a_question_answers(service: Service, signal: Signal, seed: int) -> None:
     rng = random.Random(f"{signal}{seed}")

@@ -148,6 +148,7 @@ def test_the_bound_is_exact(form: str) -> None:
     assert caught.value.bytes_max == len(data) - 1
 
 
+@pytest.mark.slow
 @each_form
 def test_a_bomb_stops_at_the_bound_before_the_memory_is_taken(form: str) -> None:
     encoding, compress = COMPRESSORS[form]
