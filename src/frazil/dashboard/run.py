@@ -81,6 +81,7 @@ def app(config: Config, house: House) -> Any:
     from streamlit.web import bootstrap
 
     from frazil.dashboard import health
+    from frazil.dashboard.assets import CompressedAssets
     from frazil.dashboard.login import Gate, Login
     from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces  # noqa: F401  the first to come need not wait for them
 
@@ -95,7 +96,9 @@ def app(config: Config, house: House) -> Any:
         Route("/logout", login.leave, methods=["GET"]),
         *health.routes(house, config),
     ]
-    return st.App(_SCRIPT, routes=routes, middleware=[Middleware(Gate, house=house)])
+    return st.App(
+        _SCRIPT, routes=routes, middleware=[Middleware(Gate, house=house), Middleware(CompressedAssets)]
+    )
 
 
 async def _serve(config: Config, house: House) -> None:
