@@ -37,6 +37,8 @@ def warning_lines(stats: Stats) -> list[str]:
     """Why the answer may not be all there is."""
     lines = [f"may be behind: {one_line(stats.stale)}"] if stats.stale else []
     lines += [f"not in the answer: {one_line(what)}" for what in stats.missing]
+    if stats.cut:
+        lines.append(f"not in the answer: rows after the first {stats.rows or 0:,}, as asked")
     return lines
 
 

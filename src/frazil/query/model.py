@@ -85,6 +85,8 @@ class Stats:
     """Why the answer may be behind: the catalog does not answer, since when."""
     missing: Sequence[str] = ()
     """What is not in the answer though it was asked for."""
+    cut: bool = False
+    """There are more rows; the question wanted no more than these."""
     snapshots: Mapping[str, int | None] = field(default_factory=dict)
 
 

@@ -504,10 +504,7 @@ class Queries:
         elif event["event"] == "columns":
             asked.columns = [ResultColumn(**column) for column in event["columns"]]
         elif event["event"] == "done":
-            missing = asked.stats.missing
-            if event["cut"]:
-                missing = (*missing, f"rows after the first {event['rows']}, as asked")
-            asked.stats = dataclasses.replace(asked.stats, rows=event["rows"], missing=missing)
+            asked.stats = dataclasses.replace(asked.stats, rows=event["rows"], cut=event["cut"])
         elif event["kind"] == "interrupted":
             raise asked.why_stopped or QueryInvalid("cancelled")
         elif event["kind"] == "store":

@@ -27,6 +27,9 @@ def test_what_may_be_behind_or_missing_is_said() -> None:
         "may be behind: the catalog does not answer since 10:00",
         "not in the answer: s3://b/a.parquet",
     ]
+    assert warning_lines(Stats(rows=1200, cut=True)) == [
+        "not in the answer: rows after the first 1,200, as asked"
+    ]
 
 
 def test_an_error_is_marked_at_its_place_in_the_sql() -> None:

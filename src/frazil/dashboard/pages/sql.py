@@ -254,7 +254,7 @@ def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
             "up to the limits of the server."
         )
     if missing := rows.stats.get("missing"):
-        _show_missing(missing)
+        st.warning(words.plain("Not all was read: " + "; ".join(missing)), icon=":material/warning:")
     choice = quick_chart.choose(table)
     if choice is None:
         _show_table(table)
@@ -264,12 +264,6 @@ def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
         _show_table(table)
     with as_chart:
         show_chart(table, choice)
-
-
-def _show_missing(missing: Any) -> None:
-    said = [str(part) for part in missing if "rows_max" not in str(part)]
-    if said:
-        st.warning(words.plain("Not all was read: " + "; ".join(said)), icon=":material/warning:")
 
 
 def _summary(count_shown: int, rows: Rows, seconds: float) -> str:
