@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from typer.main import get_command
 from frazil import stopwatch
 from frazil.cli import app
 from frazil.config import Config
+from frazil.dashboard import ask
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query.metrics import QueryMetrics
@@ -39,8 +42,8 @@ COUNTS = {  # gauges of things that are counted
     "frazil_table_snapshots",
 }  # fmt: skip
 BOUNDED_LABELS = {
-    "kind", "objective", "operation", "outcome", "reason", "role", "route", "signal", "status", "store",
-    "table", "task", "transport", "version",
+    "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "status",
+    "store", "table", "task", "transport", "version",
 }  # fmt: skip
 
 
@@ -61,7 +64,11 @@ def metrics() -> Iterator[Mapping[str, Described]]:
     MaintainMetrics(landing)
     Guard(cast(Any, None), query.registry, cast(Any, None))
     _counter(query.registry)
-    yield _described(receiver) | _described(landing) | _described(query.registry) | _role_metrics(config)
+    shown = CollectorRegistry()
+    shown.register(ask.QUESTIONS)
+    shown.register(ask.SECONDS)
+    registries = (receiver, landing, query.registry, shown)
+    yield functools.reduce(operator.or_, map(_described, registries)) | _role_metrics(config)
     stopwatch.listen(None)
 
 
@@ -141,10 +148,12 @@ def test_every_name_of_a_metric_in_the_source_is_one_that_a_role_exposes(
     metrics: Mapping[str, Described],
 ) -> None:
     exposed = {name.removesuffix("_total") for name in metrics}
-    for file in (ROOT / "src").rglob("metrics.py"):
+    for file in (ROOT / "src").rglob("*.py"):
+        if "prometheus_client" not in (text := file.read_text()):
+            continue
         named = {
             node.value
-            for node in ast.walk(ast.parse(file.read_text()))
+            for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value)
         }
         assert {name.removesuffix("_total") for name in named} <= exposed, file

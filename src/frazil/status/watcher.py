@@ -15,8 +15,8 @@ from frazil.status.stages import Looked, stages
 from frazil.status.totals import Totals
 
 _NO_LEADER = "none of the pipelines has the lease, so nothing is landed"
+_STARTED = ("process_start_time_seconds",)
 # The first is of all processes of a role together, the second of one, as Prometheus' own client says it.
-_STARTED = ("frazil_process_start_timestamp_seconds", "process_start_time_seconds")
 _MEMORY = ("frazil_process_memory_bytes", "process_resident_memory_bytes")
 _CPU = ("frazil_process_cpu_seconds_total", "process_cpu_seconds_total")
 
