@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.config.maintain import ExpireConfig
 from frazil.lake.commit import ancestors, landed_snapshot, position_text
 from frazil.lake.tags import hour_of, hour_tag, kind_of
+from frazil.lake.times import commit_times
 
 _HOUR = timedelta(hours=1)
 
@@ -34,8 +35,9 @@ def hourly(metadata: TableMetadata, config: ExpireConfig, now_seconds: float) ->
     first = this_hour - config.hourly_tags * _HOUR
     create: dict[str, int] = {}
     landed = landed_snapshot(metadata)
+    times = commit_times(metadata, int(now_seconds * 1000))
     for snapshot in () if landed is None else ancestors(metadata, landed):
-        landed_at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+        landed_at = datetime.fromtimestamp(times[snapshot.snapshot_id] / 1000, UTC)
         if landed_at < first:
             break
         name = hour_tag(landed_at)
@@ -64,14 +66,15 @@ def expirable(
     kept = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in drop_tags}
     kept.update((create_tags or {}).values())
     oldest_ms = now_ms - int(config.kept_seconds * 1000)
-    kept.update(each.snapshot_id for each in metadata.snapshots if each.timestamp_ms >= oldest_ms)
+    times = commit_times(metadata, now_ms)
+    kept.update(snapshot_id for snapshot_id, at_ms in times.items() if at_ms >= oldest_ms)
     for name, ref in metadata.refs.items():
         count = ref.min_snapshots_to_keep or 0
         count = max(count, config.snapshots_kept) if name == MAIN_BRANCH else count
         kept.update(each.snapshot_id for each in itertools.islice(_chain(metadata, ref.snapshot_id), count))
-    kept.update(_current_since(metadata, oldest_ms))
+    kept.update(_current_since(metadata, times, oldest_ms))
     kept.update(_down_to_landed(metadata))
-    kept.update(_down_to_settled(metadata, oldest_ms))
+    kept.update(_down_to_settled(metadata, times, oldest_ms))
     unread = _oldest_reader(metadata, drop_tags)
     if unread is not None:
         kept.update(each.snapshot_id for each in metadata.snapshots if _sequence(each) >= unread)
@@ -84,11 +87,11 @@ def _chain(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
     return iter(()) if snapshot is None else ancestors(metadata, snapshot)
 
 
-def _current_since(metadata: TableMetadata, oldest_ms: int) -> Iterator[int]:
+def _current_since(metadata: TableMetadata, times: Mapping[int, int], oldest_ms: int) -> Iterator[int]:
     """Those that were `main` at that time or later, however old they are themselves."""
     main = metadata.current_snapshot_id
     for successor, snapshot in itertools.pairwise(() if main is None else _chain(metadata, main)):
-        if successor.timestamp_ms < oldest_ms:
+        if times[successor.snapshot_id] < oldest_ms:
             return
         yield snapshot.snapshot_id
 
@@ -103,12 +106,12 @@ def _down_to_landed(metadata: TableMetadata) -> Iterator[int]:
         yield snapshot.snapshot_id
 
 
-def _down_to_settled(metadata: TableMetadata, oldest_ms: int) -> Iterator[int]:
+def _down_to_settled(metadata: TableMetadata, times: Mapping[int, int], oldest_ms: int) -> Iterator[int]:
     """All in between too: with a gap, the position could not be found from `landed`."""
     landed = landed_snapshot(metadata)
     for snapshot in () if landed is None else ancestors(metadata, landed):
         yield snapshot.snapshot_id
-        if position_text(snapshot) is not None and snapshot.timestamp_ms < oldest_ms:
+        if position_text(snapshot) is not None and times[snapshot.snapshot_id] < oldest_ms:
             return
 
 

@@ -19,7 +19,9 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     RESTError,
 )
-from pyiceberg.table import Table
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
 from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
@@ -139,6 +141,22 @@ class _SqlCatalog(SqlCatalog):
             with contextlib.suppress(OperationalError, ProgrammingError, IntegrityError):
                 return super().create_tables()
         return super().create_tables()
+
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        """PyIceberg takes the clock for a change without a snapshot. Java refuses a table that went back in
+        time by more than a minute, as it would after another clock was ahead.
+        """
+        staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        before = 0 if current_table is None else current_table.metadata.last_updated_ms
+        if staged.metadata.last_updated_ms < before:
+            staged.metadata = staged.metadata.model_copy(update={"last_updated_ms": before})
+        return staged
 
 
 def _drop_read_only(context: sqlalchemy.engine.ExceptionContext) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import structlog
-from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -21,8 +21,6 @@ from frazil.lake.commit import delete_old_metadata
 _ATTEMPTS_MAX = 20
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
-_AHEAD_SECONDS_MAX = 30.0
-"""PyIceberg takes the clock for such a change. Java refuses a table that went back by more than a minute."""
 
 log = structlog.get_logger("frazil.lake")
 
@@ -45,7 +43,7 @@ def change(
     `step` is asked again, with the table as it then is, after a commit that was refused or whose answer was
     lost: whatever a lost one has done is then no longer to be done. It may raise.
 
-    Raises CatalogUnavailable if none stands, and if the table is from a time that is still to come here.
+    Raises CatalogUnavailable if none stands.
     """
     uuid, name = table.metadata.table_uuid, full_name(table)
     reason, pause = "", _PAUSE_SECONDS
@@ -53,7 +51,6 @@ def change(
         wanted = step(table)
         if wanted is None:
             return table.metadata
-        _refuse_to_go_back(catalog, table)
         requirements = (AssertTableUUID(uuid=uuid), *wanted.requirements)
         try:
             response = catalog.commit_table(table, requirements, tuple(wanted.updates))
@@ -79,15 +76,3 @@ def change(
         if table.metadata.table_uuid != uuid:
             raise Conflict(name, "another table has taken its place")
     raise CatalogUnavailable(f"{name} could not be changed in {_ATTEMPTS_MAX} attempts: {reason}")
-
-
-def _refuse_to_go_back(catalog: Catalog, table: Table) -> None:
-    """Landing goes on: its snapshots are never older than the last change. A REST catalog has a clock of its
-    own.
-    """
-    ahead = table.metadata.last_updated_ms / 1000 - time.time()
-    if ahead > _AHEAD_SECONDS_MAX and isinstance(catalog, MetastoreCatalog):
-        raise CatalogUnavailable(
-            f"{full_name(table)} was last changed {ahead:.0f} s ahead of this machine's clock: set the "
-            "clock, or wait that long"
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from frazil.lake.times import commit_times
 
 if TYPE_CHECKING:
     from frazil.lake.live import LiveFile
@@ -39,34 +41,34 @@ class FileFacts:
     """Since 1970; None when its snapshot is gone, so long ago was it."""
 
 
-def all_facts(files: Iterable[LiveFile], table: Table) -> list[FileFacts]:
+def all_facts(
+    files: Iterable[LiveFile], table: Table, *, now_seconds: float | None = None
+) -> list[FileFacts]:
     specs, schema = table.metadata.specs(), table.schema()
-    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
-    return [
-        _facts(each.file, each.sequence, snapshots.get(each.snapshot_id), specs, schema) for each in files
-    ]
+    times = commit_times(table.metadata, int((time.time() if now_seconds is None else now_seconds) * 1000))
+    return [_facts(each.file, each.sequence, times.get(each.snapshot_id), specs, schema) for each in files]
 
 
 def _facts(
     file: DataFile,
     sequence: int,
-    snapshot: Snapshot | None,
+    committed_ms: int | None,
     specs: Mapping[int, PartitionSpec],
     schema: Schema,
 ) -> FileFacts:
     tenant, day = _partition(file, specs[file.spec_id], schema)
     begin = 0 if day is None else day * DAY_MICROS
-    time = next((field.field_id for field in schema.fields if field.name == _TIME), None)
+    time_id = next((field.field_id for field in schema.fields if field.name == _TIME), None)
     return FileFacts(
         path=file.file_path,
         tenant=tenant,
         day=day,
         bytes=file.file_size_in_bytes,
         rows=file.record_count,
-        first_micros=_micros(file.lower_bounds, time, begin),
-        last_micros=_micros(file.upper_bounds, time, begin + DAY_MICROS - 1),
+        first_micros=_micros(file.lower_bounds, time_id, begin),
+        last_micros=_micros(file.upper_bounds, time_id, begin + DAY_MICROS - 1),
         sequence=sequence,
-        committed_seconds=None if snapshot is None else snapshot.timestamp_ms / 1000,
+        committed_seconds=None if committed_ms is None else committed_ms / 1000,
     )
 
 

@@ -15,6 +15,7 @@ from frazil.lake.choose import Group, closed_at, due, small_bytes
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.live import live_files
 from frazil.lake.properties import MAINTENANCE, json_property
+from frazil.lake.times import commit_times
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES_MAX: tuple[int | None, ...] = (64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB, 512 * MIB, None)
@@ -124,12 +125,13 @@ def measure(table: Table, config: MaintainConfig, now_seconds: float | None = No
     manifests = 0 if snapshot is None else len(snapshot.manifests(table.io))
     state = state_of(table.metadata, manifests, len(table.io.new_input(table.metadata_location)))
     now = time.time() if now_seconds is None else now_seconds
-    files = all_facts(live_files(table), table)
-    return health(files, config, now, known_since=oldest_snapshot_seconds(table.metadata), table=state)
+    files = all_facts(live_files(table), table, now_seconds=now)
+    return health(files, config, now, known_since=oldest_snapshot_seconds(table.metadata, now), table=state)
 
 
-def oldest_snapshot_seconds(metadata: TableMetadata) -> float | None:
-    return min((snapshot.timestamp_ms / 1000 for snapshot in metadata.snapshots), default=None)
+def oldest_snapshot_seconds(metadata: TableMetadata, now_seconds: float | None = None) -> float | None:
+    now = time.time() if now_seconds is None else now_seconds
+    return min((ms / 1000 for ms in commit_times(metadata, int(now * 1000)).values()), default=None)
 
 
 def _partition(file: FileFacts) -> tuple[str, int, int]:

@@ -44,6 +44,7 @@ from frazil.errors import Conflict
 from frazil.lake.catalog import full_name
 from frazil.lake.entries import SMALL_MANIFEST, deleted, existing, in_parts, may_name, partitions_of
 from frazil.lake.live import data_manifests, living, read_entries
+from frazil.lake.times import COMMITTED_AT
 
 LANDED = "landed"
 """The tag that says up to where the table's inputs have landed."""
@@ -111,6 +112,7 @@ class Staging:
                     for manifest in manifests
                 ]
             )
+        now_ms = int(time.time() * 1000)
         snapshot = Snapshot(
             snapshot_id=self.snapshot_id,
             parent_snapshot_id=parent_id,
@@ -118,8 +120,10 @@ class Staging:
             sequence_number=metadata.next_sequence_number(),
             # Java refuses a table that went back in time by more than a minute, and PyIceberg writes it.
             # Where the time stands still, PyIceberg takes the clock again.
-            timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms + 1),
-            summary=summary,
+            timestamp_ms=max(now_ms, metadata.last_updated_ms + 1),
+            summary=Summary(
+                summary.operation, **{**summary.additional_properties, COMMITTED_AT: str(now_ms)}
+            ),
             schema_id=metadata.current_schema_id,
         )
         landed = (set_ref(LANDED, SnapshotRefType.TAG, self.snapshot_id),) if moves_landed else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -22,6 +23,7 @@ from frazil.lake.catalog import full_name
 from frazil.lake.change import Step, change
 from frazil.lake.commit import LANDED, position_text
 from frazil.lake.staging import set_ref
+from frazil.lake.times import commit_times
 
 READER_PREFIX = "reader-"
 _HOUR_FORMAT = "hour-%Y%m%dT%H"
@@ -75,8 +77,9 @@ def hour_of(name: str) -> datetime | None:
 
 def list_tags(table: Table) -> list[Tag]:
     """All but `landed`, by name."""
+    times = commit_times(table.metadata, int(time.time() * 1000))
     return [
-        Tag(name, table.name()[-1], snapshot.snapshot_id, snapshot.timestamp_ms, position_text(snapshot))
+        Tag(name, table.name()[-1], ref.snapshot_id, times[ref.snapshot_id], position_text(snapshot))
         for name, ref in sorted(table.metadata.refs.items())
         if ref.snapshot_ref_type == SnapshotRefType.TAG and name != LANDED
         if (snapshot := table.metadata.snapshot_by_id(ref.snapshot_id)) is not None
@@ -106,7 +109,8 @@ def create_tag(catalog: Catalog, table: Table, name: str, snapshot_id: int) -> T
     snapshot = metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:  # a REST catalog may let an expiry win that had not seen the tag
         raise Refused(f"{full_name(table)} has no snapshot {snapshot_id} (any more); tag a newer one")
-    return Tag(name, table.name()[-1], snapshot_id, snapshot.timestamp_ms, position_text(snapshot))
+    committed_at_ms = commit_times(metadata, int(time.time() * 1000))[snapshot_id]
+    return Tag(name, table.name()[-1], snapshot_id, committed_at_ms, position_text(snapshot))
 
 
 def delete_tag(catalog: Catalog, table: Table, name: str) -> bool:

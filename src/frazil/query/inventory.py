@@ -7,6 +7,7 @@ import time
 
 from frazil.config import MaintainConfig
 from frazil.lake.health import TableHealth, health, oldest_snapshot_seconds, state_of
+from frazil.lake.times import commit_times
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Question, TableInfo
 from frazil.query.plan import Planner
@@ -47,11 +48,12 @@ def health_of(version: TableVersion, config: MaintainConfig, tenant: str | None)
     metadata = version.metadata
     if metadata is None:
         return None
-    committed = {each.snapshot_id: each.timestamp_ms / 1000 for each in metadata.snapshots}
+    now = time.time()
+    committed = {id: ms / 1000 for id, ms in commit_times(metadata, int(now * 1000)).items()}
     return health(
         version.index.facts(version.schema, committed, tenant),
         config,
-        time.time(),
+        now,
         known_since=oldest_snapshot_seconds(metadata),
         table=None if tenant is not None else state_of(metadata, version.index.manifests),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -19,8 +20,9 @@ from pyiceberg.types import LongType, NestedField
 from frazil.config.maintain import ExpireConfig
 from frazil.lake.aging import expirable, hourly
 from frazil.lake.commit import POSITION
+from frazil.lake.times import COMMITTED_AT
 from frazil.pipeline.land.upkeep import settled_position
-from frazil.wal.position import Position
+from frazil.wal.position import Position, StreamPosition
 
 BEGIN = datetime(2026, 11, 15, 10, tzinfo=UTC).timestamp()
 EMPTY = new_table_metadata(
@@ -39,8 +41,11 @@ def metadata_of(
     landed: int | None = None,
     without_position: tuple[int, ...] = (),
     parents: Mapping[int, int | None] | None = None,
+    said: Mapping[int, float] | None = None,
 ) -> TableMetadata:
-    """Snapshots 1, 2, … in a chain, made at these seconds after `BEGIN`; `main` is the last, and `landed`."""
+    """Snapshots 1, 2, … in a chain, made at these seconds after `BEGIN`; `main` is the last, and `landed`.
+    `said` is what time it was for those who committed them, if they say so.
+    """
     snapshots = [
         Snapshot(
             snapshot_id=number,
@@ -50,7 +55,8 @@ def metadata_of(
             manifest_list=f"file:///lake/t/metadata/snap-{number}.avro",
             summary=Summary(
                 Operation.APPEND,
-                **({} if number in without_position else {POSITION: Position().to_text()}),
+                **({} if number in without_position else {POSITION: position_of(number).to_text()}),
+                **({COMMITTED_AT: _millis(said[number])} if said and number in said else {}),
             ),
         )
         for number, at in enumerate(times, 1)
@@ -62,6 +68,23 @@ def metadata_of(
     named["main"] = SnapshotRef(snapshot_id=len(times), snapshot_ref_type=SnapshotRefType.BRANCH)
     named["landed"] = SnapshotRef(snapshot_id=landed or len(times), snapshot_ref_type=SnapshotRefType.TAG)
     return EMPTY.model_copy(update={"snapshots": snapshots, "refs": named, "current_snapshot_id": len(times)})
+
+
+def position_of(number: int) -> Position:
+    return Position({"stream": StreamPosition(sequence=number)})
+
+
+def _millis(at: float) -> str:
+    return str(int((BEGIN + at) * 1000))
+
+
+def by_clocks(
+    clocks: list[float], *, landed: int | None = None, without_position: tuple[int, ...] = ()
+) -> TableMetadata:
+    """As frazil commits them when that is what the clocks say: timestamps never go back."""
+    stamps = itertools.accumulate(clocks, lambda before, clock: max(clock, before + 0.001))
+    said = dict(enumerate(clocks, 1))
+    return metadata_of(list(stamps), landed=landed, without_position=without_position, said=said)
 
 
 def settings(**named: float) -> ExpireConfig:
@@ -125,13 +148,25 @@ def test_the_clean_up_of_the_log_still_learns_what_has_settled() -> None:
     kept_seconds=st.integers(0, 4000),
     grace=st.integers(0, 4000),
     age=st.integers(0, 5000),
+    wrong=st.dictionaries(st.integers(0, 29), st.integers(-10_000, 10_000), max_size=3),
 )
 def test_an_expiry_never_changes_what_has_settled(
-    gaps: list[int], compacted: set[int], kept: int, kept_seconds: int, grace: int, age: int
+    gaps: list[int],
+    compacted: set[int],
+    kept: int,
+    kept_seconds: int,
+    grace: int,
+    age: int,
+    wrong: dict[int, int],
 ) -> None:
+    """Whatever clocks say."""
     times = [float(sum(gaps[: n + 1])) for n in range(len(gaps))]
     landings = [n for n in range(1, len(times) + 1) if n not in compacted]
-    metadata = metadata_of(times, without_position=tuple(compacted), landed=max(landings))
+    metadata = by_clocks(
+        [at + wrong.get(number, 0) for number, at in enumerate(times)],
+        without_position=tuple(compacted),
+        landed=max(landings),
+    )
     now = times[-1] + age
     grace = min(grace, kept_seconds)  # as the configuration demands
     gone = set(going(metadata, now, snapshots_kept=kept, kept_seconds=kept_seconds))
@@ -188,3 +223,38 @@ def test_what_was_current_until_a_moment_ago_stays_for_the_queries_that_began_on
     merged = metadata_of([0, 10, 20, 900], {"other": 4}, landed=4, parents={4: 3})
     assert going(merged, 1000, kept_seconds=200) == [1, 2]
     assert going(merged, 1000, kept_seconds=50) == [1, 2, 3]
+
+
+# Clocks that were wrong
+
+DAYS = 86_400.0
+AHEAD = [0, 400 * DAYS, *(60.0 * number for number in range(2, 11))]
+"""Eleven commits, a minute between each and the next, the second by a clock that was ahead."""
+
+
+def test_a_clock_that_was_ahead_once_keeps_nothing_from_going() -> None:
+    metadata = by_clocks(AHEAD)
+    assert going(metadata, 30 * DAYS, snapshots_kept=3, kept_seconds=1800) == list(range(1, 9))
+    assert going(metadata, 660, snapshots_kept=1, kept_seconds=150) == list(range(1, 9))
+
+
+def test_what_a_query_may_need_stays_whatever_clock_was_ahead() -> None:
+    """The second was committed after a minute, and was current until the third came."""
+    metadata = by_clocks(AHEAD)
+    assert going(metadata, 600, kept_seconds=600) == []
+    assert going(metadata, 715, kept_seconds=600) == []
+    assert going(metadata, 730, kept_seconds=600) == [1, 2]
+    assert going(by_clocks(AHEAD[:2]), 30 * DAYS, kept_seconds=600) == []  # nobody knows since when
+
+
+def test_what_has_settled_is_known_whatever_clock_was_ahead() -> None:
+    metadata = by_clocks(AHEAD)
+    assert settled_position(metadata, 600, BEGIN + 30 * DAYS) == position_of(11)
+    assert settled_position(metadata, 600, BEGIN + 901) == position_of(6)
+    assert settled_position(metadata, 600, BEGIN + 700) == position_of(1)  # the second: after two minutes
+
+
+def test_hours_get_their_tags_whatever_clock_was_ahead() -> None:
+    metadata = by_clocks([10, HOUR * 400, 20, HOUR + 5, HOUR + 10, HOUR * 2 + 1])
+    found = hourly(metadata, settings(hourly_tags=24), BEGIN + HOUR * 2.5)
+    assert found.create == {"hour-20261115T10": 3, "hour-20261115T11": 5}

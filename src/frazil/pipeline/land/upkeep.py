@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from frazil.config import Config
 from frazil.errors import DataLost
 from frazil.lake.commit import ancestors, landed_snapshot, position_text
+from frazil.lake.times import commit_times
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal, table_spec
 from frazil.wal.cleanup import clean_up
@@ -32,9 +33,10 @@ log = structlog.get_logger("frazil.land")
 def settled_position(metadata: TableMetadata, grace_seconds: float, now_seconds: float) -> Position | None:
     """Where the table stood `grace_seconds` ago. Its snapshots tell, so nothing else has to remember it."""
     landed = landed_snapshot(metadata)
+    times = commit_times(metadata, int(now_seconds * 1000))
     for snapshot in () if landed is None else ancestors(metadata, landed):
         text = position_text(snapshot)
-        if text is not None and snapshot.timestamp_ms <= (now_seconds - grace_seconds) * 1000:
+        if text is not None and times[snapshot.snapshot_id] <= (now_seconds - grace_seconds) * 1000:
             return Position.from_text(text)
     return None
 
