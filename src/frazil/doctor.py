@@ -23,6 +23,7 @@ from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsaf
 from frazil.folders import nearest_existing, try_to_write
 from frazil.ports import port_owner
 from frazil.tables import SIGNALS
+from frazil.tls import faults, listeners
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -65,8 +66,7 @@ def _looks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Ch
     yield "data folder", check_data_folder
     yield "open files", check_open_files
     yield "clock", check_clock
-    if config.receive.tls is not None:
-        yield "tls", check_tls
+    yield "tls", check_tls
     if any(rule.where is not None for rule in config.maintain.retention.rules):
         yield "retention", check_retention
     yield "wal store", check_wal_store
@@ -332,48 +332,15 @@ def check_clock(config: Config) -> Iterator[Check]:
 
 
 def check_tls(config: Config) -> Iterator[Check]:
-    tls = config.receive.tls
-    if tls is None:
-        return
-    files = {"cert_file": tls.cert_file, "key_file": tls.key_file}
-    if tls.client_ca_file is not None:
-        files["client_ca_file"] = tls.client_ca_file
-    unreadable = False
-    for key, path in files.items():
-        try:
-            path.read_bytes()
-        except OSError as error:
-            unreadable = True
-            fix = f"correct receive.tls.{key} or the file's permissions"
-            yield Check("tls", "fail", f"{path} cannot be read: {error.strerror}", fix)
-    if not unreadable:
-        yield from _certificates(tls)
-
-
-def _certificates(tls: TlsConfig) -> Iterator[Check]:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert_file, tls.key_file, password="")
-    except ssl.SSLError as error:
-        if "KEY_VALUES_MISMATCH" in str(error):
-            found, fix = (
-                f"{tls.key_file} is not the key of {tls.cert_file}",
-                "give the key that belongs to it",
-            )
-        else:
-            found = f"{tls.cert_file} with {tls.key_file} cannot be loaded: {error.reason or 'not PEM'}"
-            fix = "both must be PEM, and the key without a password"
-        yield Check("tls", "fail", found, fix)
-        return
-    yield _expiry("tls", tls.cert_file)
-    if tls.client_ca_file is None:
-        return
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.client_ca_file))
-    except ssl.SSLError:
-        fix = "receive.tls.client_ca_file must hold certificates in PEM"
-        yield Check("tls clients", "fail", f"{tls.client_ca_file} holds no usable certificate", fix)
-        return
-    yield _expiry("tls clients", tls.client_ca_file)
+    for key, tls in listeners(config):
+        found = [
+            Check(key, "fail", fault.found, f"{key}.{fault.field}: {fault.fix}") for fault in faults(tls)
+        ]
+        if not found:
+            found.append(_expiry(key, tls.cert_file))
+            if tls.client_ca_file is not None:
+                found.append(_expiry(f"{key} clients", tls.client_ca_file))
+        yield from found
 
 
 def _expiry(name: str, path: Path) -> Check:
@@ -382,7 +349,7 @@ def _expiry(name: str, path: Path) -> Check:
     begins = datetime.fromtimestamp(ssl.cert_time_to_seconds(facts["notBefore"]), UTC)
     ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(facts["notAfter"]), UTC)
     now = datetime.now(UTC)
-    renew = "renew it; a running receiver picks the new files up by itself"
+    renew = "renew it; those who run pick the new files up by themselves"
     if ends <= now:
         return Check(name, "fail", f"{path} expired on {ends:%Y-%m-%d}", renew)
     if begins > now:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import ssl
 import threading
 from typing import Any
 
@@ -15,10 +14,15 @@ from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
 
 from frazil.config import TlsConfig, split_listen
+from frazil.tls import is_usable, stamps
 
 CONNECTIONS_MAX = 16_384
 """Open connections in each worker. granian's back-pressure counts connections, idle ones too, not requests: a
 small number would let a few idle clients lock all others out."""
+
+_OVERLAP_SECONDS = 8.0
+"""How long an old worker goes on beside its successor: until that one listens, also where the machine is
+busy. A stop in that time waits for it."""
 
 log = structlog.get_logger("frazil.listen")
 
@@ -43,6 +47,7 @@ def settings(
         "log_level": LogLevels.warning,
         "log_dictconfig": {"loggers": {"_granian": {"propagate": True}}},  # to our own log, not beside it
         "respawn_failed_workers": True,
+        "respawn_interval": _OVERLAP_SECONDS,
         **_tls_settings(tls),
     }
 
@@ -67,39 +72,17 @@ def allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def is_usable(tls: TlsConfig) -> bool:
-    """Certificate, key and client authorities can be read, and key and certificate belong together.
-
-    A renewal replaces the files one by one.
-    """
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
-        if tls.client_ca_file is not None:
-            context.load_verify_locations(tls.client_ca_file)
-    except (OSError, ValueError):  # ssl.SSLError is an OSError
-        return False
-    return True
-
-
 def watch_certificates(tls: TlsConfig | None) -> None:
     """granian reads certificates when a worker starts, so renewed ones mean new workers, one by one."""
     if tls is None:
         return
-    files = [path for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path is not None]
-
-    def stamps() -> list[int] | None:
-        try:
-            return [path.stat().st_mtime_ns for path in files]
-        except OSError:
-            return None  # half-way through a renewal
 
     def watch() -> None:
-        seen = stamps()
+        seen = stamps(tls)
         pause = threading.Event()
         while True:
             pause.wait(tls.reload_interval_seconds)
-            now = stamps()
+            now = stamps(tls)
             if now is not None and now != seen and is_usable(tls):
                 seen = now
                 log.info("certificates changed; workers are replaced")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from frazil import tls
 from frazil.config import Config, split_listen
 from frazil.errors import ConfigError
 from frazil.folders import check_writable
@@ -23,6 +24,7 @@ log = structlog.get_logger("frazil.up")
 def check_before_start(config: Config) -> None:
     """Raises ConfigError with the first thing that would keep a role from running."""
     _check_ports(config)
+    _check_tls(config)
     _check_folders(config)
     if config.lake.catalog.type == "sqlite":
         _check_sqlite(config.catalog_file)
@@ -41,6 +43,13 @@ def _check_ports(config: Config) -> None:
             raise ConfigError(f"{key} and {keys[port]} are both port {port}: give each a port of its own")
         keys[port] = key
         check_free(key, listen)
+
+
+def _check_tls(config: Config) -> None:
+    tls.check("receive.tls", config.receive.tls)
+    tls.check("serve.tls", config.serve.tls)
+    if config.dashboard.enabled:
+        tls.check_dashboard(config)
 
 
 def _check_folders(config: Config) -> None:

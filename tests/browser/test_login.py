@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import yaml
 from playwright.sync_api import expect
 
 from frazil.keys import new_key
+from tests.components.process import free_port
 
 from .conftest import Visit
-from .running import Parts, running_parts
+from .running import Parts, Place, running_dashboard, running_parts
 from .telemetry import log, marked
 from .visitor import Visitor
 
@@ -74,3 +76,21 @@ def test_a_key_sees_its_tenant_alone_and_is_told_kindly_what_it_may_not_see(
     visitor.open("pipeline")
     visitor.says("needs a key with the role")
     assert visitor.page.locator(".fz-card").count() == 0
+
+
+def test_a_page_that_is_left_open_ends_with_its_login(visit: Visit, locked: Parts) -> None:
+    """It refreshes by itself all the while."""
+    config = yaml.safe_load((locked.folder / "frazil.yaml").read_text())
+    config["dashboard"] = {"listen": f"127.0.0.1:{free_port()}", "session_seconds": 20}
+    path = locked.folder / "soon" / "frazil.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(config))
+    with running_dashboard(path) as url:
+        visitor = visit(Place(locked.folder, url, locked.otlp, locked.api))
+        visitor.page.goto(f"{url}/logs?tail=true")
+        log_in(visitor, locked.keys["shop"])
+        visitor.heading("Logs")
+        visitor.says("Your login has ended.")
+        expect(visitor.page.locator("h1")).to_have_count(0)
+        visitor.page.get_by_role("link", name="Log in").click()
+        visitor.expect_url("/login$")

@@ -41,3 +41,18 @@ def test_a_link_shows_the_question_and_runs_it_only_if_it_says_so(visit: Visit, 
     assert visitor.cells().count() == 0
     visitor.open(f"sql?{urlencode({'q': sql, 'run': 1})}")
     expect(visitor.cells()).to_have_text(["42"])
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMPTZ", "TIMESTAMP"])
+def test_a_chart_says_utc_on_its_axis_and_under_the_pointer(kind: str, visit: Visit, up: Up) -> None:
+    times = [f"2026-11-15 12:0{minute}:00.250{'+00' if kind == 'TIMESTAMPTZ' else ''}" for minute in (0, 9)]
+    values = ", ".join(f"({kind} '{time}', {number})" for number, time in enumerate(times, 1))
+    sql = f"SELECT * FROM (VALUES {values}) AS points(moment, number)"
+    visitor = visit(up)
+    visitor.open(f"sql?{urlencode({'q': sql, 'run': 1})}")
+    visitor.page.get_by_role("tab", name="Chart").click()
+    chart = visitor.page.locator("[data-testid=stVegaLiteChart]")
+    expect(chart.get_by_text("12:05:00", exact=True)).to_be_visible()
+    chart.locator(".mark-symbol path").first.hover()
+    told = visitor.page.locator("#vg-tooltip-element.visible")
+    expect(told).to_contain_text("2026-11-15 12:00:00.250")

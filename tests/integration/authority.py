@@ -33,11 +33,12 @@ class Authority:
         self._certificate = builder.sign(self._key, hashes.SHA256())
         self.certificate = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, name: str) -> Issued:
-        """A certificate for `name`, good for 127.0.0.1 and localhost."""
+    def issue(self, name: str, host: str | None = None) -> Issued:
+        """A certificate for `name`, good for 127.0.0.1 and localhost, or for `host` alone."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        local = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = local if host is None else [x509.DNSName(host)]
         builder = _builder(subject, self._name, key.public_key())
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -352,7 +352,7 @@ def tls_checks(
 def test_a_good_certificate_passes(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "good")
     checks = tls_checks(tmp_path, cert, key, cert)
-    assert [checks["tls"].status, checks["tls clients"].status] == ["ok", "ok"]
+    assert [checks["receive.tls"].status, checks["receive.tls clients"].status] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_certificates_dates_count(
     tmp_path: Path, days: int, begins_in_days: int, status: str, words: str
 ) -> None:
     cert, key = certificate(tmp_path, "dated", days=days, begins_in_days=begins_in_days)
-    check = tls_checks(tmp_path, cert, key)["tls"]
+    check = tls_checks(tmp_path, cert, key)["receive.tls"]
     assert check.status == status
     assert words in check.found
 
@@ -375,17 +375,29 @@ def test_a_certificates_dates_count(
 def test_a_key_of_another_certificate_fails(tmp_path: Path) -> None:
     cert, _ = certificate(tmp_path, "one")
     _, key = certificate(tmp_path, "two")
-    assert tls_checks(tmp_path, cert, key)["tls"].found == f"{key} is not the key of {cert}"
+    assert tls_checks(tmp_path, cert, key)["receive.tls"].found == f"{key} is not the key of {cert}"
 
 
 def test_files_that_are_missing_or_not_pem_fail(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "good")
     junk = tmp_path / "junk"
     junk.write_text("junk")
-    assert "cannot be read: No such file" in tls_checks(tmp_path, tmp_path / "gone", key)["tls"].found
-    assert "cannot be loaded" in tls_checks(tmp_path, junk, key)["tls"].found
-    assert "cannot be loaded" in tls_checks(tmp_path, cert, junk)["tls"].found
-    assert "no usable certificate" in tls_checks(tmp_path, cert, key, junk)["tls clients"].found
+    assert "cannot be read: No such file" in tls_checks(tmp_path, tmp_path / "gone", key)["receive.tls"].found
+    assert "holds no certificate" in tls_checks(tmp_path, junk, key)["receive.tls"].found
+    assert "holds no private key" in tls_checks(tmp_path, cert, junk)["receive.tls"].found
+    assert "holds no certificate" in tls_checks(tmp_path, cert, key, junk)["receive.tls"].found
+
+
+@pytest.mark.parametrize("section", ["receive", "serve", "dashboard"])
+def test_the_files_of_each_listener_are_looked_at(tmp_path: Path, section: str) -> None:
+    cert, key = certificate(tmp_path, "good")
+    tls = {"cert_file": cert, "key_file": key}
+    good = config_with(tmp_path, **{section: {"tls": tls}})
+    bad = config_with(tmp_path, **{section: {"tls": tls | {"key_file": cert}}})
+    assert by_name(doctor.check_tls(good))[f"{section}.tls"].status == "ok"
+    check = by_name(doctor.check_tls(bad))[f"{section}.tls"]
+    assert check.status == "fail"
+    assert (check.fix or "").startswith(f"{section}.tls.key_file: ")
 
 
 def test_a_key_with_a_password_fails_and_does_not_ask_for_it(tmp_path: Path) -> None:
@@ -395,7 +407,7 @@ def test_a_key_with_a_password_fails_and_does_not_ask_for_it(tmp_path: Path) -> 
     key.write_bytes(
         loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
     )
-    assert "cannot be loaded" in tls_checks(tmp_path, cert, key)["tls"].found
+    assert "holds no private key" in tls_checks(tmp_path, cert, key)["receive.tls"].found
 
 
 @pytest.mark.parametrize(

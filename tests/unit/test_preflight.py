@@ -84,6 +84,27 @@ def test_ports_of_what_is_off_may_be_in_use(tmp_path: Path, taken: str) -> None:
     check_before_start(config_with(tmp_path, dashboard=off, receive=receive))
 
 
+@pytest.mark.parametrize("section", ["receive", "serve", "dashboard"])
+def test_tls_files_that_cannot_be_used_are_named_with_their_key(tmp_path: Path, section: str) -> None:
+    listen = {"listen": "127.0.0.1:0"}
+    junk = tmp_path / "junk.pem"
+    junk.write_text("no PEM")
+    ports = {"http": listen, "grpc": listen} if section == "receive" else listen
+    tls = {"cert_file": junk, "key_file": junk}
+    said = refusal(config_with(tmp_path, **{section: {**ports, "tls": tls}}))
+    assert said.startswith(f"{section}.tls.cert_file: {junk} holds no certificate")
+    gone = {**tls, "key_file": tmp_path / "gone.key"}
+    said = refusal(config_with(tmp_path, **{section: {**ports, "tls": gone}}))
+    assert said.startswith(f"{section}.tls.key_file: {tmp_path / 'gone.key'} cannot be read: No such file")
+
+
+def test_tls_files_of_a_dashboard_that_is_off_are_not_looked_at(tmp_path: Path) -> None:
+    tls = {"cert_file": tmp_path / "gone", "key_file": tmp_path / "gone"}
+    check_before_start(
+        config_with(tmp_path, dashboard={"listen": "127.0.0.1:0", "enabled": False, "tls": tls})
+    )
+
+
 def test_two_listeners_with_one_port_are_named(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

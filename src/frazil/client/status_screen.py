@@ -175,8 +175,10 @@ def _maintenance(maintain: Said, now: float) -> Text:
         failed = task["runs"].get("failed", 0)
         text.append(", " if text else "")
         text.append(f"{name} {_ago(task['last_at'], now)}")
-        if failed:
-            text.append(f" ({_count(failed)} failed)", style="red")
+        if failing := ", ".join(task.get("failing", ())):
+            text.append(f" ({_count(failed)} failed, the last of {failing})", style="red")
+        elif failed:
+            text.append(f" ({_count(failed)} failed)", style="dim")
     waiting = sum(each["bytes"] or 0 for each in maintain["waiting"].values())
     text.append("; " if text else "nothing has run yet; ")
     text.append(f"{_bytes(waiting)} worth merging" if waiting else "nothing is worth merging")

@@ -23,12 +23,15 @@ class DashboardConfig(Section):
         examples=["https://frazil.example.com"],
     )
     api_ca_file: Path | None = Field(
-        None, description="Who signed the API's certificate. Absent: the authorities that the system trusts."
+        None,
+        description="Who signed the certificate of `api_url`. Absent: the authorities that the system trusts. "
+        "The API of this configuration is known by its own certificate.",
     )
     session_seconds: Seconds = Field(
         12 * 3600,
         gt=0,
-        description="How long a login lasts without use. Logins are in memory alone: a restart ends them.",
+        description="How long a login lasts without use: a page that is opened, or something that is chosen "
+        "on it. A page that refreshes by itself is no use. Logins are in memory alone: a restart ends them.",
     )
 
     @property

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -15,6 +16,9 @@ import orjson
 import pyarrow as pa
 import urllib3
 from prometheus_client import Counter, Histogram
+
+from frazil.dashboard.distrust import why_distrusted
+from frazil.tls import OwnRole, unusable_authorities
 
 Answer = TypeVar("Answer")
 Parameters = Mapping[str, Any]
@@ -57,14 +61,24 @@ class Rows:
 class Door:
     """The way to the API, shared by all sessions."""
 
-    def __init__(self, url: str, ca_file: Path | None = None, seconds_max: float = _SECONDS_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        ca_file: Path | None = None,
+        seconds_max: float = _SECONDS_MAX,
+        own_certificate: Path | None = None,
+    ) -> None:
+        """`own_certificate`: what an API of the same configuration shows, which is known by it alone."""
         self.url = url.rstrip("/")
-        self._pool = urllib3.PoolManager(
+        self._ca_file = ca_file
+        make = partial(
+            urllib3.PoolManager,
             maxsize=16,
-            ca_certs=None if ca_file is None else str(ca_file),
             timeout=urllib3.Timeout(connect=3, read=seconds_max),
-            retries=urllib3.Retry(connect=1, read=0, redirect=0, status=0, backoff_factor=0.2),
+            retries=urllib3.Retry(total=1, connect=1, read=0, redirect=0, status=0, other=0),
         )
+        self._own = None if own_certificate is None else OwnRole(own_certificate, make)
+        self._others = make(ca_certs=None if ca_file is None else str(ca_file))
 
     def request(
         self,
@@ -80,15 +94,42 @@ class Door:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            answer = self._pool.request(method, f"{self.url}{path}", headers=headers, body=body)
+            answer = self._pool().request(method, f"{self.url}{path}", headers=headers, body=body)
         except urllib3.exceptions.HTTPError as error:
-            raise Trouble(_why_unreachable(self.url, error), code="unreachable") from None
+            raise Trouble(self._why_unreachable(error), code="unreachable") from None
         if answer.status >= 300:
             raise _trouble(answer.status, answer.data)
         return answer
 
     def close(self) -> None:
-        self._pool.clear()
+        self._others.clear()
+        if self._own is not None:
+            self._own.close()
+
+    def _pool(self) -> urllib3.PoolManager:
+        if self._own is None:
+            return self._others
+        try:
+            return self._own.pool()
+        except (OSError, ValueError) as error:
+            why = unusable_authorities(self._own.certificate) or str(error)
+            message = f"{self._not_trusted} serve.tls.cert_file: {self._own.certificate} {why}"
+            raise Trouble(message, code="unreachable") from None
+
+    def _why_unreachable(self, error: urllib3.exceptions.HTTPError) -> str:
+        reason = getattr(error, "reason", None) or error  # of the last of several tries
+        if isinstance(reason, urllib3.exceptions.ReadTimeoutError):
+            return f"the API at {self.url} took too long to answer"
+        if isinstance(reason, urllib3.exceptions.SSLError):
+            own = None if self._own is None else self._own.certificate
+            return f"{self._not_trusted} {why_distrusted(reason.args[0], self._ca_file, own)}"
+        return (
+            f"the API at {self.url} does not answer. `frazil status` says what runs; `frazil serve` starts it"
+        )
+
+    @property
+    def _not_trusted(self) -> str:
+        return f"TLS with the API at {self.url} fails:"
 
 
 class Api:
@@ -208,12 +249,3 @@ def _trouble(status: int, body: bytes) -> Trouble:
         return Trouble(error["message"], code=error["code"], status=status, position=error.get("position"))
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return Trouble(f"the API answered {status}", code="unexpected", status=status)
-
-
-def _why_unreachable(url: str, error: Exception) -> str:
-    reason = getattr(error, "reason", None)  # of the last of several tries
-    if isinstance(error, urllib3.exceptions.ReadTimeoutError) or isinstance(
-        reason, urllib3.exceptions.ReadTimeoutError
-    ):
-        return f"the API at {url} took too long to answer"
-    return f"the API at {url} does not answer. `frazil status` says what runs; `frazil serve` starts it"

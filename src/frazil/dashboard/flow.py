@@ -130,7 +130,9 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
 
 def _maintain(stage: Mapping[str, Any], now: float) -> Card:
     tasks, waiting = stage["tasks"], stage["waiting"].values()
-    failed = [name for name, task in tasks.items() if task["runs"].get("failed")]
+    failing = [
+        f"{name} of {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
+    ]
     merged = (tasks.get("compact") or {}).get("last_at")
     return Card(
         "Maintain",
@@ -142,7 +144,7 @@ def _maintain(stage: Mapping[str, Any], now: float) -> Card:
             ("runs", count(sum(sum(task["runs"].values()) for task in tasks.values()))),
             ("failed", count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),
         ],
-        f"failed: {', '.join(failed)}" if failed else None,
+        f"failed: {'; '.join(failing)}" if failing else None,
     )
 
 

@@ -51,10 +51,17 @@ _open: list[House] = []
 
 def open_house(config: Config) -> House:
     dashboard = config.dashboard
-    url = config.serve.url if dashboard.api_url is None else dashboard.api_url
+    url, own = dashboard.api_url, None
+    if url is None:
+        url, own = config.serve.url, config.serve.tls
     house = House(
         # Longer than a question may wait and run: who gives up is the API, which says why.
-        door=Door(url, dashboard.api_ca_file, config.query.queue_seconds_max + config.query.seconds_max + 15),
+        door=Door(
+            url,
+            dashboard.api_ca_file,
+            config.query.queue_seconds_max + config.query.seconds_max + 15,
+            own_certificate=None if own is None else own.cert_file,
+        ),
         sessions=Sessions(dashboard.session_seconds),
         has_keys=bool(config.auth.keys),
         is_demo=config.demo.enabled,

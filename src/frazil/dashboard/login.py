@@ -50,6 +50,11 @@ required>
 <p style="margin:1rem 0 0">No key yet? <code>frazil keys new --tenant NAME</code> makes one.</p>
 </form></body></html>""")
 
+_NO_KEYS = Template("""Without API keys the dashboard answers to localhost and 127.0.0.1 alone. Either
+- open $scheme://127.0.0.1:$port on its machine, or here after `ssh -L $port:127.0.0.1:$port MACHINE`, or
+- make a key with `frazil keys new --tenant NAME`, add it to the configuration and start frazil again.
+""")
+
 
 class Gate:
     """Around everything: while there are no keys strangers' names are refused, else pages without a login."""
@@ -79,7 +84,7 @@ class Gate:
         await self._app(scope, receive, send)
 
     async def _is_stranger(self, connection: HTTPConnection) -> bool:
-        if self._house.sessions.key_of(connection.cookies.get(COOKIE)) is not None:
+        if self._house.sessions.use(connection.cookies.get(COOKIE)) is not None:
             return False
         return await self._is_locked()
 
@@ -99,7 +104,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    text = "Without API keys the dashboard answers to localhost and 127.0.0.1 alone.\n"
+    _, port = scope.get("server") or ("", None)
+    text = _NO_KEYS.substitute(scheme=scope["scheme"], port=port or 8501)
     await Response(text, status_code=421, media_type="text/plain")(scope, receive, send)
 
 

@@ -37,19 +37,35 @@ _colouring = threading.Lock()
 
 def service_colour(name: str) -> str:
     """A service has one colour on every page and in every session, as long as the dashboard runs: the one its
-    name stands for, or the next that fewer have where that is taken.
+    name stands for, or the next that fewer have where that is taken. Only names of services belong here: what
+    is remembered is bounded.
     """
     with _colouring:
-        if name not in _coloured and len(_coloured) < _COLOURED_MAX:
-            start = zlib.crc32(name.encode()) % len(SERVICE_COLOURS)
-            turned = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
-            taken = Counter(_coloured.values())
-            _coloured[name] = min(turned, key=lambda colour: taken[colour])
-        return _coloured.get(name, QUIET)
+        if name not in _coloured:
+            if len(_coloured) >= _COLOURED_MAX:
+                return _free_colour(name, ())
+            _coloured[name] = _free_colour(name, _coloured.values())
+        return _coloured[name]
 
 
 def service_colours(names: Iterable[str]) -> dict[str, str]:
     return {name: service_colour(name) for name in sorted(set(names))}
+
+
+def series_colours(names: Iterable[str]) -> dict[str, str]:
+    """Of one chart's lines that are no services: nothing is remembered of them."""
+    found: dict[str, str] = {}
+    for name in sorted(set(names)):
+        found[name] = _free_colour(name, found.values())
+    return found
+
+
+def _free_colour(name: str, taken: Iterable[str]) -> str:
+    """The one that the name stands for, or the next that fewer have."""
+    start = zlib.crc32(name.encode()) % len(SERVICE_COLOURS)
+    turned = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
+    times = Counter(taken)
+    return min(turned, key=lambda colour: times[colour])
 
 
 def legend(colours: Mapping[str, str]) -> None:
@@ -101,4 +117,24 @@ def time_axis(field: str, start: dt.datetime | None = None, end: dt.datetime | N
         title=None,
         scale=alt.Scale(type="utc", domain=domain),
         axis=alt.Axis(format=form, tickCount=5, labelOverlap=True),
+    )
+
+
+def time_tip(
+    field: str, start: dt.datetime | None = None, end: dt.datetime | None = None, *, title: str = "time (UTC)"
+) -> alt.Tooltip:
+    """In UTC, as the axis is. With the day where there are several, with milliseconds within a minute; with
+    both where the range is not known.
+
+    Vega writes times of tooltips in the browser's zone, but for a unit that says UTC. One that is "binned"
+    leaves the time as it is: others would cut it to whole seconds.
+    """
+    length = None if start is None or end is None else (end - start).total_seconds()
+    day = "%Y-%m-%d " if length is None or length > 86400 else ""
+    fraction = ".%L" if length is None or length <= 60 else ""
+    return alt.Tooltip(
+        f"{field}:T",
+        timeUnit="binnedutcyearmonthdatehoursminutesseconds",
+        title=title,
+        format=f"{day}%H:%M:%S{fraction}",
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from frazil import telemetry
+from frazil import telemetry, tls
 from frazil.config import Config, split_listen
 from frazil.dashboard.house import House, open_house
 from frazil.ports import check_free, with_ports
@@ -63,6 +62,7 @@ def run(config: Config) -> int:
     """Runs until SIGINT or SIGTERM."""
     config = with_ports(config)
     check_free("dashboard.listen", config.dashboard.listen)
+    tls.check_dashboard(config)
     house = open_house(config)
     log.info("showing", url=config.dashboard.url, api=house.door.url)
     telemetry.start(config, "dashboard")
@@ -105,22 +105,18 @@ async def _serve(config: Config, house: House) -> None:
     import uvicorn
 
     host, port = split_listen(config.dashboard.listen)
-    tls = config.dashboard.tls
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app(config, house),
-            host=host,
-            port=port,
-            log_level="warning",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            ws_max_size=32 << 20,
-            timeout_graceful_shutdown=_STOP_SECONDS_MAX,
-            ssl_certfile=None if tls is None else tls.cert_file,
-            ssl_keyfile=None if tls is None else tls.key_file,
-            ssl_ca_certs=None if tls is None or tls.client_ca_file is None else str(tls.client_ca_file),
-            ssl_cert_reqs=ssl.CERT_REQUIRED if tls is not None and tls.client_ca_file else ssl.CERT_NONE,
-        )
+    settings = uvicorn.Config(
+        app(config, house),
+        host=host,
+        port=port,
+        log_level="warning",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws_max_size=32 << 20,
+        timeout_graceful_shutdown=_STOP_SECONDS_MAX,
     )
-    await server.serve()
+    settings.load()  # which would make a context of its own, that never changes
+    if config.dashboard.tls is not None:
+        settings.ssl = tls.renewing_context(config.dashboard.tls)
+    await uvicorn.Server(settings).serve()

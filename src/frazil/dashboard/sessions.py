@@ -28,14 +28,17 @@ class Sessions:
         return token
 
     def key_of(self, token: str | None) -> str | None:
-        if token is None:
-            return None
+        """To ask is no use of the login: a page that is left open asks every few seconds."""
         with self._lock:
             self._drop_old()
-            if token not in self._keys:
-                return None
-            key = self._keys[token][0]
-            self._keys[token] = (key, self._clock())
+            return self._keys.get(token or "", (None, 0.0))[0]
+
+    def use(self, token: str | None) -> str | None:
+        """The key, when somebody opens a page or chooses something: the login lasts anew from now on."""
+        key = self.key_of(token)
+        with self._lock:
+            if token in self._keys and key is not None:
+                self._keys[token] = (key, self._clock())
         return key
 
     def end(self, token: str | None) -> None:

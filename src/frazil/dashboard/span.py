@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 RANGES = ("5m", "15m", "1h", "3h", "12h", "24h", "7d", "30d")
 DEFAULT = "15m"
+_DAY = dt.timedelta(days=1)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _BETWEEN = re.compile(r"\s*(?:\.\.|\bto\b|–|/)\s*", re.IGNORECASE)
 
@@ -65,8 +66,9 @@ def parse(text: str, now: dt.datetime | None = None) -> Span:
             f"{text!r} is not a time range: write 15m, 2h or 7d, or two times, "
             "such as 2026-11-15 10:00 to 2026-11-15 11:30"
         )
+    now = dt.datetime.now(dt.UTC) if now is None else now
     start = _moment(ends[0], now)
-    end = _moment(ends[1], now, start.date())
+    end = _moment(ends[1], now, start)
     if end <= start:
         raise ValueError("the range ends before it begins")
     return Span(None, start, end)
@@ -82,15 +84,17 @@ def _written(time: dt.datetime) -> str:
     return time.isoformat(timespec="milliseconds" if time.microsecond else "seconds").replace("+00:00", "Z")
 
 
-def _moment(text: str, now: dt.datetime | None, day: dt.date | None = None) -> dt.datetime:
+def _moment(text: str, now: dt.datetime, after: dt.datetime | None = None) -> dt.datetime:
+    """A time of no day is the first `after` another, or else the last until now."""
     if text.lower() == "now":
-        return dt.datetime.now(dt.UTC) if now is None else now
+        return now
     try:
-        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):  # a time alone is of the day before it
-            day = dt.datetime.now(dt.UTC).date() if day is None else day
-            return dt.datetime.combine(
-                day, dt.time.fromisoformat(text if text[2] == ":" else f"0{text}"), dt.UTC
-            )
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            clock = dt.time.fromisoformat(text if text[2] == ":" else f"0{text}")
+            time = dt.datetime.combine(after or now, clock, dt.UTC)
+            if after is None:
+                return time if time <= now else time - _DAY
+            return time if time > after else time + _DAY
         time = dt.datetime.fromisoformat(text)
         return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)
     except (ValueError, OverflowError):

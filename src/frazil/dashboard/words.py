@@ -9,14 +9,15 @@ _MARKDOWN = re.compile(r"[\\`*_\[\](){}$:<>#~|!&^+=-]")
 
 
 def duration(milliseconds: float | None) -> str:
+    """Each bound is where rounding would reach the next unit, or another digit."""
     if milliseconds is None:
         return "–"
-    if milliseconds < 1:
+    if milliseconds < 0.9995:
         return f"{milliseconds * 1000:.0f} µs"
-    if milliseconds < 1000:
-        return f"{milliseconds:.1f} ms" if milliseconds < 100 else f"{milliseconds:.0f} ms"
+    if milliseconds < 999.5:
+        return f"{milliseconds:.1f} ms" if milliseconds < 99.95 else f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000
-    return f"{seconds:.2f} s" if seconds < 60 else ago(seconds)
+    return f"{seconds:.2f} s" if seconds < 59.995 else ago(seconds)
 
 
 def ago(seconds: float | None) -> str:
@@ -42,7 +43,9 @@ def count(number: float | None) -> str:
         return "–"
     if abs(number) >= 9_999.5:
         return _scaled(number, ("k", "M", "G", "T"))
-    return f"{number:,.0f}" if float(number).is_integer() or abs(number) >= 100 else f"{number:.2g}"
+    if float(number).is_integer() or abs(number) >= 99.5:
+        return f"{number:,.0f}"
+    return "<0.0001" if 0 < number < 0.0001 else f"{number:.2g}"
 
 
 def size(count_bytes: float | None) -> str:

@@ -14,11 +14,11 @@ import structlog
 from frazil import telemetry
 from frazil.config import TlsConfig, split_listen
 from frazil.errors import FrazilError
-from frazil.listen import is_usable
 from frazil.receive.doorway import Doorway, in_doorway
 from frazil.receive.intake import Intake, response
 from frazil.receive.status import PROTOBUF, Refusal, refusal
 from frazil.tables import Signal
+from frazil.tls import is_usable, stamps
 
 METHODS: dict[str, Signal] = {
     "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
@@ -137,12 +137,8 @@ def _credentials(tls: TlsConfig) -> Any:
 
 class _CertificateFiles:
     def __init__(self, tls: TlsConfig) -> None:
-        self._files = [path for path in (tls.cert_file, tls.key_file, tls.client_ca_file) if path is not None]
         self._tls = tls
-        self._seen = self._stamps()
-
-    def _stamps(self) -> list[tuple[int, int]]:
-        return [(stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in self._files)]
+        self._seen = stamps(tls)
 
     def configuration(self) -> Any:
         client_ca = self._tls.client_ca_file
@@ -154,11 +150,11 @@ class _CertificateFiles:
     def changed(self) -> Any:
         """None means: go on with what you have. A file half-way through its renewal is no reason to fail."""
         try:
-            stamps = self._stamps()
-            if stamps == self._seen or not is_usable(self._tls):
+            now = stamps(self._tls)
+            if now is None or now == self._seen or not is_usable(self._tls):
                 return None
             configuration = self.configuration()
         except OSError:
             return None
-        self._seen = stamps
+        self._seen = now
         return configuration

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from granian import Granian
 
-from frazil import listen
+from frazil import listen, tls
 from frazil.config import Config
 from frazil.errors import ConfigError
 from frazil.family import end_with_parent
@@ -28,6 +28,7 @@ def run(config: Config) -> int:
     for name, address in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
         if name == "http" or config.receive.grpc.enabled:
             check_free(f"receive.{name}.listen", address)
+    tls.check("receive.tls", config.receive.tls)
     check_writable("data_dir", config.data_dir)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     listen.allow_many_files()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from granian import Granian
 
-from frazil import listen, telemetry
+from frazil import listen, telemetry, tls
 from frazil.config import Config
 from frazil.family import end_with_parent
 from frazil.folders import check_writable
@@ -37,6 +37,7 @@ def run(config: Config) -> int:
     """Runs until SIGINT or SIGTERM. A worker that dies is replaced."""
     config = with_ports(config)
     check_free("serve.listen", config.serve.listen)
+    tls.check("serve.tls", config.serve.tls)
     check_writable("data_dir", config.data_dir)
     config.data_dir.mkdir(parents=True, exist_ok=True)
     listen.allow_many_files()

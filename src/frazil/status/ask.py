@@ -18,6 +18,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSL
 from frazil.config import StatusConfig
 from frazil.status.places import Place
 from frazil.status.samples import SampleReader, Samples
+from frazil.tls import OwnRole
 
 State = Literal["ok", "degraded", "down"]
 
@@ -43,13 +44,6 @@ class Heard:
     samples: Samples | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
-class _Pool:
-    changed: float
-    pem: str
-    pool: urllib3.PoolManager
-
-
 class Asker:
     """Keeps connections, and a thread for each role that is asked: one that hangs must not hold up others."""
 
@@ -57,7 +51,8 @@ class Asker:
         self._config = config
         self._reader = SampleReader()
         self._plain = urllib3.PoolManager(maxsize=2)
-        self._pools: dict[Path | None, _Pool] = {}
+        self._trusted: urllib3.PoolManager | None = None
+        self._own: dict[Path, OwnRole] = {}
         self._threads = ThreadPoolExecutor(_ASKED_AT_ONCE_MAX, "status")
 
     def asking(self, places: Sequence[Place]) -> list[Future[Heard]]:
@@ -88,8 +83,11 @@ class Asker:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for pool in (self._plain, *(known.pool for known in self._pools.values())):
-            pool.clear()
+        self._plain.clear()
+        if self._trusted is not None:
+            self._trusted.clear()
+        for role in self._own.values():
+            role.close()
 
     def _get(self, place: Place, path: str) -> tuple[int, bytes]:
         for last in (False, True):
@@ -109,34 +107,22 @@ class Asker:
         raise AssertionError("unreachable")
 
     def _pool(self, place: Place) -> urllib3.PoolManager:
-        """One for each certificate, made anew when it was renewed."""
         if not place.url.startswith("https"):
             return self._plain
-        file = place.certificate
-        changed = 0.0 if file is None else file.stat().st_mtime
-        known = self._pools.get(file)
-        if known is None or known.changed != changed:
-            pem = "" if file is None else file.read_text()
-            # For a while its role still shows the one before.
-            context = self._context(pem + ("" if known is None else known.pem))
-            known = _Pool(changed, pem, urllib3.PoolManager(maxsize=2, ssl_context=context))
-            self._pools[file] = known
-        return known.pool
+        if place.certificate is not None:
+            return self._own.setdefault(place.certificate, OwnRole(place.certificate, self._secure)).pool()
+        if self._trusted is None:
+            self._trusted = self._secure(ssl.create_default_context(cafile=self._config.ca_file))
+        return self._trusted
 
-    def _context(self, own: str) -> ssl.SSLContext:
-        """`own`: the certificates of this configuration's own role."""
-        if not own:
-            context = ssl.create_default_context(cafile=self._config.ca_file)
-        else:
-            # It is the very certificate that the configuration names: whoever signed it, for whatever name.
-            context = ssl.create_default_context(cadata=own)
-            context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-            context.check_hostname = False
+    def _secure(
+        self, ssl_context: ssl.SSLContext, assert_hostname: Literal[False] | None = None
+    ) -> urllib3.PoolManager:
         if self._config.client_cert_file is not None:
-            context.load_cert_chain(
+            ssl_context.load_cert_chain(
                 self._config.client_cert_file, self._config.client_key_file, password=lambda: ""
             )
-        return context
+        return urllib3.PoolManager(maxsize=2, ssl_context=ssl_context, assert_hostname=assert_hostname)
 
 
 def understand(place: Place, status: int, body: bytes) -> Heard:

@@ -152,6 +152,8 @@ class MaintainTask:
     """By what came of them, since the pipeline began: done, nothing, failed."""
     last_at: float | None
     """When it last ended well, on any table; seconds since 1970."""
+    failing: Sequence[str] = ()
+    """Tables on which it failed when it last ran, as far as anybody has looked."""
 
 
 @dataclass(frozen=True)

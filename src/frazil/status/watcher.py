@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from frazil.config import Config
 from frazil.status.ask import Heard, State
 from frazil.status.history import Lines
+from frazil.status.last_runs import LastRuns
 from frazil.status.model import LATENCY_SECONDS, RATE_SECONDS, Objective, RoleStatus, Status
 from frazil.status.objectives import Judged, judge
 from frazil.status.samples import Samples, value
@@ -29,6 +31,7 @@ class Watcher:
         self._wall = wall
         self._totals = Totals(LATENCY_SECONDS)
         self._lines = Lines(config.status)
+        self._last_runs = LastRuns()
         self._heard: Sequence[Heard] = ()
         self._at = self._wall_at = 0.0
 
@@ -47,7 +50,9 @@ class Watcher:
         looked = self._looked()
         found = stages(looked, self._config)
         judged = judge(found, self._config, _answering(looked))
-        self._lines.add(self._wall_at, found, self._totals.span(self._at, 0.0), judged)
+        since = self._totals.span(self._at, 0.0)
+        self._lines.add(self._wall_at, found, since, judged)
+        self._last_runs.take(since.grown)
         self._totals.keep(self._at)
 
     def status(self, *, history: bool = True) -> Status:
@@ -59,7 +64,7 @@ class Watcher:
             at=self._wall_at,
             state=_state(roles),
             roles=roles,
-            stages=found,
+            stages=replace(found, maintain=self._last_runs.of(found.maintain)),
             objectives=[self._objective(each) for each in judged],
             history=self._lines.history() if history else None,
         )

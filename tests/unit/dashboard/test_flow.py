@@ -13,7 +13,9 @@ def said(story: Story) -> dict[str, flow.Card]:
 
 def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
     story = (
-        Story().look(receiver(0), pipeline(), api()).look(receiver(1000, busy=10), pipeline(30, 500), api(20))
+        Story()
+        .look(receiver(0), pipeline(), api())
+        .look(receiver(1000, busy=10), pipeline(30, 500, failed=2), api(20))
     )
     cards = said(story)
     assert list(cards) == ["Receive", "Write-ahead log", "Land", "Tables", "Maintain", "Query"]
@@ -25,8 +27,14 @@ def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
     )
     assert (cards["Land"].headline, dict(cards["Land"].lines)["lag"]) == ("50/s", "30 s")
     assert dict(cards["Tables"].lines)["files"] == "9"
-    assert cards["Maintain"].trouble == "failed: compact"
+    assert cards["Maintain"].trouble == "failed: compact of logs"
     assert cards["Query"].headline == "2/s"
+
+
+def test_what_failed_once_and_went_well_since_is_a_number_and_no_trouble() -> None:
+    story = Story().look(pipeline()).look(pipeline(failed=2)).look(pipeline(failed=2, done=6))
+    card = said(story)["Maintain"]
+    assert (dict(card.lines)["failed"], card.trouble) == ("2", None)
 
 
 def test_what_nobody_knows_is_a_dash_and_no_error() -> None:

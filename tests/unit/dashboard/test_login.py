@@ -164,6 +164,16 @@ async def test_without_keys_only_names_of_this_machine_lead_here(house: House) -
 
 
 @in_a_loop
+async def test_a_stranger_is_told_the_ways_in(house: House) -> None:
+    house.has_keys = False
+    house._locked = (float("inf"), False)
+    async with client(house, base_url="http://frazil.example:8501") as browser:
+        said = (await browser.get("/logs")).text
+    for way in ("http://127.0.0.1:8501", "ssh -L 8501:127.0.0.1:8501", "frazil keys new"):
+        assert way in said
+
+
+@in_a_loop
 async def test_who_watches_it_may_use_any_name(house: House) -> None:
     house.has_keys = False
     house._locked = (float("inf"), False)

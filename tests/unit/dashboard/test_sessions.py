@@ -33,10 +33,22 @@ def test_a_login_lasts_as_long_as_it_is_used() -> None:
     used, left = sessions.begin("used"), sessions.begin("left")
     for _ in range(3):
         clock.now += 50
-        assert sessions.key_of(used) == "used"
+        assert sessions.use(used) == "used"
     assert sessions.key_of(left) is None
     clock.now += 61
     assert sessions.key_of(used) is None
+
+
+def test_to_ask_for_a_key_is_no_use() -> None:
+    """Pages that refresh by themselves do so all night."""
+    clock = Clock()
+    sessions = Sessions(60, clock)
+    token = sessions.begin("left")
+    clock.now = 50
+    assert sessions.key_of(token) == "left"
+    clock.now = 61
+    assert sessions.key_of(token) is None
+    assert sessions.use(token) is None
 
 
 def test_there_is_a_bound_and_the_longest_unused_goes_first(monkeypatch) -> None:  # type: ignore[no-untyped-def]

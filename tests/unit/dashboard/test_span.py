@@ -48,6 +48,27 @@ def test_two_times_stay_where_they_are(text: str, start: str, end: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("now", "text", "start", "end"),
+    [
+        ("2026-11-15 12:00", "10:00 to 11:00", "2026-11-15 10:00", "2026-11-15 11:00"),
+        ("2026-11-15 12:00", "10:00 to 14:00", "2026-11-15 10:00", "2026-11-15 14:00"),
+        ("2026-11-15 12:00", "23:00 to 01:00", "2026-11-14 23:00", "2026-11-15 01:00"),
+        ("2026-11-15 23:30", "23:00 to 01:00", "2026-11-15 23:00", "2026-11-16 01:00"),
+        ("2026-11-15 12:00", "12:00 to 12:00", "2026-11-15 12:00", "2026-11-16 12:00"),
+        ("2026-11-15 12:00", "13:00 to 14:00", "2026-11-14 13:00", "2026-11-14 14:00"),
+        ("2026-11-20 12:00", "2026-11-15 23:00 to 00:30", "2026-11-15 23:00", "2026-11-16 00:30"),
+        ("2026-11-16 00:05", "23:30 to now", "2026-11-15 23:30", "2026-11-16 00:05"),
+        ("2027-01-01 00:05", "23:30 to now", "2026-12-31 23:30", "2027-01-01 00:05"),
+        ("2026-11-16 00:05", "23:30 to 2026-11-15 23:45", "2026-11-15 23:30", "2026-11-15 23:45"),
+    ],
+)
+def test_a_time_of_no_day_is_of_the_nearest_that_makes_a_range(
+    now: str, text: str, start: str, end: str
+) -> None:
+    assert span.parse(text, utc(now)).at() == (utc(start), utc(end))
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("yesterday", "is not a time range"),
@@ -59,6 +80,8 @@ def test_two_times_stay_where_they_are(text: str, start: str, end: str) -> None:
         ("99:99 to 11:00", "is not a time"),
         ("0001-01-01T00:00+05:00..now", "is not a time"),
         ("now..9999-12-31T23:59-05:00", "is not a time"),
+        ("9999-12-31 23:00 to 01:00", "is not a time"),
+        ("now to 2026-11-15 11:59", "ends before"),
     ],
 )
 def test_what_is_no_range_is_said_in_words(text: str, said: str) -> None:

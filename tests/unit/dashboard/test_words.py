@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -17,6 +20,10 @@ from frazil.dashboard import words
         (None, "–"),
         (0, "0 µs"),
         (0.25, "250 µs"),
+        (0.9996, "1.0 ms"),
+        (99.97, "100 ms"),
+        (999.7, "1.00 s"),
+        (59_996, "1 min 00 s"),
         (3.14159, "3.1 ms"),
         (250, "250 ms"),
         (1500, "1.50 s"),
@@ -53,6 +60,11 @@ def test_lengths_of_time(seconds: float | None, said: str) -> None:
         (None, "–"),
         (0, "0"),
         (0.25, "0.25"),
+        (0.000_02, "<0.0001"),
+        (99.4, "99"),
+        (99.5, "100"),
+        (99.7, "100"),
+        (-99.7, "-100"),
         (1234, "1,234"),
         (12_345, "12.3 k"),
         (999_600, "1 M"),
@@ -79,6 +91,22 @@ def test_counts(number: float | None, said: str) -> None:
 )
 def test_sizes(count_bytes: float | None, said: str) -> None:
     assert words.size(count_bytes) == said
+
+
+POSITIVE = st.floats(0, 1e12) | st.floats(0, 1000)
+NEXT = dict.fromkeys(("µs", "ms", "B", "kB", "MB", "GB", "k", "M", "G"), 1000) | {"s": 60, "min": 60, "h": 24}
+"""How much of each unit is one of the next."""
+
+
+@given(st.sampled_from([words.duration, words.ago, words.count, words.size]), POSITIVE)
+def test_no_number_has_an_exponent_or_is_as_much_as_one_of_the_next_unit(
+    say: Callable[[float], str], number: float
+) -> None:
+    said = say(number)
+    parts = said.split()
+    assert all(re.fullmatch(r"<?[\d,]+(\.\d+)?", part) for part in parts[::2]), said
+    for value, unit in zip(parts[::2], parts[1::2], strict=False):
+        assert float(value.replace(",", "")) < NEXT.get(unit, math.inf), said
 
 
 def test_clocks_are_in_utc() -> None:

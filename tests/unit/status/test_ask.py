@@ -121,10 +121,10 @@ def test_a_role_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPa
 
 
 class Certificate:
-    """Files of a certificate for no name of this machine, signed by nobody that the system knows."""
+    """Files of a certificate that nobody signed whom the system knows, for this machine unless for `host`."""
 
-    def __init__(self, folder: Path, authority: Authority) -> None:
-        issued = authority.issue("status")
+    def __init__(self, folder: Path, authority: Authority, host: str | None = None) -> None:
+        issued = authority.issue("status", host)
         self.file, self.key = folder / "tls.crt", folder / "tls.key"
         self.file.write_bytes(issued.certificate)
         self.key.write_bytes(issued.key)
@@ -142,7 +142,8 @@ def test_an_own_role_is_known_by_its_certificate_and_a_stranger_by_the_lack_of_i
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
-    own, other = Certificate(ours, Authority("a")), Certificate(theirs, Authority("a"))
+    own = Certificate(ours, Authority("a"), "frazil.example.com")
+    other = Certificate(theirs, Authority("a"))
     asker = Asker(StatusConfig())
     with serving({"/healthz": OK, "/metrics": METRICS}, own.server()) as url:
         assert asker.ask(Place("receiver", url, own.file)).state == "ok"

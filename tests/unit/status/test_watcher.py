@@ -68,7 +68,15 @@ frazil_receive_ready_workers 2.0
     )
 
 
-def pipeline(age: float = 0.0, rows: int = 0, *, leader: int = 1, url: str | None = None) -> Heard:
+def pipeline(
+    age: float = 0.0,
+    rows: int = 0,
+    *,
+    leader: int = 1,
+    url: str | None = None,
+    done: int = 5,
+    failed: int = 1,
+) -> Heard:
     return heard(
         "pipeline",
         f"""
@@ -81,8 +89,8 @@ frazil_land_pending_age_seconds{{table="spans"}} {age / 2}
 frazil_landed_rows_total{{table="logs"}} {rows}
 frazil_land_commits_total{{table="logs"}} 4
 frazil_land_last_commit_timestamp_seconds{{table="logs"}} {START - 30}
-frazil_maintain_runs_total{{task="compact",table="logs",outcome="done"}} 5
-frazil_maintain_runs_total{{task="compact",table="logs",outcome="failed"}} 1
+frazil_maintain_runs_total{{task="compact",table="logs",outcome="done"}} {done}
+frazil_maintain_runs_total{{task="compact",table="logs",outcome="failed"}} {failed}
 frazil_maintain_last_timestamp_seconds{{task="compact",table="logs"}} {START - 60}
 frazil_maintain_waiting_bytes{{table="logs"}} 42
 frazil_table_files{{table="logs"}} 7
@@ -134,7 +142,30 @@ def test_rates_latencies_and_what_waits_are_exact() -> None:
     assert status["stages"]["maintain"]["tasks"]["compact"] == {
         "runs": {"done": 5, "failed": 1},
         "last_at": START - 60,
+        "failing": [],
     }
+
+
+def test_a_task_fails_on_a_table_until_it_goes_well_there() -> None:
+    story = Story()
+
+    def failing() -> list[str]:
+        found: list[str] = story.status["stages"]["maintain"]["tasks"]["compact"]["failing"]
+        return found
+
+    story.look(pipeline(failed=7))
+    assert failing() == [], "nobody knows whether it went well since"
+    story.look(pipeline(failed=7))
+    assert failing() == []
+    story.look(pipeline(failed=8))
+    assert failing() == ["logs"]
+    for _ in range(100):
+        story.look(pipeline(failed=8))
+    assert failing() == ["logs"], "it has not run since"
+    story.look(pipeline(failed=8, done=6))
+    assert failing() == []
+    story.look(pipeline(failed=9, done=7))
+    assert failing() == [], "it cannot be told which was last; if it goes on failing, it will be"
 
 
 def test_the_pipelines_measure_of_a_table_goes_before_the_apis() -> None:

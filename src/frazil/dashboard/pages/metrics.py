@@ -317,12 +317,12 @@ def _chart(drawn: Sequence[Line], question: Question, unit: str, by: str | None)
         color=alt.Color(
             "series:N",
             title=None if by is None else by,
-            scale=alt.Scale(domain=names, range=_colours(names)),
+            scale=alt.Scale(domain=names, range=_colours(names, by)),
             legend=None if len(names) == 1 else alt.Legend(labelLimit=220, rowPadding=0),
         ),
     )
     tooltip = [
-        alt.Tooltip("time:T", title="time (UTC)", format="%Y-%m-%d %H:%M:%S"),
+        look.time_tip("time", question.start, question.end),
         alt.Tooltip("series:N", title=by or "series"),
         alt.Tooltip("value:Q", title=unit or "value", format=",.4~g"),
     ]
@@ -339,11 +339,11 @@ def _chart(drawn: Sequence[Line], question: Question, unit: str, by: str | None)
     return made
 
 
-def _colours(names: Sequence[str]) -> list[str]:
-    known = look.service_colours(name for name in names if name not in _COLOURS_OF_QUANTILES)
-    return [
-        look.QUIET if name == OTHERS else _COLOURS_OF_QUANTILES.get(name) or known[name] for name in names
-    ]
+def _colours(names: Sequence[str], by: str | None) -> list[str]:
+    colours_of = look.service_colours if by == _SERVICE else look.series_colours
+    fixed = {OTHERS: look.QUIET} | ({} if by else _COLOURS_OF_QUANTILES)
+    known = colours_of(name for name in names if name not in fixed) | fixed
+    return [known[name] for name in names]
 
 
 def _show_table(drawn: Sequence[Line], by: str | None, unit: str) -> None:

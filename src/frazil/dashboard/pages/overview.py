@@ -102,7 +102,7 @@ def _charts(moments: Moments, start: dt.datetime, end: dt.datetime) -> None:
             y = alt.Y(f"{name}:Q", title=None, stack=stack, axis=alt.Axis(format=form, tickCount=5))
             tooltip = [
                 alt.Tooltip("service:N"),
-                alt.Tooltip("time:T", format="%H:%M:%S"),
+                look.time_tip("time", start, end),
                 alt.Tooltip(f"{name}:Q", format=form),
             ]
             look.chart(chart.encode(y=y, tooltip=tooltip), height=190, key=f"overview-{name}")

@@ -126,16 +126,17 @@ def _line(status: dict[str, Any], name: str, form: str) -> None:
     rows = flow.lines_of(status, name)
     data = pd.DataFrame(rows, columns=["time", "of", "value"])
     names = sorted(set(data["of"])) or ["all"]
+    start, end = _ends(rows)
     chart = (
         alt.Chart(data)
         .mark_line()
         .encode(
-            x=look.time_axis("time", *_ends(rows)),
+            x=look.time_axis("time", start, end),
             y=alt.Y("value:Q", title=None, axis=alt.Axis(format=form, tickCount=4)),
             color=alt.Color("of:N", legend=None, scale=look.colours(names, _LINE_COLOURS)),
             tooltip=[
                 alt.Tooltip("of:N", title="of"),
-                alt.Tooltip("time:T", format="%H:%M:%S"),
+                look.time_tip("time", start, end),
                 alt.Tooltip("value:Q", format=form),
             ],
         )

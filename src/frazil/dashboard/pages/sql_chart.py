@@ -10,6 +10,9 @@ import streamlit as st
 
 from frazil.dashboard import look, quick_chart
 
+_SERVICES = ("service_name", "service", "service.name")
+"""Columns whose words are services, as far as one can tell by the name."""
+
 
 def show_chart(table: pa.Table, choice: quick_chart.Choice) -> None:
     found = quick_chart.columns(table)
@@ -42,7 +45,8 @@ def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Colu
     short = {choice.x: "x", choice.y: "y"}
     if choice.series is not None and choice.series not in short:
         short[choice.series] = "series"
-    frame = rows.rename_columns([short[name] for name in rows.column_names]).to_pandas()
+    rows = _in_utc(rows, found).rename_columns([short[name] for name in rows.column_names])
+    frame = rows.to_pandas()
     if choice.x == choice.y:
         frame["y"] = frame["x"]
     ends = (
@@ -68,11 +72,23 @@ def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Colu
     if choice.series is not None and choice.series in short and short[choice.series] == "series":
         names = sorted({str(name) for name in frame["series"].dropna()})
         tooltip.append(alt.Tooltip("series:N", title=choice.series))
-        encoded["color"] = alt.Color("series:N", title=choice.series, scale=look.colours(names))
+        colours_of = look.service_colours if choice.series in _SERVICES else look.series_colours
+        encoded["color"] = alt.Color(
+            "series:N", title=choice.series, scale=look.colours(names, colours_of(names))
+        )
     else:
         encoded["color"] = alt.value(look.SERVICE_COLOURS[0])
     made: alt.Chart = drawn.encode(**encoded, tooltip=tooltip)
     return made
+
+
+def _in_utc(rows: pa.Table, found: quick_chart.Columns) -> pa.Table:
+    """Streamlit's page moves times of no zone to the browser's."""
+    for place, name in enumerate(rows.column_names):
+        if name in found.times:
+            moments = rows[name].cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("us", "UTC"))
+            rows = rows.set_column(place, name, moments)
+    return rows
 
 
 def _across(
@@ -85,5 +101,5 @@ def _across(
 
 def _tip(name: str, title: str, found: quick_chart.Columns) -> alt.Tooltip:
     if title in found.times:
-        return alt.Tooltip(f"{name}:T", title=title, format="%Y-%m-%d %H:%M:%S")
+        return look.time_tip(name, title=title)
     return alt.Tooltip(f"{name}:{'Q' if title in found.numbers else 'N'}", title=title)

@@ -78,7 +78,7 @@ def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
             )
         if house.is_locked:
             look.link("Log out", "/logout")
-    refresh = _REFRESH_SECONDS if is_live and chosen.is_moving else None
+    refresh = _REFRESH_SECONDS if is_live and (name in _TIMELESS or chosen.is_moving) else None
     view = View(api, chosen, refresh, house.otlp_http, house.otlp_grpc)
     try:
         page(view)
@@ -89,16 +89,28 @@ def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
 def _api() -> Api | None:
     """The session's own, while its login lasts."""
     house, token = the_house(), st.context.cookies.get(COOKIE)
-    key = house.sessions.key_of(token)
+    key = house.sessions.use(token)
     if key is None and house.is_locked:
+        st.session_state.clear()
         return None
     if "api" not in st.session_state or st.session_state.api_key != key:
         if "api" in st.session_state:  # what pages keep is of whoever looked before
             st.session_state.clear()
         st.session_state.api_key = key
-        st.session_state.api = Api(house.door, partial(house.key_of, token))
+        st.session_state.api = Api(house.door, partial(_key_now, token))
     api: Api = st.session_state.api
     return api
+
+
+def _key_now(token: str | None) -> str | None:
+    """A part of a page that refreshes by itself may be the first to find that the login has ended: then all
+    that the page shows goes.
+    """
+    try:
+        return the_house().key_of(token)
+    except Trouble:
+        st.rerun()  # does nothing for a question that runs beside the page
+        raise
 
 
 def main() -> None:

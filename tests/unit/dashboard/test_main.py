@@ -1,0 +1,138 @@
+"""The frame around every page, as Streamlit runs it: what refreshes by itself, and what goes with a login."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
+
+from frazil.dashboard import house as house_module
+from frazil.dashboard.ask import Door
+from frazil.dashboard.house import House
+from frazil.dashboard.pages import overview, pipeline, sql
+from frazil.dashboard.script import __file__ as package
+from frazil.dashboard.sessions import COOKIE, Sessions
+from frazil.dashboard.view import View
+
+SCRIPT = Path(package).with_name("main.py")
+FIXED = "2026-11-15T10:00:00Z..2026-11-15T11:00:00Z"
+KEY = "fz_" + "a" * 40
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def house(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """Whose API does not answer."""
+    door = Door("http://127.0.0.1:1")
+    house = House(door, Sessions(60, clock), has_keys=False, is_demo=False, otlp_http="", otlp_grpc="")
+    house._locked = (float("inf"), False)
+    monkeypatch.setattr(house_module, "_open", [house])
+    yield house
+    door.close()
+
+
+@pytest.fixture
+def views(house: House, monkeypatch: pytest.MonkeyPatch) -> list[View]:
+    """What pages were given; they draw nothing."""
+    given: list[View] = []
+    for page in (overview, pipeline, sql):
+        monkeypatch.setattr(page, "page", given.append)
+    return given
+
+
+def opened(address: str, **parameters: str) -> AppTest:
+    app = AppTest.from_file(str(SCRIPT), default_timeout=60)
+    if address != "overview":
+        app._page_hash = calc_hash(address)  # switch_page knows files alone
+    for name, value in parameters.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+@pytest.mark.parametrize(
+    ("address", "range_", "live", "is_refreshing"),
+    [
+        ("overview", "15m", "true", True),
+        ("overview", "15m", "false", False),
+        ("overview", FIXED, "true", False),
+        ("pipeline", FIXED, "true", True),
+        ("pipeline", FIXED, "false", False),
+    ],
+)
+def test_what_shows_the_present_refreshes_by_itself_whatever_range_was_chosen_elsewhere(
+    address: str, range_: str, live: str, is_refreshing: bool, views: list[View]
+) -> None:
+    app = opened(address, range=range_, live=live)
+    assert not app.exception
+    assert views[-1].refresh_seconds == (5.0 if is_refreshing else None)
+
+
+@pytest.fixture
+def token(house: House, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of somebody who is logged in."""
+    house.has_keys = True
+    token = house.sessions.begin(KEY)
+    monkeypatch.setattr(type(st.context), "cookies", property(lambda _: {COOKIE: token}))
+    return token
+
+
+@pytest.mark.parametrize("how", ["expires", "logs out"])
+def test_with_a_login_goes_what_its_session_held(
+    how: str, house: House, clock: Clock, token: str, views: list[View]
+) -> None:
+    app = opened("overview")
+    app.session_state["logs_listing"] = "what somebody looked at"
+    app.run()
+    assert len(views) == 2
+    if how == "expires":
+        clock.now += 61
+    else:
+        house.sessions.end(token)
+    app.run()
+    assert [warning.value for warning in app.warning] == ["Your login has ended."]
+    assert len(views) == 2
+    for name in ("api_key", "api", "logs_listing"):
+        assert name not in app.session_state
+
+
+def test_choosing_something_is_use_and_refreshing_is_none(
+    house: House, clock: Clock, token: str, views: list[View]
+) -> None:
+    app = opened("overview")
+    for _ in range(3):
+        clock.now += 50
+        app.run()
+        assert views[-1].api._key_now() == KEY
+    for _ in range(3):
+        clock.now += 25
+        key = house.sessions.key_of(token)
+    assert key is None
+
+
+def test_a_part_that_finds_the_login_ended_takes_the_whole_page_away(
+    house: House, token: str, views: list[View], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def page(view: View) -> None:
+        st.text("what it showed")
+        house.sessions.end(token)  # meanwhile
+        view.api.get("tables")
+
+    monkeypatch.setattr(overview, "page", page)
+    app = opened("overview")
+    assert [warning.value for warning in app.warning] == ["Your login has ended."]
+    assert not app.text
