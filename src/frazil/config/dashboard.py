@@ -24,7 +24,7 @@ class DashboardConfig(Section):
     )
     api_ca_file: Path | None = Field(
         None,
-        description="Who signed the certificate of `api_url`. Absent: the authorities that the system trusts. "
+        description="Who signed the certificate of `api_url`. Absent: those that the system trusts. "
         "The API of this configuration is known by its own certificate.",
     )
     session_seconds: Seconds = Field(
