@@ -13,10 +13,15 @@ from pyiceberg.table import Table
 from frazil.errors import DataLost, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import landed_snapshot, position_text, read_checkpoint
+from frazil.lake.damage import damage_in
 from frazil.tables import SEGMENT, SET_ASIDE
 from frazil.wal.position import Position
 
 _READINGS_MAX = 5
+
+
+class _Unreadable(Exception):
+    """A data file is there, and is damaged."""
 
 
 @dataclass
@@ -34,7 +39,7 @@ class Landed:
 
 def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
     """Reads one column of every data file: codes, about a byte a row. Empty if there is no table. DataLost if
-    a data file is gone that the table still names.
+    a data file that the table still names is gone or cannot be read.
     """
     read_before: int | None = None
     for _ in range(_READINGS_MAX):
@@ -46,12 +51,11 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
         landed = Landed(Position.from_text(checkpoint.position))
         try:
             _read_files(checkpoint.table, landed)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, _Unreadable) as error:
             now = checkpoint.table.metadata.current_snapshot_id
             if now == read_before:
-                raise DataLost(
-                    f"{namespace}.{name}", f"{error.filename} is gone, and the table still names it"
-                ) from error
+                what = str(error) if isinstance(error, _Unreadable) else f"{error.filename} is gone"
+                raise DataLost(f"{namespace}.{name}", f"{what}, and the table still names it") from error
             read_before = now  # perhaps it was merged meanwhile, and the snapshot has expired
             continue
         _read_set_aside(catalog, namespace, name, landed)
@@ -79,7 +83,12 @@ def _split(source: str) -> tuple[str, int]:
 
 def _rows_by_source(table: Table, path: str) -> dict[str, int]:
     with table.io.new_input(path).open() as stream:
-        column = pq.ParquetFile(stream, read_dictionary=[SEGMENT.name]).read([SEGMENT.name]).column(0)
+        try:
+            column = pq.ParquetFile(stream, read_dictionary=[SEGMENT.name]).read([SEGMENT.name]).column(0)
+        except Exception as error:
+            if (damage := damage_in(error)) is None:
+                raise
+            raise _Unreadable(f"{path} cannot be read ({damage})") from error
     return {item["values"].as_py(): item["counts"].as_py() for item in column.value_counts()}
 
 

@@ -382,6 +382,20 @@ def test_a_data_file_that_is_gone_for_good_is_named(landed: Pipeline) -> None:
     assert the_problem(landed) == f"otel.logs: {file.file_path} is gone, and the table still names it"
 
 
+def test_a_data_file_that_cannot_be_read_is_named_and_the_other_tables_are_shown(landed: Pipeline) -> None:
+    path = Path(live_files(table_of(landed))[0].file.file_path)
+    path.write_bytes(path.read_bytes()[:-100])
+    waiting = landed.config.wal_dir / SegmentName("spans", ONE, 0).path
+    waiting.parent.mkdir(parents=True)
+    waiting.write_bytes(b"spans")
+    ledger = balance(landed.config)
+    (problem,) = ledger.of_tables
+    assert problem.startswith(f"otel.logs: {path} cannot be read (")
+    assert problem.endswith("and the table still names it")
+    assert "\n" not in problem
+    assert [(line.table, line.stream) for line in ledger.lines] == [("spans", ONE)]
+
+
 def test_removed_rows_are_shown_to_people_and_machines(
     landed: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:

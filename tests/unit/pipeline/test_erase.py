@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pyiceberg.manifest import DataFile
 
-from frazil.errors import Conflict, Fenced, QueryInvalid, QueryRefused, Refused
+from frazil.errors import Conflict, DataLost, Fenced, QueryInvalid, QueryRefused, Refused
 from frazil.lake.commit import Committer
 from frazil.lake.expire import expire
 from frazil.lake.live import live_files
@@ -28,6 +28,7 @@ from frazil.pipeline.maintain.erase import LOOK_SECONDS, EverythingMatches
 from frazil.pipeline.maintain.erase_report import Proof
 from frazil.pipeline.maintain.erase_table import TableEraser
 from frazil.pipeline.metrics import Metrics
+from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
@@ -329,6 +330,88 @@ def test_files_that_others_are_writing_and_that_do_not_hold_it_stay(filled: Kept
     assert Path(merged).exists()
 
 
+# What is gone, or cannot be read
+
+
+def torn(path: str) -> bytes:
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[: len(data) // 2])
+    return data
+
+
+def file_of(lake: Kept, tenant: str) -> str:
+    return min(path for path in lake.data_files() if f"tenant_id={tenant}" in path)
+
+
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_changed(filled: Kept) -> None:
+    filled.land()
+    path = file_of(filled, "acme")
+    data = torn(path)
+    refused(filled, DataLost, rf"^otel.logs: {path} cannot be read.*backup[^\n]*$")
+    assert filled.erase(WHERE, tenant="globex", dry_run=True).rows_removed == len(OTHERS)
+    Path(path).write_bytes(data)
+    assert filled.erase(WHERE).is_proven
+    assert_erased(filled)
+
+
+def test_a_file_that_cannot_be_read_and_cannot_match_leaves_it_unproven(filled: Kept) -> None:
+    filled.land()
+    path = file_of(filled, "acme")
+    torn(path)
+    report = filled.erase("service_name = 'nobody'")
+    assert not report.is_proven
+    assert f"unreadable: {path}: " in report.text()
+
+
+def test_a_file_that_is_gone_is_named(filled: Kept) -> None:
+    filled.land()
+    path = file_of(filled, "acme")
+    data = Path(path).read_bytes()
+    Path(path).unlink()
+    report = filled.erase(WHERE)
+    assert not report.is_proven
+    assert report.tables[0].proof.files_not_there == 1
+    assert f"gone: {path}" in report.text()
+    assert "NOT PROVEN: bring the files back" in report.text()
+    Path(path).write_bytes(data)
+    assert filled.erase(WHERE).is_proven
+    assert_erased(filled)
+
+
+@pytest.mark.parametrize(("is_torn", "where"), [(False, WHERE), (True, "service_name = 'nobody'")])
+def test_snapshots_of_the_past_that_need_such_a_file_go(filled: Kept, is_torn: bool, where: str) -> None:
+    filled.land()
+    table = filled.table()
+    removed = [each.file for each in live_files(table)]
+    Committer(filled.catalog, deadline_seconds=20).replace(
+        table, removed, [copy_of(file, "-merged") for file in removed]
+    )
+    path = min(file.file_path for file in removed if file.partition[0] == "acme")
+    torn(path) if is_torn else Path(path).unlink()
+    report = filled.erase(where)
+    assert report.is_proven, report.text()
+    assert not Path(path).exists()
+    if where == WHERE:
+        assert_erased(filled)
+
+
+def test_a_tag_on_a_snapshot_with_a_file_that_is_gone_is_named_before_anything_is_changed(
+    filled: Kept,
+) -> None:
+    filled.land()
+    table = filled.table()
+    removed = [each.file for each in live_files(table)]
+    create_tag(filled.catalog, table, "incident-9", table.current_snapshot().snapshot_id)
+    Committer(filled.catalog, deadline_seconds=20).replace(
+        table, removed, [copy_of(file, "-merged") for file in removed]
+    )
+    for file in removed:
+        Path(file.file_path).unlink()
+    refused(filled, Refused, r"incident-9 pin.*--drop-tags", "attributes['user.id'] = 'nobody'")
+    assert filled.erase(WHERE, drop_tags=True).is_proven
+    assert_erased(filled)
+
+
 # Beside others
 
 
@@ -346,6 +429,35 @@ def test_a_landing_that_was_on_its_way_is_fenced_and_leaves_nothing_behind(
         filled.land()
     filled.land()
     assert_erased(filled)
+
+
+def erased_after_reading(lake: Kept, monkeypatch: pytest.MonkeyPatch, segments_read: int) -> None:
+    """A landing that has read so many segments when it is erased and proven, and writes after that."""
+    read = LocalStore.read
+
+    def run(spark: object, task: Any, count: int) -> list[Any]:
+        monkeypatch.setattr(segments, "run_tasks", run_here)
+        waiting = sorted(data_dir(lake).glob("wal/logs/**/*.parquet"))[-2:][:segments_read]
+        had = {str(path.relative_to(data_dir(lake) / "wal")): path.read_bytes() for path in waiting}
+        assert lake.erase(WHERE).is_proven
+        monkeypatch.setattr(LocalStore, "read", lambda self, path: had.get(path) or read(self, path))
+        return run_here(spark, task, count)
+
+    monkeypatch.setattr(segments, "run_tasks", run)
+
+
+@pytest.mark.parametrize("segments_read", [1, 2])
+def test_a_landing_that_writes_after_the_proof_takes_away_what_it_wrote(
+    filled: Kept, monkeypatch: pytest.MonkeyPatch, segments_read: int
+) -> None:
+    filled.write([("acme", "u7 stays", 9, 0.0)])
+    erased_after_reading(filled, monkeypatch, segments_read)
+    # Of what it has not read by then, it learns that it is gone; else it is fenced.
+    with contextlib.nullcontext() if segments_read == 1 else pytest.raises(Fenced):
+        filled.land()
+    assert holding(data_dir(filled), MARKER) == []
+    assert filled.bodies() == LEFT + Counter({"u7 stays": 1})
+    assert balance(filled.config).problems == []
 
 
 def test_a_merge_that_was_on_its_way_cannot_bring_anything_back(filled: Kept) -> None:

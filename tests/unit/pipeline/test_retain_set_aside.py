@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from frazil.errors import Conflict
+from frazil.lake.commit import Committer
 from frazil.ledger import balance
 from frazil.pipeline.maintain import retain_set_aside
 from frazil.wal.store import Store
@@ -25,13 +29,18 @@ def lake(tmp_path: Path) -> Iterator[Kept]:
 
 def set_aside(lake: Kept, number: int) -> None:
     """A segment that cannot be read; landed, it is a row, a copy, and no more in the log."""
+    path = broken(lake, number)
+    lake.land()
+    path.unlink()
+
+
+def broken(lake: Kept, number: int) -> Path:
     name = lake.write([("acme", f"x{number}", 9, 0.0)])
     path = lake.config.wal_dir / name.path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
-    lake.land()
-    path.unlink()
+    return path
 
 
 def rows(lake: Kept) -> int:
@@ -105,3 +114,20 @@ def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: Kept) 
     retain_set_aside.retain_set_aside(lake.config, lake.catalog, table, now=now)
     assert rows(lake) == 1
     assert len(copies(lake)) == 2
+
+
+def test_what_was_written_for_nothing_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtaken(*_: Any, **__: Any) -> None:
+        raise Conflict("otel.set_aside", "another was faster")
+
+    with contextlib.closing(Kept(tmp_path)) as lake:
+        broken(lake, 0), broken(lake, 1)
+        lake.land()  # both rows are in one file
+        table = lake.table("set_aside")
+        before = sorted(tmp_path.rglob("*.parquet"))
+        monkeypatch.setattr(Committer, "overwrite", overtaken)
+        first = lambda rows: pa.array([number == 0 for number in range(rows.num_rows)])  # noqa: E731
+        with pytest.raises(Conflict):
+            retain_set_aside.drop_rows(lake.config, lake.catalog, table, first)
+        assert sorted(tmp_path.rglob("*.parquet")) == before
+        assert rows(lake) == 2

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
-from frazil.errors import Refused, StoreUnavailable
+from frazil.errors import JobFailed, Refused, StoreUnavailable
 from frazil.lake.commit import LANDED, Committer
 from frazil.lake.expire import expire_old
 from frazil.lake.files import LakeFileIO
@@ -23,6 +25,7 @@ from frazil.lake.live import live_files
 from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.tier import tier_folders
 from frazil.ledger import balance
+from frazil.pipeline.maintain import tier
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
@@ -271,6 +274,75 @@ def test_a_damaged_file_stays_where_it_is_and_the_others_move(tmp_path: Path) ->
         assert_whole(lake)
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreUnavailable("no access")])
+def test_a_file_that_cannot_be_read_stays_and_the_others_move_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    with kept(tmp_path) as lake:
+        blocked = next(path for path in lake.data_files() if "acme" in path and "old" in body_of(path))
+        chunks = tier._chunks
+
+        def failing(files: LakeFileIO, path: str) -> Iterator[bytes]:
+            if path == blocked:
+                raise error
+            yield from chunks(files, path)
+
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setattr(tier, "_chunks", failing)
+            keeper = maintainer(lake)
+            report = keeper.run("tier", "logs")
+            assert (report.files_in, report.detail["left_alone"]) == (1, 1)
+            assert keeper.run("tier", "logs").is_nothing, "it is not tried again at once"
+            assert move(lake).detail["left_alone"] == 1
+        assert {line["path"] for line in lines if line["log_level"] == "warning"} == {blocked}
+        assert len(list((tmp_path / "cold").rglob("*.parquet"))) == 1
+        assert move(lake).files_in == 1
+        assert_whole(lake)
+
+
+def body_of(path: str) -> str:
+    return " ".join(pq.read_table(path, columns=["body"])["body"].to_pylist())
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("full"), JobFailed("the worker has died")])
+def test_what_is_copied_is_committed_when_another_copy_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    publish, published = LakeFileIO.publish, list[str]()
+
+    def second_fails(self: LakeFileIO, location: str, *rest: Any) -> None:
+        if published:
+            raise error
+        published.append(location)
+        publish(self, location, *rest)
+
+    with kept(tmp_path) as lake:
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeFileIO, "publish", second_fails)
+            with pytest.raises(type(error), match=str(error)):
+                move(lake)
+        assert cold(lake) == set(published)
+        assert {str(path) for path in (tmp_path / "cold").rglob("*.*")} == set(published)
+        assert move(lake).files_in == 1
+        assert_whole(lake)
+
+
+def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(files: LakeFileIO, path: str) -> Iterator[bytes]:
+        raise StoreUnavailable(f"{path} is away")
+
+    with kept(tmp_path) as lake:
+        lake.fill([(f"t{number}", "u old", 9, 40.0) for number in range(10)])
+        with monkeypatch.context() as patch:
+            patch.setattr(tier, "_chunks", away)
+            keeper = maintainer(lake)
+            with pytest.raises(StoreUnavailable, match="8 files in a row"):
+                keeper.run("tier", "logs")
+        assert keeper.run("tier", "logs").files_in == 4, "the others need not wait"
+
+
 def test_a_copy_that_does_not_read_back_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = LakeFileIO.publish
 
@@ -344,4 +416,26 @@ def test_from_one_prefix_of_a_bucket_to_another(
         finally:
             service.close()
         assert lake.erase("attributes['user.id'] = 'u42'").is_proven
+        assert_whole(lake, ALL - Counter(["u42 old"]))
+
+
+def test_a_copy_that_lost_holds_nothing_that_was_erased_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erased while the copy is on its way, where the proof cannot see it."""
+    replace = Committer.replace
+    hidden = tmp_path / "hidden"
+    with kept(tmp_path) as lake:
+
+        def overtaken(self: Committer, *given: Any, **facts: Any) -> Any:
+            monkeypatch.setattr(Committer, "replace", replace)
+            (tmp_path / "cold" / "otel").rename(hidden)
+            assert lake.erase("attributes['user.id'] = 'u42'").is_proven
+            shutil.copytree(hidden, tmp_path / "cold" / "otel", dirs_exist_ok=True)
+            shutil.rmtree(hidden)
+            return replace(self, *given, **facts)
+
+        monkeypatch.setattr(Committer, "replace", overtaken)
+        assert move(lake).detail["conflicts"] == 1
+        assert holding(tmp_path, "u42 old") == []
         assert_whole(lake, ALL - Counter(["u42 old"]))

@@ -9,6 +9,7 @@ from typing import Literal
 
 import structlog
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
 from pyspark.sql import SparkSession
 
 from frazil import telemetry
@@ -16,6 +17,7 @@ from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.commit import Checkpoint, committer_of
+from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
@@ -148,6 +150,7 @@ class Lander:
             outcome = work.land(spark, layout, self._horizon)
             write.set(rows=outcome.rows, tasks=len(outcome.results), set_aside=len(outcome.unreadable))
         if outcome.vanished:
+            discard(checkpoint.table, _files(outcome))
             return self._look_again(position, outcome)
         if outcome.unreadable:
             set_aside(self._config, self._catalog, self.signal, outcome.unreadable, self._reader)
@@ -164,7 +167,7 @@ class Lander:
             if name in outcome.position.streams and outcome.position.streams[name].closed
         }
         position = outcome.position.without_streams(gone)
-        files = [file for result in outcome.results for file in result.files]
+        files = _files(outcome)
         written = self._clock()
         try:
             with telemetry.span("land.commit", table=self.signal, files=len(files)) as commit:
@@ -178,6 +181,7 @@ class Lander:
                 commit.set(snapshot=committed.snapshot_id, attempts=committed.attempts)
         except Fenced:
             self._metrics.fenced(self.signal)
+            discard(checkpoint.table, files)  # somebody may have erased rows that they hold
             raise
         now = self._clock()
         self._state = _State(position, gone_streams=self._state.gone_streams - gone)
@@ -226,3 +230,7 @@ class Lander:
         if since is None and work.size and noticed is not None and noticed != float("-inf"):
             since = _wall_clock() - (self._clock() - noticed)
         self._metrics.pending(self.signal, work.size, work.count, since)
+
+
+def _files(outcome: Outcome) -> list[DataFile]:
+    return [file for result in outcome.results for file in result.files]

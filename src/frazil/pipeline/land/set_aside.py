@@ -15,6 +15,7 @@ from frazil.config import Config
 from frazil.errors import Fenced, SegmentCorrupt
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.commit import committer_of
+from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
@@ -56,8 +57,9 @@ def set_aside(
         file = write_part(layout, Part(None, None, _rows(signal, new)), layout.batch)
         try:
             committer.append(checkpoint, [file], checkpoint.position, began=began)
-        except Fenced:
-            continue  # another table's landing was faster
+        except Fenced:  # another table's landing was faster
+            discard(checkpoint.table, [file])
+            continue
         return
 
 

@@ -10,10 +10,10 @@ import structlog
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
-from frazil.errors import FrazilError
 from frazil.lake.catalog import open_catalog
-from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.reasons import reason_of
 from frazil.wal.lease import Keeper, Lease, open_lease
 
 LEASE = "maintain"
@@ -36,6 +36,7 @@ class Background:
         self._start_spark = start_spark
         self._metrics = metrics
         self._stopping = threading.Event()
+        self._memory = Memory()
         self._maintainer: Maintainer | None = None
         self._thread = threading.Thread(target=self._run, name="maintain", daemon=True)
 
@@ -58,12 +59,13 @@ class Background:
         while not self._stopping.wait(pause):
             try:
                 with contextlib.closing(open_catalog(self._config)) as catalog:
-                    self._maintainer = Maintainer(self._config, catalog, self._start_spark, self._metrics)
+                    self._maintainer = Maintainer(
+                        self._config, catalog, self._start_spark, self._metrics, memory=self._memory
+                    )
                     self._rounds(lease, self._maintainer, pause)
-            except FrazilError as error:
-                log.warning("maintenance cannot go on; trying again", reason=str(error))
             except Exception as error:
-                log.error("maintenance cannot go on; trying again", exc_info=error)
+                log.warning("maintenance cannot go on; trying again", reason=reason_of(error))
+                log.debug("maintenance cannot go on", exc_info=error)
 
     def _rounds(self, lease: Lease, maintainer: Maintainer, pause: float) -> None:
         while not self._stopping.wait(pause):

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,6 +24,7 @@ from frazil.pipeline.maintain.background import LEASE, kept
 from frazil.pipeline.maintain.cut import Cut, create_cut, delete_cut, list_cuts
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
@@ -71,11 +73,14 @@ def our_turn(config: Config, console: Console) -> Iterator[None]:
 def maintain(
     config: Config, task: Task | None, tables: Sequence[str], *, dry_run: bool, json_output: bool
 ) -> int:
-    """Does one task, or all, on the tables, or all of them, and says what was done."""
+    """Does one task, or all, on the tables, or all of them, and says what was done, and what was not: then it
+    returns 1.
+    """
     if task == "tier" and config.maintain.tier is None:
         raise Refused("there is no other place for old files; say where, with maintain.tier")
     console = Console(stderr=True)
     reports: list[TaskReport] = []
+    failures: list[str] = []
     turn = contextlib.nullcontext() if dry_run else our_turn(config, console)
     with opened(config) as (catalog, start_spark), turn, _bar(console) as bar:
 
@@ -93,12 +98,17 @@ def maintain(
                 if not maintainer.can(each, table):
                     continue
                 bar.update(line, description=f"{each} {table}", completed=0, total=None)
-                reports.append(maintainer.run(each, table, dry_run=dry_run))
+                try:
+                    reports.append(maintainer.run(each, table, dry_run=dry_run))
+                except Exception as error:
+                    failures.append(f"{each} {table}: {reason_of(error)}")
     if json_output:
         print(json.dumps([dataclasses.asdict(report) for report in reports], default=str))
     else:
         _print(reports, dry_run=dry_run)
-    return 0
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
 
 
 def tag_create(config: Config, name: str, *, json_output: bool) -> int:

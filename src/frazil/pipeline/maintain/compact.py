@@ -16,9 +16,12 @@ from frazil.config import CompactConfig
 from frazil.errors import Conflict, JobFailed
 from frazil.lake.choose import Group, all_facts, choose
 from frazil.lake.commit import Committer
+from frazil.lake.discard import discard
 from frazil.lake.live import LiveFile, live_files
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
+from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.runner import Runner
 from frazil.wal.position import without
@@ -43,6 +46,7 @@ class _Total:
     conflicts: int = 0
     vanished: int = 0
     failed: int = 0
+    bad_files: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,28 +61,56 @@ class _Done:
 
 
 class Compaction:
-    """One table's."""
+    """One table's. What is in `bad` is left out; what is found to be bad is added to it."""
 
     def __init__(
-        self, table: Table, layout: Layout, config: CompactConfig, committer: Committer, runner: Runner
+        self,
+        table: Table,
+        layout: Layout,
+        config: CompactConfig,
+        committer: Committer,
+        runner: Runner,
+        bad: BadFiles,
     ) -> None:
         self._table = table
         self._layout = layout
         self._config = config
         self._committer = committer
         self._runner = runner
+        self._bad = bad
+        self._spoilt: set[tuple[str | None, int | None]] = set()
+        """Tenants and days of merges that came to nothing because of a bad file."""
         self._total = _Total()
         self._reason = ""
 
     def plan(self, now_seconds: float) -> tuple[dict[str, LiveFile], list[Group]]:
         live = {each.file.file_path: each for each in live_files(self._table)}
-        return live, choose(all_facts(list(live.values()), self._table), self._config, now_seconds)
+        left_out = self._bad.left_out(self._table.name()[-1], live, now_seconds)
+        fit = [each for path, each in live.items() if path not in left_out]
+        return live, choose(all_facts(fit, self._table), self._config, now_seconds)
 
     def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
         begin = time.monotonic()
         live, groups = self.plan(now_seconds)
         if dry_run:
             return self._would(groups, begin)
+        self._merge_all(live, groups, now_seconds, progress)
+        if self._spoilt:  # the other files of those days, by the same rules
+            self._table.refresh()
+            live, groups = self.plan(now_seconds)
+            again = [group for group in groups if (group.tenant, group.day) in self._spoilt]
+            self._merge_all(live, again, now_seconds, progress)
+        if self._total.failed and not self._total.files_out:
+            raise JobFailed(f"files could not be merged: {self._reason}")
+        return self._report(begin, dry_run=False)
+
+    def _merge_all(
+        self,
+        live: dict[str, LiveFile],
+        groups: Sequence[Group],
+        now_seconds: float,
+        progress: Progress | None,
+    ) -> None:
         merges = {number: self._merge(group, live) for number, group in enumerate(groups)}
         bytes_all, bytes_done = sum(_size(job.inputs) for job in merges.values()), 0
         settings = MergeSettings.of(self._config)
@@ -93,14 +125,8 @@ class Compaction:
                     progress(bytes_done, bytes_all)
                 if isinstance(merged, _Failed):
                     self._failed(job, merged)
-                elif merged.vanished:  # replaced by another meanwhile; if not, the next round says so again
-                    self._total.vanished += 1
-                    log.warning(
-                        "files to be merged are gone",
-                        table=self._table.name()[-1],
-                        files=len(merged.vanished),
-                        first=merged.vanished[0],
-                    )
+                elif merged.vanished or merged.unreadable:
+                    self._blame(job, merged, now_seconds)
                 elif _rows(job.inputs) - _rows(merged.added) != merged.removed.total():
                     self._failed(job, _Failed("the rows of its files are not as many as the table says"))
                 elif merged.added:
@@ -112,9 +138,25 @@ class Compaction:
             self._commit(ready)  # or whatever fails each time would let nothing get done
             raise
         self._commit(ready)
-        if self._total.failed and not self._total.files_out:
-            raise JobFailed(f"files could not be merged: {self._reason}")
-        return self._report(begin, dry_run=False)
+
+    def _blame(self, job: Merge, merged: Merged, now_seconds: float) -> None:
+        """Notes the bad files. Of those that are gone, others may have replaced some meanwhile."""
+        name, bad = self._table.name()[-1], dict(merged.unreadable)
+        if merged.vanished:
+            self._table.refresh()
+            live = {each.file.file_path for each in live_files(self._table)}
+            bad |= dict.fromkeys(live.intersection(merged.vanished), "it is gone")
+        if not bad:
+            self._total.vanished += 1
+            log.info("files to be merged were replaced by others", table=name, files=len(merged.vanished))
+            return
+        self._spoilt.add((job.tenant, job.day))
+        self._total.failed += 1
+        self._total.bad_files += len(bad)
+        for path, reason in sorted(bad.items()):
+            self._reason = f"{path}: {reason}"
+            if self._bad.note(name, path, reason, now_seconds):
+                log.error("file is bad, and left out of merging", table=name, path=path, reason=reason)
 
     def _failed(self, job: Merge, failed: _Failed) -> None:
         self._total.failed += 1
@@ -138,9 +180,10 @@ class Compaction:
         try:
             self._replace(ready)
         except Conflict:
-            if len(ready) == 1:  # the new files are left to the search for orphans: a lost answer may be late
+            if len(ready) == 1:
                 self._total.conflicts += 1
                 log.info("merged for nothing: others changed those files", table=self._table.name()[-1])
+                discard(self._table, ready[0].merged.added)
                 return
             for each in ready:
                 self._commit([each])
@@ -205,7 +248,12 @@ class Compaction:
             total.rows_removed,
             time.monotonic() - begin,
             total.cpu_seconds,
-            {"conflicts": total.conflicts, "vanished": total.vanished, "failed": total.failed},
+            {
+                "conflicts": total.conflicts,
+                "vanished": total.vanished,
+                "failed": total.failed,
+                "bad_files": total.bad_files,
+            },
         )
 
 
@@ -216,7 +264,7 @@ def _numbered(
     try:
         return job[0], merge(layout, job[1], settings)
     except Exception as error:
-        return job[0], _Failed(f"{type(error).__name__}: {error}")
+        return job[0], _Failed(reason_of(error))
 
 
 def _rows(files: Sequence[DataFile]) -> int:

@@ -269,6 +269,7 @@ class _Erasing:
             "backups, and copies that other systems have made",
             "answers that were downloaded, and what collectors and applications keep themselves",
             "temporary files of processes that were killed, on the machines where they ran",
+            "what a process that had read such rows before writes from now on, until its commit is refused",
         ]
         if self._config.warehouse.startswith("s3://") or self._config.wal.type == "s3":
             places.append("earlier versions of objects, where a bucket keeps versions")

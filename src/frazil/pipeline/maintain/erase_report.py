@@ -24,6 +24,10 @@ class Proof:
     """
     files_not_there: int = 0
     """Of those that a snapshot needs: nobody can say what they held."""
+    lost: list[str] = field(default_factory=list)
+    """Which those are."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files that a snapshot needs and nobody can say what they hold, and why."""
     files_still_there: int = 0
     """Of those that were deleted."""
     segments_left: int = 0
@@ -31,7 +35,12 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        return not (self.matches or self.files_not_there or self.files_still_there or self.segments_left)
+        return not (self.matches or self.is_unsure or self.files_still_there or self.segments_left)
+
+    @property
+    def is_unsure(self) -> bool:
+        """To be run again in vain, until somebody has brought files back."""
+        return bool(self.files_not_there or self.unreadable)
 
 
 @dataclass
@@ -85,6 +94,12 @@ class Erasure:
     def found_nothing(self) -> bool:
         return not (self.rows_removed or self.files_deleted or self.set_aside_dropped)
 
+    @property
+    def _next(self) -> str:
+        if any(table.proof.is_unsure for table in self.tables):
+            return "bring the files back that are gone or cannot be read, and run it again"
+        return "run it again"
+
     def as_dict(self) -> dict[str, Any]:
         return {
             **dataclasses.asdict(self),
@@ -116,7 +131,7 @@ class Erasure:
         if self.found_nothing:
             lines.append("nothing was there to be erased")
         if not self.dry_run:
-            lines.append("proven: no file holds it" if self.is_proven else "NOT PROVEN: run it again")
+            lines.append("proven: no file holds it" if self.is_proven else f"NOT PROVEN: {self._next}")
         if self.outside:
             lines += ["out of reach:", *(f"  {each}" for each in self.outside)]
         return "\n".join(lines)
@@ -129,16 +144,27 @@ def _details(table: TableErasure) -> list[str]:
     ]
     if table.tags_dropped:
         lines.append(f"  tags dropped: {', '.join(table.tags_dropped)}")
-    lines += [f"  deleted: {path}" for path in table.files_deleted[:_PATHS_SHOWN_MAX]]
-    if (more := len(table.files_deleted) - _PATHS_SHOWN_MAX) > 0:
-        lines.append(f"  and {more:,} more")
+    lines += _some([f"  deleted: {path}" for path in table.files_deleted])
     proof = table.proof
     lines.append(
         f"  searched again: {proof.rows_searched:,} rows in {proof.files_searched:,} files, "
         f"{proof.matches:,} match; {proof.files_still_there:,} deleted files and {proof.segments_left:,} "
         "segments are still there"
     )
+    if lost := proof.lost:
+        lines.append(
+            f"  files that the table needs and that are gone, so nobody can say what they held: {len(lost):,}"
+        )
+        lines += _some([f"  gone: {path}" for path in lost])
+    if unreadable := proof.unreadable:
+        lines.append(f"  files that cannot be read, so nobody can say what they hold: {len(unreadable):,}")
+        lines += _some([f"  unreadable: {path}: {reason}" for path, reason in sorted(unreadable.items())])
     return lines
+
+
+def _some(lines: list[str]) -> list[str]:
+    more = len(lines) - _PATHS_SHOWN_MAX
+    return lines if more <= 0 else [*lines[:_PATHS_SHOWN_MAX], f"  and {more:,} more"]
 
 
 def utc(micros: int) -> str:

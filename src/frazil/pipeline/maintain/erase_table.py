@@ -16,12 +16,13 @@ from urllib.parse import quote
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.errors import CatalogUnavailable, Conflict, Refused
+from frazil.errors import CatalogUnavailable, Conflict, DataLost, QueryInvalid, Refused
 from frazil.lake.commit import committer_of, landed_snapshot
+from frazil.lake.discard import data_files_of
 from frazil.lake.erased import ERASED, ERASED_TENANT
 from frazil.lake.expire import expire
 from frazil.lake.files import LakeFileIO
@@ -32,7 +33,7 @@ from frazil.lake.tags import kind_of
 from frazil.lake.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase_report import Proof, TableErasure
-from frazil.pipeline.maintain.history import read_history
+from frazil.pipeline.maintain.history import History, read_history
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.query.predicate import Matcher, Predicate, may_match
@@ -95,21 +96,24 @@ class TableEraser:
         self._files = LakeFileIO(table.io.properties)
         self._known: dict[str, Searched] = {}
         """What was found in files: they never change."""
+        self._unsure: dict[str, Searched] = {}
+        """Files that are gone or cannot be read, so that nobody can say what they hold."""
         self.report = TableErasure(signal)
 
     def look(self) -> Found:
         table = self._load()
         history = read_history(table, self._tenant)
         matched = self._matching(table, history.files.values())
-        main = table.current_snapshot()
-        files = history.of(None if main is None else main.snapshot_id)
+        files = history.of(_main(table))
+        self._refuse_unreadable(files)
+        reached = self._reached(table, history, matched)
         now = [self._known[file.file_path] for file in files if file.file_path in matched]
         return Found(
             rows=sum(file.record_count for file in files),
             matches=sum(each.matches for each in now),
             files_whole=sum(each.matches == each.rows for each in now),
             files_part=sum(each.matches != each.rows for each in now),
-            tags=tuple(sorted(self._pinning(table, history.snapshots_of(matched), ("incident", "reader")))),
+            tags=tuple(sorted(self._pinning(table, reached, ("incident", "reader")))),
         )
 
     def remove(self) -> None:
@@ -120,21 +124,24 @@ class TableEraser:
             if not self.report.rows_of_tenant:
                 self.report.rows_of_tenant = sum(file.record_count for file in files)
             matched = self._matching(table, files)
+            self._refuse_unreadable(files)
             if not matched:
                 return
             self._overwrite(table, [file for file in files if file.file_path in matched])
         raise CatalogUnavailable(f"{self._name} is being changed all the time; erase again")
 
     def expire(self, *, drop_tags: bool) -> None:
-        """Takes away every snapshot that needs a file with such rows, and the files."""
+        """Takes away every snapshot that needs a file with such rows, and the files. So too if it is of the
+        past and needs a file of which nobody can say what it holds: nothing could be proven otherwise.
+        """
         for _ in range(_ROUNDS_MAX):
             table = self._load()
             history = read_history(table, self._tenant)
-            reached = history.snapshots_of(self._matching(table, history.files.values())) | history.broken
+            reached = self._reached(table, history, self._matching(table, history.files.values()))
             if not reached:
                 return
-            main, landed = table.current_snapshot(), landed_snapshot(table.metadata)
-            if main is not None and main.snapshot_id in reached:
+            landed = landed_snapshot(table.metadata)
+            if _main(table) in reached:
                 self.remove()  # such rows have come meanwhile
                 continue
             if landed is None or landed.snapshot_id in reached:
@@ -171,7 +178,7 @@ class TableEraser:
         gone = [orphan for orphan in mine if orphan.path.endswith(".tmp")]
         whole = [orphan for orphan in mine if not orphan.path.endswith(".tmp")]
         wanted = [Wanted(orphan.path, orphan.bytes, (_CONDITION,)) for orphan in whole]
-        holding = {each.path for each in self._search(wanted) if each.matches or each.is_unreadable}
+        holding = {each.path for each in self._search(wanted) if each.matches or each.unreadable is not None}
         if holding:
             self._move_on(table)
             table = self._load()
@@ -192,12 +199,18 @@ class TableEraser:
             for orphan in orphans
             if self._is_data(orphan.path)
         ]
-        found = list(self._search(wanted))
+        found = self._search(wanted)
+        of_table = [each for each in found if each.path in history.files]
+        lost = sorted(each.path for each in of_table if each.is_gone)
+        # What the table needs as it is cannot be helped; snapshots of the past can go, if it is tried again.
+        self._note(each for each in of_table if _main(table) not in history.reached_by[each.path])
         proof = Proof(
             files_searched=sum(not each.is_gone for each in found),
             rows_searched=sum(each.rows for each in found),
             matches=sum(each.matches for each in found),
-            files_not_there=sum(each.is_gone and each.path in history.files for each in found),
+            files_not_there=len(lost),
+            lost=lost,
+            unreadable={each.path: each.unreadable for each in of_table if each.unreadable is not None},
             unreferenced_files=len(orphans),
             files_still_there=len({name_of(path) for path in self.report.files_deleted} & there),
             segments_left=segments_left,
@@ -215,15 +228,9 @@ class TableEraser:
     def _overwrite(self, table: Table, files: Sequence[DataFile]) -> None:
         """Where another was faster, nothing: the next look finds what there is."""
         began = time.time()
-        found = list(
-            search_all(
-                self._runner,
-                self._layout,
-                self._matchers,
-                [Wanted.of(file, [_CONDITION]) for file in files],
-                rewrite=True,
-            )
-        )
+        found = self._search([Wanted.of(file, [_CONDITION]) for file in files], rewrite=True)
+        self._note(found)
+        self._refuse_unreadable(files)
         added = [each.added for each in found if each.added is not None]
         counts: Counter[str] = sum((each.removed for each in found), Counter())
         try:
@@ -251,15 +258,41 @@ class TableEraser:
         unknown = [file for file in files if file.file_path not in self._known]
         may = may_match(self._predicate, unknown, table.schema(), table.spec())
         wanted = [Wanted.of(file, [_CONDITION]) for file, yes in zip(unknown, may, strict=True) if yes]
-        for each in self._search(wanted):
-            if not each.is_gone:
-                self._known[each.path] = each
+        self._note(found := self._search(wanted))
+        self._known |= {each.path: each for each in found if each.path not in self._unsure}
         return {
             path for file in files if (path := file.file_path) in self._known and self._known[path].matches
         }
 
-    def _search(self, wanted: Sequence[Wanted]) -> list[Searched]:
-        return list(search_all(self._runner, self._layout, self._matchers, wanted, rewrite=False))
+    def _reached(self, table: Table, history: History, matched: Collection[str]) -> set[int]:
+        """The snapshots that must go."""
+        past = [path for path in self._unsure if _main(table) not in history.reached_by.get(path, ())]
+        return history.snapshots_of([*matched, *past]) | history.broken
+
+    def _search(self, wanted: Sequence[Wanted], *, rewrite: bool = False) -> list[Searched]:
+        """QueryInvalid if the condition has no answer for some row."""
+        found = list(search_all(self._runner, self._layout, self._matchers, wanted, rewrite=rewrite))
+        if failed := next((each.failed for each in found if each.failed), None):
+            raise QueryInvalid(next(iter(failed.values())))
+        return found
+
+    def _note(self, found: Iterable[Searched]) -> None:
+        for each in found:
+            self._unsure.pop(each.path, None)
+            if each.is_gone or each.unreadable is not None:
+                self._unsure[each.path] = each
+                self._known.pop(each.path, None)
+
+    def _refuse_unreadable(self, files: Iterable[DataFile]) -> None:
+        """Files of the table as it is. Rows of theirs can neither be found nor taken out."""
+        for file in files:
+            each = self._unsure.get(file.file_path)
+            if each is not None and each.unreadable is not None:
+                raise DataLost(
+                    self._name,
+                    f"{each.path} cannot be read, so nobody can say whether it holds such rows: "
+                    f"{each.unreadable}; bring it back from a backup, and erase again",
+                )
 
     def _pinning(self, table: Table, reached: Collection[int], kinds: Collection[str]) -> set[str]:
         return {
@@ -287,7 +320,8 @@ class TableEraser:
             manifest.path
             for manifest in manifests
             if any(
-                self._is_data(path) and name_of(path) not in there for path in _named(self._files, manifest)
+                self._is_data(path) and name_of(path) not in there
+                for path in data_files_of(self._files, manifest.path, manifest.bytes)
             )
         ]
 
@@ -299,27 +333,15 @@ class TableEraser:
         self.report.files_deleted += paths
 
 
-def _named(files: LakeFileIO, orphan: Orphan) -> list[str]:
-    """The data files that a manifest without a snapshot says are in the table."""
-    manifest = ManifestFile.from_args(
-        manifest_path=orphan.path,
-        manifest_length=orphan.bytes,
-        partition_spec_id=0,
-        content=ManifestContent.DATA,
-        sequence_number=0,
-        min_sequence_number=0,
-        added_snapshot_id=0,
-    )
-    try:
-        return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(files)]
-    except FileNotFoundError:
-        return []
+def _main(table: Table) -> int | None:
+    main = table.current_snapshot()
+    return None if main is None else main.snapshot_id
 
 
 def pinned(tags: Mapping[str, Collection[str]]) -> str:
     """Why it is refused. The names, by table."""
     names = sorted(set().union(*tags.values()))
     return (
-        f"the tags {', '.join(names)} pin snapshots of {', '.join(sorted(tags))} with such rows; delete them "
-        "(`frazil tag delete`), or erase with --drop-tags"
+        f"the tags {', '.join(names)} pin snapshots of {', '.join(sorted(tags))} with such rows, or with "
+        "files that are gone or cannot be read; delete them (`frazil tag delete`), or erase with --drop-tags"
     )

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
+from frazil.errors import StoreUnavailable
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.promote import fill_promoted
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import leaves
@@ -20,6 +22,9 @@ from frazil.wal.rowgroups import coded_table
 
 _READ_BYTES = 16 * 2**10
 """Buffered for each column that is being read. There are some eighty, of each file."""
+_CHECKED_ROWS = 16_384
+_STORE_FAILURES_MAX = 3
+"""After so many it is the store that fails and not a file, and the others may take minutes each to fail."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,17 @@ class Input:
     ) -> list[pa.Table]:
         return list(self.tables(max(1, self.rows), row_groups=row_groups, columns=columns))
 
+    def damage(self) -> str | None:
+        """Why its rows cannot be read, if so. Reads all of them."""
+        try:
+            for _ in self.tables(_CHECKED_ROWS):
+                pass
+        except MemoryError:
+            raise
+        except Exception as error:
+            return reason_of(error)
+        return None
+
     def _open(self, coded: list[str]) -> pq.ParquetFile:
         return pq.ParquetFile(
             self._path,
@@ -128,15 +144,40 @@ def _row_group(footer: pq.FileMetaData, number: int) -> RowGroup:
 
 
 @contextlib.contextmanager
-def opened(layout: Layout, files: Sequence[DataFile]) -> Iterator[tuple[list[Input], list[str]]]:
-    """The files, on a local disk while the block lasts, and the paths of those that are gone."""
+def opened(
+    layout: Layout, files: Sequence[DataFile], unreadable: dict[str, str] | None = None
+) -> Iterator[tuple[list[Input], list[str]]]:
+    """The files, on a local disk while the block lasts, and the paths of those that are gone.
+
+    Those that cannot be opened, or are not what the table says, are put in `unreadable`, with the reason;
+    not all, where the store fails. Without it, they raise.
+    """
     found: list[Input] = []
     vanished: list[str] = []
+    store_failures = 0
     with contextlib.ExitStack() as copies:
         for file in files:
             try:
-                path = copies.enter_context(layout.io.local(file.file_path))
-                found.append(Input(layout, file, path))
+                each = Input(layout, file, copies.enter_context(layout.io.local(file.file_path)))
             except FileNotFoundError:
                 vanished.append(file.file_path)
+                continue
+            except Exception as error:
+                if unreadable is None or isinstance(error, MemoryError):
+                    raise
+                unreadable[file.file_path] = reason_of(error)
+                store_failures += _is_of_the_store(error)
+                if store_failures == _STORE_FAILURES_MAX:
+                    break
+                continue
+            found.append(each)
+            if unreadable is not None and each.rows != file.record_count:
+                unreadable[file.file_path] = (
+                    f"it has {each.rows} rows, and the table says {file.record_count}"
+                )
         yield found, vanished
+
+
+def _is_of_the_store(error: Exception) -> bool:
+    """Arrow's errors about what is in a file are OSErrors too, but without a number."""
+    return isinstance(error, StoreUnavailable) or (isinstance(error, OSError) and error.errno is not None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.errors import FrazilError, Refused, Stopped
+from frazil.errors import Refused, Stopped
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import committer_of
 from frazil.lake.expire import expire_old
@@ -26,8 +26,10 @@ from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.properties import MAINTENANCE, json_property, noted, set_properties
 from frazil.lake.tier import data_folders
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Compaction, Progress
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain import retain
 from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
@@ -35,10 +37,26 @@ from frazil.pipeline.maintain.tier import Tiering
 from frazil.tables import SET_ASIDE, SIGNALS, Signal
 from frazil.wal.journal import promoted
 
+Work = Task | Literal["measure"]
 _BACKOFF_SECONDS_MAX = 3600.0
+_DOUBLINGS_MAX = 16
 _NOTED: dict[Task, str] = {"expire": "expired_at", "retention": "retained_at", "orphans": "orphans_at"}
 
 log = structlog.get_logger("frazil.maintain")
+
+
+@dataclass
+class Memory:
+    """What a maintainer has learnt. A process that makes a new one hands it on, or all that fails would be
+    tried again at once.
+    """
+
+    last: dict[tuple[Work, str], float] = field(default_factory=dict)
+    failures: dict[tuple[Work, str], int] = field(default_factory=dict)
+    """In a row."""
+    facts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """To be noted with the next expiry: a commit of its own would be one too many."""
+    bad: BadFiles = field(default_factory=BadFiles)
 
 
 class Maintainer:
@@ -57,6 +75,7 @@ class Maintainer:
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
         runner: StoppableRunner | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._config = config
         self._settings = config.maintain
@@ -66,11 +85,7 @@ class Maintainer:
         self._progress = progress
         self._runner = runner or SparkRunner(start_spark, config.maintain.compact.parallel_tasks)
         self._committer = committer_of(config, catalog)
-        self._last: dict[tuple[Task, str], float] = {}
-        self._failures: dict[tuple[Task, str], int] = {}
-        self._observed: dict[str, float] = {}
-        self._facts: dict[str, dict[str, float]] = {}
-        """To be noted with the next expiry: a commit of its own would be one too many."""
+        self._memory = memory or Memory()
 
     def tables(self) -> list[str]:
         """Those that are there."""
@@ -118,10 +133,7 @@ class Maintainer:
                     reports.append(report)
                     changed |= not report.is_nothing
             # It reads all manifests, which costs too much to do it in every round.
-            if (
-                changed
-                or self._clock() >= self._observed.get(table, 0.0) + self._settings.compact.interval_seconds
-            ):
+            if changed or self._is_over("measure", table, self._settings.compact.interval_seconds):
                 self._observe(table)
         return reports
 
@@ -131,37 +143,44 @@ class Maintainer:
 
     def _tried(self, task: Task, table: str) -> TaskReport | None:
         key = task, table
-        self._last[key] = self._clock()
+        self._memory.last[key] = self._clock()
         try:
             report = self.run(task, table)
         except Exception as error:
-            if self._runner.is_stopped or isinstance(error, Stopped):
-                return None
-            self._failures[key] = self._failures.get(key, 0) + 1
-            if isinstance(error, FrazilError):
-                log.warning("maintenance failed; trying again", task=task, table=table, reason=str(error))
-            else:
-                log.error("maintenance failed; trying again", task=task, table=table, exc_info=error)
+            self._failed(task, table, error)
             return None
-        self._failures.pop(key, None)
+        self._memory.failures.pop(key, None)
         if not report.is_nothing:
             told = {name: value for name, value in report.detail.items() if value}
             log.info("maintained", task=task, table=table, seconds=round(report.seconds, 2), **told)
         return report
 
+    def _failed(self, work: Work, table: str, error: Exception) -> None:
+        """In a line: what is broken may stay so for long."""
+        if self._runner.is_stopped or isinstance(error, Stopped):
+            return
+        key = work, table
+        self._memory.failures[key] = self._memory.failures.get(key, 0) + 1
+        log.warning("maintenance failed; trying again", task=work, table=table, reason=reason_of(error))
+        log.debug("maintenance failed", task=work, table=table, exc_info=error)
+
     def _is_due(self, task: Task, table: str) -> bool:
-        interval = self._interval(task)
+        interval, last = self._interval(task), self._memory.last
         if interval is None or not self.can(task, table):
             return False
-        key = task, table
-        if key not in self._last and task in _NOTED:
-            at = self._noted(table).get(_NOTED[task])
-            self._last[key] = float(at) if isinstance(at, int | float) else 0.0
-        failures = self._failures.get(key, 0)
-        if failures:
-            interval = min(interval * 2**failures, max(interval, _BACKOFF_SECONDS_MAX))
-        last, now = self._last.get(key, 0.0), self._clock()
-        return last > now or now >= last + interval  # what is still to come was noted by a wrong clock
+        if (task, table) not in last and task in _NOTED:
+            last[task, table] = self._noted_at(_NOTED[task], table)
+        return self._is_over(task, table, interval)
+
+    def _is_over(self, work: Work, table: str, interval: float) -> bool:
+        last, now = self._memory.last.get((work, table), 0.0), self._clock()
+        # What is still to come was noted by a wrong clock.
+        return last > now or now >= last + self._pause(work, table, interval)
+
+    def _pause(self, work: Work, table: str, interval: float) -> float:
+        """It grows with each failure."""
+        doublings = min(self._memory.failures.get((work, table), 0), _DOUBLINGS_MAX)
+        return min(interval * 2.0**doublings, max(interval, _BACKOFF_SECONDS_MAX))
 
     def _interval(self, task: Task) -> float | None:
         """None: never by itself."""
@@ -176,8 +195,13 @@ class Maintainer:
             return settings.orphans.interval_seconds if settings.orphans.enabled else None
         return settings.retention.interval_seconds
 
-    def _noted(self, table: str) -> dict[str, Any]:
-        return json_property(self._load(table).metadata, MAINTENANCE)
+    def _noted_at(self, fact: str, table: str) -> float:
+        """When it was done, as the table says. Never, if it cannot be read: the task then says why."""
+        try:
+            at = json_property(self._load(table).metadata, MAINTENANCE).get(fact)
+        except Exception:
+            return 0.0
+        return float(at) if isinstance(at, int | float) else 0.0
 
     def _load(self, name: str) -> Table:
         with catalog_errors():
@@ -207,10 +231,10 @@ class Maintainer:
             raise Refused(f"{name} is not compacted: it holds little, and retention keeps it small")
         settings = self._settings.compact
         layout = Layout.of(table, signal, promoted(self._config), settings.compression_level, rewriting=True)
-        compaction = Compaction(table, layout, settings, self._committer, self._runner)
+        compaction = Compaction(table, layout, settings, self._committer, self._runner, self._memory.bad)
         report = compaction.run(self._clock(), dry_run=dry_run, progress=self._progress)
         if report.files_out and not dry_run:
-            self._facts.setdefault(name, {})["compacted_at"] = self._clock()
+            self._memory.facts.setdefault(name, {})["compacted_at"] = self._clock()
         return report
 
     def _tier(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
@@ -220,7 +244,16 @@ class Maintainer:
         if name not in SIGNALS:
             raise Refused(f"{name} is not moved: it holds little, and retention keeps it small")
         compact, catalog = settings.compact, self._catalog
-        tiering = Tiering(table, location, settings.tier, compact, catalog, self._committer, self._runner)
+        tiering = Tiering(
+            table,
+            location,
+            settings.tier,
+            compact,
+            catalog,
+            self._committer,
+            self._runner,
+            self._memory.bad,
+        )
         return tiering.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
     def _manifests(self, table: Table, *, dry_run: bool) -> TaskReport:
@@ -234,7 +267,7 @@ class Maintainer:
 
     def _expire(self, table: Table, *, dry_run: bool) -> TaskReport:
         begin, name = time.monotonic(), table.name()[-1]
-        facts = self._facts.get(name, {}) | {"expired_at": self._clock()}
+        facts = self._memory.facts.get(name, {}) | {"expired_at": self._clock()}
         expired = expire_old(
             self._catalog,
             table,
@@ -244,7 +277,7 @@ class Maintainer:
             dry_run=dry_run,
         )
         if not dry_run:
-            self._facts.pop(name, None)
+            self._memory.facts.pop(name, None)
         return TaskReport(
             "expire",
             name,
@@ -280,14 +313,19 @@ class Maintainer:
     def _retention(self, table: Table, *, dry_run: bool) -> TaskReport:
         report = retain(self._config, self._catalog, self._runner, table, now=self._clock(), dry_run=dry_run)
         if not dry_run:
-            self._facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
+            self._memory.facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
         return report
 
     def _observe(self, name: str) -> None:
-        """What /metrics shows of a table. That it cannot be had now is said by what else fails."""
-        self._observed[name] = self._clock()
-        with contextlib.suppress(FrazilError, FileNotFoundError), catalog_errors():
-            self._metrics.health(name, measure(self._load(name), self._settings, self._clock()))
+        """What /metrics shows of a table."""
+        self._memory.last["measure", name] = self._clock()
+        try:
+            with catalog_errors():
+                self._metrics.health(name, measure(self._load(name), self._settings, self._clock()))
+        except Exception as error:
+            self._failed("measure", name, error)
+        else:
+            self._memory.failures.pop(("measure", name), None)
 
 
 def _stored(table: Table) -> dict[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import DataFile
 
 from frazil.config import CompactConfig
-from frazil.errors import StoreUnavailable
+from frazil.errors import FrazilError, StoreUnavailable
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
 from frazil.pipeline.maintain.identical import Mask, copies
 from frazil.pipeline.maintain.inputs import Input, opened
@@ -56,6 +56,8 @@ class Merged:
     added: list[DataFile] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
     """Inputs that are gone. Nothing was written then."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Inputs whose rows cannot be read, with the reason. Nothing was written then."""
     rows: int = 0
     removed: Counter[str] = field(default_factory=Counter)
     """Copies of spans that were left out, by `_segment`."""
@@ -68,12 +70,27 @@ def merge(layout: Layout, job: Merge, settings: MergeSettings) -> Merged:
     """Reads the inputs in bounded memory and writes their rows anew. Files are durable when it returns."""
     begin, result = time.process_time(), Merged()
     layout = dataclasses.replace(layout, compression_level=settings.compression_level)
-    with opened(layout, job.inputs) as (inputs, result.vanished):
-        if not result.vanished:
-            _merge(layout, job, settings, inputs, result)
+    with opened(layout, job.inputs, result.unreadable) as (inputs, result.vanished):
+        if not (result.vanished or result.unreadable):
+            _merge_or_blame(layout, job, settings, inputs, result)
     result.cpu_seconds = time.process_time() - begin
     result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result
+
+
+def _merge_or_blame(
+    layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Input], result: Merged
+) -> None:
+    """Footers may be whole where rows are not."""
+    try:
+        _merge(layout, job, settings, inputs, result)
+    except (FrazilError, MemoryError):  # not of an input: those are on a disk here
+        raise
+    except Exception:
+        damages = {each.file.file_path: each.damage() for each in inputs}
+        result.unreadable = {path: damage for path, damage in damages.items() if damage is not None}
+        if not result.unreadable:
+            raise
 
 
 def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Input], result: Merged) -> None:

@@ -20,7 +20,8 @@ def retain(
 ) -> TaskReport:
     """Applies the rules to one table. What another process has replaced meanwhile is left for the next time.
 
-    ConfigError if a rule has a condition that cannot be used; nothing is changed then.
+    ConfigError if a rule has a condition that cannot be used; nothing is changed then. So too if one cannot
+    be told of some row; all other rules are applied then.
     """
     begin = time.monotonic()
     name = table.name()[-1]

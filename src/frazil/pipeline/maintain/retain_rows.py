@@ -19,7 +19,8 @@ from pyiceberg.table import Table
 from frazil.config import Config, RetentionRule
 from frazil.errors import ConfigError, Conflict, QueryInvalid, QueryRefused
 from frazil.lake.commit import committer_of
-from frazil.lake.live import live_files
+from frazil.lake.discard import discard
+from frazil.lake.live import in_parallel, live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.gather import gathered
@@ -27,6 +28,7 @@ from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.rules import (
     RETENTION,
     Due,
+    RetentionPlan,
     key_of,
     plan_retention,
     progress,
@@ -50,6 +52,7 @@ class _Total:
     searched: int = 0
     conflicts: int = 0
     lost: int = 0
+    unreadable: int = 0
     rows: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -97,6 +100,9 @@ class Retention:
             key: Matcher.of(predicate, spec, table.schema(), extra)
             for key, predicate in self._predicates.items()
         }
+        self._passed_over: set[str] = set()
+        self._failed: dict[str, str] = {}
+        """Rules that have no answer for some row, and why."""
         self._total = _Total()
         main = table.current_snapshot()
         self._sequence = 0 if main is None else main.sequence_number or 0
@@ -106,29 +112,25 @@ class Retention:
         before = read_applied(json_property(self._table.metadata, RETENTION))
         plan = plan_retention(live_files(self._table), self._rules, now, before)
         if dry_run:
-            self._count_dropped(plan.dropped)
-            for due, found in self._searched(plan.searched, rewrite=False):
-                self._total.count(due.live.file, found)
-                self._total.rewritten += found.added is None and 0 < found.matches < found.rows
-                self._total.dropped -= found.added is None and 0 < found.matches < found.rows
+            self._would(plan)
             return self._report(begin, dry_run=True)
         size, whole = 0, True
         for group in gathered(plan.dropped, lambda due: due.bytes, self._round_bytes_max):
             if size >= self._round_bytes_max:
                 whole = False
                 break
-            size += sum(due.bytes for due in group)
             whole &= self._apply(group)
+            size += self._spent(group)
         done = 0
         for group in _in_days(plan.searched, self._round_bytes_max):
             if size >= self._round_bytes_max or not whole:
                 break
-            size += sum(due.bytes for due in group)
             parts = gathered(group, lambda due: due.bytes, self._round_bytes_max)
             if not all(self._apply(part) for part in parts):
                 break  # what was replaced meanwhile is to be searched in its new place
+            size += self._spent(group)
             done += len(group)
-        applied = progress(plan, done, before, self._sequence)
+        applied = progress(plan, done, before, self._sequence, self._failed.keys())
         # Nobody has searched what was to be dropped, and is still there.
         if whole and applied != before:
             set_properties(self._catalog, self._table, {RETENTION: write_applied(applied)})
@@ -136,17 +138,11 @@ class Retention:
 
     def _apply(self, group: Sequence[Due]) -> bool:
         """Finds, writes anew and commits. False if another process has changed these files meanwhile."""
-        removed: list[DataFile] = []
-        found: list[Searched] = []
-        gone: list[str] = []
         began = time.time()
-        for due, searched in self._searched(group, rewrite=True):
-            if searched.matches:
-                removed.append(due.live.file)
-                found.append(searched)
-            elif searched.is_gone:
-                gone.append(searched.path)
-        if gone and not self._are_lost(gone):
+        both = self._searched(group, rewrite=True)
+        removed = [due.live.file for due, searched in both if searched.matches]
+        found = [searched for _, searched in both if searched.matches]
+        if not self._pass_over([searched for _, searched in both]):
             self._discard(found)
             return False
         if not removed:
@@ -183,16 +179,39 @@ class Retention:
         )
         return True
 
-    def _are_lost(self, gone: Sequence[str]) -> bool:
-        """Whether the table still says that it has these files: then nobody has replaced them, and no round
-        that waits for them would ever end.
+    def _pass_over(self, found: Sequence[Searched]) -> bool:
+        """Leaves out the files that are gone or cannot be read, if the table still says that it has them:
+        nobody has replaced them then, and no round that waits for them would ever end.
         """
-        if not self._live_now().issuperset(gone):
+        gone = [each for each in found if each.is_gone]
+        unreadable = [each for each in found if each.unreadable is not None]
+        if not gone and not unreadable:
+            return True
+        if not self._live_now().issuperset(each.path for each in (*gone, *unreadable)):
             return False
+        self._passed_over |= {each.path for each in (*gone, *unreadable)}
         self._total.lost += len(gone)
-        for path in gone:
-            log.warning("a file of the table is gone; retention goes on without it", path=path)
+        self._total.unreadable += len(unreadable)
+        for each in gone:
+            log.warning("a file of the table is gone; retention goes on without it", path=each.path)
+        for each in unreadable:
+            log.warning(
+                "a file of the table cannot be read; retention goes on without it",
+                path=each.path,
+                reason=each.unreadable,
+            )
         return True
+
+    def _spent(self, group: Sequence[Due]) -> int:
+        """Bytes. What was passed over, or is only for rules without an answer, comes again each time and must
+        not use up the round.
+        """
+        return sum(
+            due.bytes
+            for due in group
+            if due.live.file.file_path not in self._passed_over
+            and not (due.names and self._failed.keys() >= set(due.names))
+        )
 
     def _live_now(self) -> set[str]:
         return {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
@@ -208,11 +227,15 @@ class Retention:
         found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
         self._total.searched += len(found)
         self._total.cpu_seconds += sum(each.cpu_seconds for each in found)
+        for each in found:
+            self._failed |= each.failed
         return [(wanted[each.path][0], each) for each in found]
 
     def _may_match(self, group: Sequence[Due]) -> list[tuple[str, ...]]:
         names: list[list[str]] = [[] for _ in group]
         for key, predicate in self._predicates.items():
+            if key in self._failed:
+                continue
             concerned = [at for at, due in enumerate(group) if key in due.names]
             files = [group[at].live.file for at in concerned]
             may = may_match(predicate, files, self._table.schema(), self._table.spec())
@@ -221,22 +244,45 @@ class Retention:
                     names[at].append(key)
         return [tuple(each) for each in names]
 
-    def _count_dropped(self, dropped: Sequence[Due]) -> None:
-        for due in dropped:
-            file = due.live.file
-            self._total.count(file, Searched(file.file_path, removed=Counter({"": file.record_count})))
+    def _would(self, plan: RetentionPlan) -> None:
+        """Counts, and changes nothing."""
+        searched = self._searched(plan.searched, rewrite=False)
+        both = [*zip(plan.dropped, in_parallel(self._whole, plan.dropped), strict=True), *searched]
+        self._pass_over([found for _, found in both])
+        for due, found in both:
+            self._total.count(due.live.file, found)
+            self._total.rewritten += 0 < found.matches < found.rows
+            self._total.dropped -= 0 < found.matches < found.rows
+
+    def _whole(self, due: Due) -> Searched:
+        """As if it had been searched: the manifests say how many rows it has."""
+        path, rows = due.live.file.file_path, due.live.file.record_count
+        try:
+            size = len(self._table.io.new_input(path))
+        except FileNotFoundError:
+            return Searched(path, is_gone=True)
+        if size != due.bytes:
+            return Searched(path, unreadable=f"it has {size:,} bytes, and the table says {due.bytes:,}")
+        return Searched(path, rows, Counter({"": rows}))
 
     def _discard(self, found: Sequence[Searched]) -> None:
-        """Nothing can ever commit these: what they stand for is gone. Unless they were, and nobody was told:
-        then they are live.
-        """
+        """Nothing can ever commit these: what they stand for is gone."""
         self._total.conflicts += 1
-        live = self._live_now()
-        for each in found:
-            if each.added is not None and each.added.file_path not in live:
-                self._table.io.delete(each.added.file_path)
+        discard(self._table, [each.added for each in found if each.added is not None])
+
+    def _refuse_failed(self) -> None:
+        """At the end, when all else is done."""
+        reasons = [
+            f"`{rule.where}` cannot be told of every row, and was left out: {self._failed[key_of(rule)]}"
+            for rule in self._rules
+            if key_of(rule) in self._failed
+        ]
+        if reasons:
+            raise ConfigError("maintain.retention.rules: " + "; ".join(reasons))
 
     def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
+        """ConfigError if a rule could not be applied."""
+        self._refuse_failed()
         total = self._total
         return TaskReport(
             "retention",
@@ -256,6 +302,7 @@ class Retention:
                 "partitions": len(total.partitions),
                 "conflicts": total.conflicts,
                 "files_lost": total.lost,
+                "files_unreadable": total.unreadable,
             },
         )
 

@@ -18,7 +18,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
+from frazil.errors import Conflict
 from frazil.lake.commit import committer_of
+from frazil.lake.discard import discard
 from frazil.lake.live import live_files
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
@@ -115,9 +117,13 @@ def drop_rows(
     committer, began = committer_of(config, catalog), time.time()
     change = _Change.of(table, mask_of, write=Layout.plain(table, SET_ASIDE, config.land.compression_level))
     if change.removed:
-        committer.overwrite(
-            table, change.removed, change.added, partial(without, change.counts), facts=facts, began=began
-        )
+        try:
+            committer.overwrite(
+                table, change.removed, change.added, partial(without, change.counts), facts=facts, began=began
+            )
+        except Conflict:
+            discard(table, change.added)
+            raise
         log.info("no longer set aside", rows=change.counts.total())
     return change
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,13 +114,20 @@ def _is_late(due: Due, applied: Applied | None) -> bool:
 
 
 def progress(
-    plan: RetentionPlan, done: int, applied: Mapping[str, Applied], sequence: int
+    plan: RetentionPlan,
+    done: int,
+    applied: Mapping[str, Applied],
+    sequence: int,
+    failed: Collection[str] = (),
 ) -> dict[str, Applied]:
     """How far each rule has been applied when the first `done` files of the plan are searched. `sequence` is
-    that of the newest commit whose files the plan knew. Rules that are no more are forgotten.
+    that of the newest commit whose files the plan knew. Rules that are no more are forgotten, and those that
+    have failed are where they were.
     """
-    found: dict[str, Applied] = {}
+    found: dict[str, Applied] = {name: applied[name] for name in failed if name in applied}
     for name, newest in plan.days.items():
+        if name in failed:
+            continue
         before = applied.get(name)
         left = [due for due in plan.searched[done:] if name in due.names]
         late = [due.live.file_sequence for due in left if _is_late(due, before)]

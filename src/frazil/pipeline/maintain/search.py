@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
+from frazil.errors import FrazilError, LimitReached, QueryInvalid
+from frazil.lake.damage import damage_of
 from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
 from frazil.pipeline.gather import gathered
@@ -54,7 +56,10 @@ class Searched:
     added: DataFile | None = None
     """What stands for the file from now on, where only some of its rows are meant."""
     is_gone: bool = False
-    is_unreadable: bool = False
+    unreadable: str | None = None
+    """Why nobody can say what is in it."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Matchers that have no answer for some row of it, and why. What the others found is told."""
     cpu_seconds: float = 0.0
 
     @property
@@ -83,36 +88,53 @@ def in_tasks(wanted: Sequence[Wanted]) -> list[tuple[Wanted, ...]]:
 def search_files(
     layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, files: Sequence[Wanted]
 ) -> list[Searched]:
-    return [_search(layout, [matchers[name] for name in each.names], rewrite, each) for each in files]
+    return [_search(layout, {name: matchers[name] for name in each.names}, rewrite, each) for each in files]
 
 
-def _search(layout: Layout, matchers: Sequence[Matcher], rewrite: bool, wanted: Wanted) -> Searched:
-    begin = time.process_time()
+def _search(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wanted: Wanted) -> Searched:
+    """One file that is gone, or not as it was written, must not keep all others from being searched."""
     try:
-        with layout.io.local(wanted.path) as path:
-            try:
-                rows = pq.read_metadata(path).num_rows
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                if wanted.file is not None:
-                    raise
-                return Searched(wanted.path, is_unreadable=True)
-            mask = _mask(path, rows, matchers)
-            removed = _sources(path, mask)
-        added = None
-        if rewrite and wanted.file is not None and 0 < removed.total() < rows:
-            added = _without(layout, wanted.file, mask)
+        try:
+            return _found(layout, matchers, rewrite, wanted)
+        except (FrazilError, pa.ArrowException, OSError):
+            with layout.io.local(wanted.path) as path:
+                damage = damage_of(path)
+            if damage is None:
+                raise
+            return Searched(wanted.path, unreadable=damage)
     except FileNotFoundError:
         return Searched(wanted.path, is_gone=True)
-    return Searched(wanted.path, rows, removed, added, cpu_seconds=time.process_time() - begin)
 
 
-def _mask(path: Path, rows: int, matchers: Sequence[Matcher]) -> Mask:
+def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wanted: Wanted) -> Searched:
+    begin = time.process_time()
+    with layout.io.local(wanted.path) as path:
+        rows = pq.read_metadata(path).num_rows
+        if wanted.file is not None and rows != wanted.file.record_count:
+            reason = f"it has {rows:,} rows, and the table says {wanted.file.record_count:,}"
+            return Searched(wanted.path, unreadable=reason)
+        mask, failed = _mask(path, rows, matchers)
+        removed = _sources(path, mask)
+    added = None
+    if rewrite and wanted.file is not None and 0 < removed.total() < rows:
+        added = _without(layout, wanted.file, mask)
+    seconds = time.process_time() - begin
+    return Searched(wanted.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
+
+
+def _mask(path: Path, rows: int, matchers: Mapping[str, Matcher]) -> tuple[Mask, dict[str, str]]:
+    """The rows that any finds, and those that have failed."""
     if not matchers:
-        return np.ones(rows, np.bool_)
-    mask = matchers[0].matching(str(path))
-    for matcher in matchers[1:]:
-        mask = mask | matcher.matching(str(path))
-    return mask
+        return np.ones(rows, np.bool_), {}
+    mask, failed = np.zeros(rows, np.bool_), {}
+    for name, matcher in matchers.items():
+        try:
+            mask |= matcher.matching(str(path))
+        except (QueryInvalid, LimitReached) as error:
+            if damage_of(path) is not None:
+                raise
+            failed[name] = str(error)
+    return mask, failed
 
 
 def _sources(path: Path, mask: Mask) -> Counter[str]:

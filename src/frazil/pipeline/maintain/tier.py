@@ -23,19 +23,24 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig, TierConfig
-from frazil.errors import Conflict, Refused, StoreUnavailable
+from frazil.errors import Conflict, JobFailed, Refused, StoreUnavailable
 from frazil.lake.commit import Committer
+from frazil.lake.discard import discard
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folder
+from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Progress
+from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.runner import Runner
 
 _COMMIT_SECONDS = 60.0
 _CHUNK_BYTES = 16 << 20
+_STORE_FAILURES_MAX = 8
+"""Files in a row that cannot be read: then it is the store that fails, and not a file."""
 
 log = structlog.get_logger("frazil.maintain")
 
@@ -56,6 +61,8 @@ class Moved:
     cpu_seconds: float
     began: float
     """When its writing did, by the time of day."""
+    is_of_the_store: bool = False
+    """Whether the problem may be with more than this file."""
 
 
 @dataclass
@@ -69,7 +76,7 @@ class _Total:
 
 
 class Tiering:
-    """One table's, to `location`."""
+    """One table's, to `location`. What is in `bad` stays; what cannot be moved is added to it."""
 
     def __init__(
         self,
@@ -80,6 +87,7 @@ class Tiering:
         catalog: Catalog,
         committer: Committer,
         runner: Runner,
+        bad: BadFiles,
     ) -> None:
         self._table = table
         self._location = location
@@ -90,12 +98,14 @@ class Tiering:
         self._catalog = catalog
         self._committer = committer
         self._runner = runner
+        self._bad = bad
         self._total = _Total()
 
     def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
         begin = time.monotonic()
         live = {each.file.file_path: each for each in live_files(self._table)}
-        facts = all_facts(live.values(), self._table)
+        left_out = self._bad.left_out(self._table.name()[-1], live, now_seconds)
+        facts = all_facts([each for path, each in live.items() if path not in left_out], self._table)
         chosen = choose_tier(facts, self._folder, self._tier, self._compact, now_seconds)
         moves = [Move(live[each.path].file, _target(self._folder, each)) for each in chosen]
         if dry_run:
@@ -104,7 +114,7 @@ class Tiering:
         if moves:
             self._refuse_missing()
             note_folder(self._catalog, self._table, self._folder)
-            self._move(moves, progress)
+            self._move(moves, now_seconds, progress)
         return self._report(begin, dry_run=False)
 
     def _refuse_missing(self) -> None:
@@ -114,28 +124,41 @@ class Tiering:
                 f"there is no folder {self._location}, or its disk is not mounted; make it, for maintain.tier"
             )
 
-    def _move(self, moves: Sequence[Move], progress: Progress | None) -> None:
+    def _move(self, moves: Sequence[Move], now_seconds: float, progress: Progress | None) -> None:
         by_path = {move.path: move for move in moves}
         bytes_all, bytes_done = _size(moves), 0
         ready: list[Move] = []
         began, ready_since = math.inf, time.monotonic()
+        store_failures = 0
         work = partial(copy, dict(self._table.io.properties), self._tier.storage_class)
-        for moved in self._runner.results(work, moves):
-            move = by_path[moved.path]
-            bytes_done += move.file.file_size_in_bytes
-            if progress is not None:
-                progress(bytes_done, bytes_all)
-            self._total.cpu_seconds += moved.cpu_seconds
-            problem = moved.problem or self._not_here(move)
-            if problem is not None:
-                self._total.left_alone += 1
-                log.warning("file is not moved", path=move.file.file_path, reason=problem)
-                continue
-            ready.append(move)
-            began = min(began, moved.began)
-            if time.monotonic() - ready_since >= _COMMIT_SECONDS:
-                self._commit(ready, began)
-                ready, began, ready_since = [], math.inf, time.monotonic()
+        try:
+            for moved in self._runner.results(work, moves):
+                move = by_path[moved.path]
+                bytes_done += move.file.file_size_in_bytes
+                if progress is not None:
+                    progress(bytes_done, bytes_all)
+                self._total.cpu_seconds += moved.cpu_seconds
+                if moved.problem is not None:
+                    self._bad.note(self._table.name()[-1], move.file.file_path, moved.problem, now_seconds)
+                problem = moved.problem or self._not_here(move)
+                if problem is not None:
+                    self._total.left_alone += 1
+                    log.warning("file is not moved", path=move.file.file_path, reason=problem)
+                    store_failures += moved.is_of_the_store
+                    if store_failures == _STORE_FAILURES_MAX:
+                        raise StoreUnavailable(
+                            f"{store_failures} files in a row cannot be moved; the last is "
+                            f"{move.file.file_path}: {problem}"
+                        )
+                    continue
+                ready.append(move)
+                began, store_failures = min(began, moved.began), 0
+                if time.monotonic() - ready_since >= _COMMIT_SECONDS:
+                    self._commit(ready, began)
+                    ready, began, ready_since = [], math.inf, time.monotonic()
+        except (StoreUnavailable, JobFailed):
+            self._commit(ready, began)  # or all of it would be copied again, each time
+            raise
         self._commit(ready, began)
 
     def _not_here(self, move: Move) -> str | None:
@@ -160,9 +183,10 @@ class Tiering:
                 began=began,
             )
         except Conflict:
-            if len(ready) == 1:  # the copy is left to the search for orphans: a lost answer may be late
+            if len(ready) == 1:
                 self._total.conflicts += 1
                 log.info("copied for nothing: others changed that file", table=self._table.name()[-1])
+                discard(self._table, [_at(move.file, move.path) for move in ready])
                 return
             for each in ready:
                 self._commit([each], began)
@@ -206,36 +230,56 @@ def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move
     with _failures(move):
         temporary = files.temporary(move.path)
         try:
-            problem, digest = _fetch(files, move.file, temporary)
-            if problem is None:
-                files.publish(move.path, temporary, storage_class)
+            digest = _fetch(files, move.file, temporary)
+            files.publish(move.path, temporary, storage_class)
+        except _Unfit as unfit:
+            seconds = time.process_time() - begin
+            return Moved(move.path, unfit.problem, seconds, began, unfit.is_of_the_store)
         finally:
             temporary.unlink(missing_ok=True)
-        if problem is None and _digest_of(files, move.path) != digest:
+        if _digest_of(files, move.path) != digest:
             files.delete(move.path)
             raise StoreUnavailable(f"{move.path} does not read back as it was written")
-    return Moved(move.path, problem, time.process_time() - begin, began)
+    return Moved(move.path, None, time.process_time() - begin, began)
 
 
-def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> tuple[str | None, bytes]:
-    """Why it is not to be moved, if so, and the digest of what was read."""
+class _Unfit(Exception):
+    """A file that is not to be moved. None of the place that it was to go to."""
+
+    def __init__(self, problem: str, *, is_of_the_store: bool = False) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.is_of_the_store = is_of_the_store
+
+
+def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> bytes:
+    """The digest of what was read. Raises _Unfit."""
     digest, size = hashlib.sha256(), 0
-    try:
-        with into.open("wb") as target:
-            for chunk in _chunks(files, file.file_path):
-                digest.update(chunk)
-                size += target.write(chunk)
-    except FileNotFoundError:
-        return "it is gone", b""
+    with into.open("wb") as target:
+        for chunk in _source(files, file.file_path):
+            digest.update(chunk)
+            size += target.write(chunk)
     if size != file.file_size_in_bytes:
-        return f"it has {size} bytes, and the table says {file.file_size_in_bytes}", b""
+        raise _Unfit(f"it has {size} bytes, and the table says {file.file_size_in_bytes}")
     try:
         rows = pq.read_metadata(into).num_rows
-    except pa.ArrowException as error:
-        return f"it cannot be read: {error}", b""
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk that it was copied to
+            raise
+        raise _Unfit(f"it cannot be read: {reason_of(error)}") from None
     if rows != file.record_count:
-        return f"it has {rows} rows, and the table says {file.record_count}", b""
-    return None, digest.digest()
+        raise _Unfit(f"it has {rows} rows, and the table says {file.record_count}")
+    return digest.digest()
+
+
+def _source(files: LakeFileIO, path: str) -> Iterator[bytes]:
+    """As `_chunks`. What fails where they are written does not fail in here."""
+    try:
+        yield from _chunks(files, path)
+    except FileNotFoundError:
+        raise _Unfit("it is gone") from None
+    except (OSError, StoreUnavailable) as error:
+        raise _Unfit(f"it cannot be read: {reason_of(error)}", is_of_the_store=True) from error
 
 
 def _digest_of(files: LakeFileIO, path: str) -> bytes:
