@@ -21,6 +21,7 @@ from frazil.errors import FrazilError, QueryInvalid
 from frazil.lake.facts import FileFacts
 from frazil.lake.health import TableState, health
 from frazil.otlp.decode import Decoder, conform
+from frazil.query.cache import SizedCache
 from frazil.query.model import Answer, ColumnInfo, Format, Progress, Question, ResultColumn, Stats, TableInfo
 from frazil.tables import SIGNALS, Signal, table_spec
 
@@ -43,6 +44,7 @@ class StandIn:
         self.running: dict[str, Progress] = {}
         self.trouble: dict[str, str] = {}
         self.closed_answers = 0
+        self.forgotten: list[SizedCache[Any, Any]] = []
         self.started = self.closed = False
         self._connection = duckdb.connect(config={"threads": 1})
         self._connection.execute(_MACRO)
@@ -53,6 +55,9 @@ class StandIn:
         decoded = _DECODERS[signal].decode([request.SerializeToString()], [tenant], [received * 10**9])
         assert decoded.rejected.sum() == 0, decoded.reasons
         self.rows[signal].append(conform(decoded.table, table_spec(signal)))
+
+    def forget_also(self, cache: SizedCache[Any, Any]) -> None:
+        self.forgotten.append(cache)
 
     async def start(self) -> None:
         self.started = True
