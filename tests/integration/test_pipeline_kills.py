@@ -80,6 +80,7 @@ def test_a_driver_killed_at_random_moments_lands_everything_once(tmp_path: Path)
             assert pipeline.stop() == 0
 
 
+@pytest.mark.soak
 def test_a_stop_in_mid_traffic_finishes_the_commit(tmp_path: Path) -> None:
     account = Account()
     with running_receiver(tmp_path, SETTINGS) as receiver, Steady(receiver, account) as steady:
@@ -145,6 +146,7 @@ def on_s3(s3: S3Server) -> dict[str, Any]:
     return SETTINGS | {"wal": {"type": "s3", "s3": {"bucket": bucket, **section}}, "lake": lake}
 
 
+@pytest.mark.soak
 def test_a_second_pipeline_takes_over_by_the_lease_in_the_store(tmp_path: Path, moto_s3: S3Server) -> None:
     with running_receiver(tmp_path, on_s3(moto_s3)) as receiver:
         took_over(receiver, Account())
@@ -190,6 +192,7 @@ def test_a_frozen_pipeline_that_wakes_up_lands_nothing_twice(tmp_path: Path, mot
         settled(first, receiver.config_path, account)
 
 
+@pytest.mark.soak
 def test_two_pipelines_at_once_land_nothing_twice(tmp_path: Path) -> None:
     """Forced: each has a lease of its own, and both have the same log and tables."""
     account = Account()

@@ -100,6 +100,7 @@ async def keep_sending(sent: Sent, journal: Any, tenant: str, end: asyncio.Event
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.soak
 def test_every_acked_row_is_in_every_answer_once_while_spark_compacts(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_job_runs_on_both_workers_with_this_python_and_these_jars(
     assert wait_until(lambda: spark_cluster.executor_pids() == [], seconds_max=30)
 
 
+@pytest.mark.soak
 def test_a_job_outlives_the_executor_that_ran_it(
     spark_cluster: SparkCluster, start_driver: Callable[..., Driver]
 ) -> None:

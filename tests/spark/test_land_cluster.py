@@ -89,6 +89,7 @@ def test_landing_runs_on_both_workers(cluster: SparkCluster, receiver: Receiver)
     assert wait_until(lambda: cluster.executor_pids() == [], seconds_max=60)
 
 
+@pytest.mark.soak
 def test_an_executor_killed_in_the_middle_of_a_landing_costs_nothing(
     cluster: SparkCluster, receiver: Receiver
 ) -> None:

@@ -48,7 +48,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service.close()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 8))]
+)
 @pytest.mark.parametrize("signal", ["logs", "spans"])
 def test_a_mask_is_what_a_question_answers(service: Service, signal: Signal, seed: int) -> None:
     rng = random.Random(f"{signal}{seed}")
