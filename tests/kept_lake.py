@@ -133,9 +133,16 @@ class Kept:
             self.write(batch)
             self.land()
 
-    def retain(self, *, dry_run: bool = False, table: str = "logs") -> TaskReport:
-        loaded = self.table(table)
-        return retain(self.config, self.catalog, self.runner, loaded, now=self.now, dry_run=dry_run)
+    def retain(self, *, dry_run: bool = False, table: str = "logs", confirmed: bool = False) -> TaskReport:
+        return retain(
+            self.config,
+            self.catalog,
+            self.runner,
+            self.table(table),
+            now=self.now,
+            dry_run=dry_run,
+            confirmed=confirmed,
+        )
 
     def erase(
         self, where: str, tenant: str = "acme", tables: Sequence[str] = ("logs",), **options: Any

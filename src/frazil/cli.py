@@ -359,6 +359,15 @@ def maintain(
         list[str] | None, typer.Option("--table", "-t", help="The table; can be repeated. Without it: all.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--confirm",
+            metavar="TABLE",
+            help="With `retention`: remove what is past its rules from this table now, however much it is. "
+            "Check the clock, the rules and --dry-run first. Can be repeated.",
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Merge small files, expire snapshots, apply retention, remove orphans: now, and by hand."""
@@ -366,7 +375,9 @@ def maintain(
     from frazil.pipeline.maintain.command import maintain as run
 
     _quiet(config)
-    raise typer.Exit(run(config, task, table or [], dry_run=dry_run, json_output=json_output))
+    raise typer.Exit(
+        run(config, task, table or [], dry_run=dry_run, json_output=json_output, confirmed=confirm or [])
+    )
 
 
 @app.command()

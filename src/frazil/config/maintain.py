@@ -122,6 +122,29 @@ class RetentionConfig(Section):
     set_aside_seconds: Seconds = Field(
         30 * DAY_SECONDS, gt=0, description="How long what could not be read is kept."
     )
+    rewrite_round_bytes_max: Bytes = Field(
+        2 * GIB,
+        ge=1 * MIB,
+        description="Bytes of files that one round of one table searches and rewrites for rules with "
+        "`where`. While more is due, the next round follows at once. Files that go as a whole do not count.",
+    )
+    confirm_share: Rate = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="A round that would remove more than this share of a table's rows removes nothing and "
+        "waits for `frazil maintain retention --confirm TABLE`. 1: never wait.",
+    )
+    confirm_rows_min: Count = Field(
+        100_000, ge=0, description="A round that would remove fewer rows than this needs no confirmation."
+    )
+    clock_gap_seconds_max: Seconds = Field(
+        DAY_SECONDS,
+        ge=HOUR_SECONDS,
+        description="How far the clock may have moved since retention last looked at the table. If it has "
+        "moved further, the pipeline was stopped or the clock is wrong: no more rows go until "
+        "`frazil maintain retention --confirm TABLE`. Smaller differences between clocks go unnoticed.",
+    )
 
 
 class TierConfig(Section):

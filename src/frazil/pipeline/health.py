@@ -18,14 +18,24 @@ Problems = Callable[[], dict[str, str]]
 
 
 class HealthServer:
-    """`problems` says what keeps the pipeline from working, by table; empty while all is well."""
+    """`problems` says what keeps the pipeline from working, by table; empty while all is well. `waiting` says
+    what needs a person's decision while the pipeline works: it is shown with the problems, and the answer is
+    still 200.
+    """
 
-    def __init__(self, listen: str, registry: CollectorRegistry, problems: Problems) -> None:
+    def __init__(
+        self,
+        listen: str,
+        registry: CollectorRegistry,
+        problems: Problems,
+        waiting: Problems = dict[str, str],
+    ) -> None:
         class Handler(_Handler):
             pass
 
         Handler.registry = registry
         Handler.problems = staticmethod(problems)
+        Handler.waiting = staticmethod(waiting)
         try:
             self._server = _Server(split_listen(listen), Handler)
         except OSError as error:
@@ -59,6 +69,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     problems: Problems
+    waiting: Problems
     timeout = 10
     server_version = "frazil"
     sys_version = ""
@@ -71,7 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "text/plain; charset=utf-8", b"ok\n")
         elif path in ("/healthz", "/readyz"):
             problems = self.problems()
-            body = json.dumps({"ok": not problems, "problems": problems}).encode() + b"\n"
+            said = {"ok": not problems, "problems": problems | self.waiting()}
+            body = json.dumps(said).encode() + b"\n"
             self._answer(503 if problems else 200, "application/json", body)
         else:
             self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /metrics\n")

@@ -89,7 +89,10 @@ class Pipeline:
         self._catalog: Catalog | None = None
         self._tables: list[_Table] = []
         self._problem = "starting"
-        self._health = HealthServer(config.pipeline.listen, self._metrics.registry, self._problems)
+        self._background: Background | None = None
+        self._health = HealthServer(
+            config.pipeline.listen, self._metrics.registry, self._problems, self._waiting
+        )
 
     @property
     def port(self) -> int:
@@ -135,6 +138,7 @@ class Pipeline:
         keeper.start()
         self._metrics.leader.set(1)
         background = Background(self._config, self._started_spark, self._maintain_metrics)
+        self._background = background
         try:
             if not self._opened(keeper):
                 return
@@ -147,6 +151,7 @@ class Pipeline:
                     self._stopping.wait(poll)
         finally:
             background.stop()
+            self._background = None
             keeper.stop()
             self._metrics.stand_down()
         if not keeper.held:
@@ -285,6 +290,10 @@ class Pipeline:
     def _problems(self) -> dict[str, str]:
         found: dict[str, str] = {"pipeline": self._problem} if self._problem else {}
         return found | {table.lander.signal: table.problem for table in self._tables if table.problem}
+
+    def _waiting(self) -> dict[str, str]:
+        background = self._background
+        return {} if background is None else background.held
 
 
 def _alive(spark: SparkSession) -> bool:

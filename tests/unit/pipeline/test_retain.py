@@ -191,8 +191,8 @@ def test_a_rule_that_cannot_be_told_of_some_row_does_not_keep_the_others(tmp_pat
 
 
 def in_small_rounds(lake: Kept) -> None:
-    compact = lake.config.maintain.compact.model_copy(update={"round_bytes_max": 1})
-    maintain = lake.config.maintain.model_copy(update={"compact": compact})
+    retention = lake.config.maintain.retention.model_copy(update={"rewrite_round_bytes_max": 1})
+    maintain = lake.config.maintain.model_copy(update={"retention": retention})
     lake.config = lake.config.model_copy(update={"maintain": maintain})
 
 

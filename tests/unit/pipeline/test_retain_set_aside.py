@@ -52,21 +52,22 @@ def copies(lake: Kept) -> list[str]:
 
 
 def test_young_ones_stay(lake: Kept) -> None:
+    lake.retain(table="set_aside")  # which notes the time with the table
     location = lake.table("set_aside").metadata_location
-    assert lake.retain(table="set_aside").is_nothing
+    assert lake.retain(table="set_aside", confirmed=True).is_nothing
     assert lake.table("set_aside").metadata_location == location
     assert (rows(lake), len(copies(lake))) == (2, 4)
 
 
 def test_old_ones_go_with_their_copies(lake: Kept) -> None:
     lake.now += 31 * DAY
-    report = lake.retain(table="set_aside", dry_run=True)
+    report = lake.retain(table="set_aside", confirmed=True, dry_run=True)
     assert (report.rows_removed, report.detail["copies_deleted"]) == (2, 2)
     assert (rows(lake), len(copies(lake))) == (2, 4)
-    report = lake.retain(table="set_aside")
+    report = lake.retain(table="set_aside", confirmed=True)
     assert (report.rows_removed, report.detail["copies_deleted"]) == (2, 2)
     assert (rows(lake), copies(lake)) == (0, [])
-    assert lake.retain(table="set_aside").is_nothing
+    assert lake.retain(table="set_aside", confirmed=True).is_nothing
     assert balance(lake.config).problems == []
 
 
@@ -80,9 +81,9 @@ def test_copies_whose_rows_went_before_a_death_go_the_next_time(
     with monkeypatch.context() as patched:
         patched.setattr(retain_set_aside, "delete_copies", die)
         with pytest.raises(KeyboardInterrupt):
-            lake.retain(table="set_aside")
+            lake.retain(table="set_aside", confirmed=True)
     assert (rows(lake), len(copies(lake))) == (0, 4)
-    lake.retain(table="set_aside")
+    lake.retain(table="set_aside", confirmed=True)
     assert copies(lake) == []
 
 
@@ -91,7 +92,7 @@ def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
     name = lake.write([("acme", "y", 9, 0.0)])
     lake.store.create(f"set-aside/{name.path}", b"copy")
     lake.now += 400 * DAY
-    lake.retain(table="set_aside")
+    lake.retain(table="set_aside", confirmed=True)
     assert copies(lake) == [Path(name.path).name]
 
 
@@ -99,7 +100,7 @@ def test_rows_of_one_file_that_are_young_stay(lake: Kept) -> None:
     table = lake.table("set_aside")
     times = sorted(table.scan().to_arrow()["time"].to_pylist())
     lake.now = times[1].timestamp() + 30 * DAY - 1e-3  # between the two, or before the first
-    report = lake.retain(table="set_aside")
+    report = lake.retain(table="set_aside", confirmed=True)
     assert report.rows_removed == 1
     assert rows(lake) == 1
     assert len(copies(lake)) == 2
@@ -111,7 +112,7 @@ def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: Kept) 
     set_aside(lake, 2)
     newest = max(lake.table("set_aside").scan().to_arrow()["time"].to_pylist())
     now = newest.timestamp() + 30 * DAY - 1e-3
-    retain_set_aside.retain_set_aside(lake.config, lake.catalog, table, now=now)
+    retain_set_aside.retain_set_aside(lake.config, lake.catalog, table, now=now, confirmed=True)
     assert rows(lake) == 1
     assert len(copies(lake)) == 2
 

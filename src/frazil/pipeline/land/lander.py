@@ -10,12 +10,14 @@ from typing import Literal
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
+from frazil.lake.clock import landing_time, note_late
 from frazil.lake.commit import Checkpoint, committer_of
 from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
@@ -168,6 +170,7 @@ class Lander:
         }
         position = outcome.position.without_streams(gone)
         files = _files(outcome)
+        self._note_late(checkpoint.table, outcome)
         written = self._clock()
         try:
             with telemetry.span("land.commit", table=self.signal, files=len(files)) as commit:
@@ -208,6 +211,23 @@ class Lander:
             attempts=committed.attempts,
             **({"clamped": clamped} if (clamped := sum(each.clamped for each in outcome.results)) else {}),
         )
+
+    def _note_late(self, table: Table, outcome: Outcome) -> None:
+        """Rows that were received long before they land: the log waited, or the receiver's clock was behind
+        and `time` may be wrong. Retention then counts their age from now.
+        """
+        gap = self._config.maintain.retention.clock_gap_seconds_max
+        now = landing_time(table.metadata, _wall_clock(), gap)
+        late = {
+            int(file.partition[1])
+            for result in outcome.results
+            if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < now - gap
+            for file in result.files
+        }
+        if late:
+            log.warning("rows landed long after they were received", table=self.signal, days=len(late))
+            with catalog_errors():
+                note_late(self._catalog, table, late, now)
 
     def _look_again(self, position: Position, outcome: Outcome) -> Step:
         """Somebody else landed it and cleaned up, or it is lost: the position tells."""

@@ -52,6 +52,11 @@ class Background:
         if self._thread.is_alive():
             self._thread.join(_STOP_SECONDS)
 
+    @property
+    def held(self) -> dict[str, str]:
+        """Why retention waits for a confirmation, by table."""
+        return {f"retention of {table}": why for table, why in dict(self._memory.held).items()}
+
     def _run(self) -> None:
         compact = self._config.maintain.compact
         pause = min(_LOOK_SECONDS, compact.interval_seconds)

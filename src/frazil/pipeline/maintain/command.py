@@ -71,11 +71,20 @@ def our_turn(config: Config, console: Console) -> Iterator[None]:
 
 
 def maintain(
-    config: Config, task: Task | None, tables: Sequence[str], *, dry_run: bool, json_output: bool
+    config: Config,
+    task: Task | None,
+    tables: Sequence[str],
+    *,
+    dry_run: bool,
+    json_output: bool,
+    confirmed: Sequence[str] = (),
 ) -> int:
     """Does one task, or all, on the tables, or all of them, and says what was done, and what was not: then it
-    returns 1.
+    returns 1. Retention of the tables in `confirmed` trusts the clock and removes any share of the rows.
     """
+    if confirmed and task != "retention":
+        raise Refused("--confirm is for retention: `frazil maintain retention --confirm TABLE`")
+    tables = [*tables, *(name for name in confirmed if name not in tables)]
     if task == "tier" and config.maintain.tier is None:
         raise Refused("there is no other place for old files; say where, with maintain.tier")
     console = Console(stderr=True)
@@ -99,9 +108,12 @@ def maintain(
                     continue
                 bar.update(line, description=f"{each} {table}", completed=0, total=None)
                 try:
-                    reports.append(maintainer.run(each, table, dry_run=dry_run))
+                    done = _all_rounds(maintainer, each, table, dry_run=dry_run, confirmed=table in confirmed)
                 except Exception as error:
                     failures.append(f"{each} {table}: {reason_of(error)}")
+                else:
+                    reports += done
+                    failures += [f"{each} {table}: {done[-1].held}"] if done[-1].held else []
     if json_output:
         print(json.dumps([dataclasses.asdict(report) for report in reports], default=str))
     else:
@@ -109,6 +121,16 @@ def maintain(
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0
+
+
+def _all_rounds(
+    maintainer: Maintainer, task: Task, table: str, *, dry_run: bool, confirmed: bool
+) -> list[TaskReport]:
+    """A round ends at a bound so that other tasks have their turn; a command waits for all of them."""
+    reports = [maintainer.run(task, table, dry_run=dry_run, confirmed=confirmed)]
+    while reports[-1].is_unfinished:
+        reports.append(maintainer.run(task, table, confirmed=confirmed))
+    return reports
 
 
 def tag_create(config: Config, name: str, *, json_output: bool) -> int:

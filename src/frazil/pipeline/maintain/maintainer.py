@@ -16,6 +16,7 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import Refused, Stopped
 from frazil.lake.catalog import catalog_errors, table_or_none
+from frazil.lake.clock import known_time, noted_time
 from frazil.lake.commit import committer_of
 from frazil.lake.expire import expire_old
 from frazil.lake.files import LakeFileIO
@@ -40,6 +41,8 @@ from frazil.wal.journal import promoted
 Work = Task | Literal["measure"]
 _BACKOFF_SECONDS_MAX = 3600.0
 _DOUBLINGS_MAX = 16
+_HELD_SECONDS = 300.0
+"""How often to look whether retention that waits for a confirmation may go on."""
 _NOTED: dict[Task, str] = {"expire": "expired_at", "retention": "retained_at", "orphans": "orphans_at"}
 
 log = structlog.get_logger("frazil.maintain")
@@ -57,6 +60,10 @@ class Memory:
     facts: dict[str, dict[str, float]] = field(default_factory=dict)
     """To be noted with the next expiry: a commit of its own would be one too many."""
     bad: BadFiles = field(default_factory=BadFiles)
+    unfinished: set[tuple[Work, str]] = field(default_factory=set)
+    """Ended at a bound when they last ran: they are due again in the next round."""
+    held: dict[str, str] = field(default_factory=dict)
+    """Tables whose retention waits for a confirmation, and why."""
 
 
 class Maintainer:
@@ -98,12 +105,14 @@ class Maintainer:
             return False
         return task not in ("compact", "tier") or table in SIGNALS
 
-    def run(self, task: Task, table: str, *, dry_run: bool = False) -> TaskReport:
-        """Does it now, whatever the schedule says. Raises Refused if there is no such table."""
+    def run(self, task: Task, table: str, *, dry_run: bool = False, confirmed: bool = False) -> TaskReport:
+        """Does it now, whatever the schedule says. Raises Refused if there is no such table. `confirmed` is
+        for retention: a person has checked the clock and how much would go.
+        """
         begin = time.monotonic()
         try:
             with telemetry.span(f"maintain.{task}", task=task, table=table, dry_run=dry_run) as span:
-                report = self._run(task, table, dry_run=dry_run)
+                report = self._run(task, table, dry_run=dry_run, confirmed=confirmed)
                 if report.is_nothing:  # most rounds find nothing to do
                     span.forget()
                 span.set(
@@ -150,10 +159,24 @@ class Maintainer:
             self._failed(task, table, error)
             return None
         self._memory.failures.pop(key, None)
+        if report.is_unfinished:  # the next round goes on, after the other tasks and tables
+            self._memory.unfinished.add(key)
+        else:
+            self._memory.unfinished.discard(key)
+        if task == "retention":
+            self._note_held(table, report.held)
         if not report.is_nothing:
             told = {name: value for name, value in report.detail.items() if value}
             log.info("maintained", task=task, table=table, seconds=round(report.seconds, 2), **told)
         return report
+
+    def _note_held(self, table: str, reason: str) -> None:
+        if not reason:
+            self._memory.held.pop(table, None)
+        elif table not in self._memory.held:
+            log.warning("retention waits for a confirmation", table=table, reason=reason)
+        if reason:
+            self._memory.held[table] = reason
 
     def _failed(self, work: Work, table: str, error: Exception) -> None:
         """In a line: what is broken may stay so for long."""
@@ -170,7 +193,7 @@ class Maintainer:
             return False
         if (task, table) not in last and task in _NOTED:
             last[task, table] = self._noted_at(_NOTED[task], table)
-        return self._is_over(task, table, interval)
+        return self._is_over(task, table, self._soon(task, table, interval))
 
     def _is_over(self, work: Work, table: str, interval: float) -> bool:
         last, now = self._memory.last.get((work, table), 0.0), self._clock()
@@ -195,6 +218,14 @@ class Maintainer:
             return settings.orphans.interval_seconds if settings.orphans.enabled else None
         return settings.retention.interval_seconds
 
+    def _soon(self, task: Task, table: str, interval: float) -> float:
+        """The interval, or less while the task has more to do or waits for a person."""
+        if (task, table) in self._memory.unfinished:
+            return 0.0
+        if task == "retention" and table in self._memory.held:
+            return min(interval, _HELD_SECONDS)
+        return interval
+
     def _noted_at(self, fact: str, table: str) -> float:
         """When it was done, as the table says. Never, if it cannot be read: the task then says why."""
         try:
@@ -210,7 +241,7 @@ class Maintainer:
             raise Refused(f"there is no table {name}; there are: {', '.join(self.tables()) or 'none yet'}")
         return found
 
-    def _run(self, task: Task, name: str, *, dry_run: bool) -> TaskReport:
+    def _run(self, task: Task, name: str, *, dry_run: bool, confirmed: bool) -> TaskReport:
         table = self._load(name)
         with catalog_errors():
             if task == "compact":
@@ -223,7 +254,7 @@ class Maintainer:
                 return self._expire(table, dry_run=dry_run)
             if task == "orphans":
                 return self._orphans(table, dry_run=dry_run)
-            return self._retention(table, dry_run=dry_run)
+            return self._retention(table, dry_run=dry_run, confirmed=confirmed)
 
     def _compact(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
         signal: Signal | None = next((each for each in SIGNALS if each == name), None)
@@ -310,11 +341,28 @@ class Maintainer:
             seconds=time.monotonic() - begin,
         )
 
-    def _retention(self, table: Table, *, dry_run: bool) -> TaskReport:
-        report = retain(self._config, self._catalog, self._runner, table, now=self._clock(), dry_run=dry_run)
+    def _retention(self, table: Table, *, dry_run: bool, confirmed: bool) -> TaskReport:
+        """By the clock that is behind: this machine's or the store's. A clock ahead would remove too much."""
+        store_now = LakeFileIO(table.io.properties).now(f"{table.location().rstrip('/')}/metadata")
+        now = min(self._clock(), store_now)
+        report = retain(
+            self._config,
+            self._catalog,
+            self._runner,
+            table,
+            now=now,
+            dry_run=dry_run,
+            confirmed=confirmed,
+            others=self._known_time(now) if noted_time(table.metadata) is None else None,
+        )
         if not dry_run:
             self._memory.facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
         return report
+
+    def _known_time(self, now: float) -> float | None:
+        """The latest that any table knows."""
+        known = [known_time(self._load(name).metadata, now) for name in self.tables()]
+        return max((at for at in known if at is not None), default=None)
 
     def _observe(self, name: str) -> None:
         """What /metrics shows of a table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -66,6 +67,19 @@ class MaintainMetrics:
             "frazil_removed_rows", "Rows removed from tables, by why", ["table", "reason"], registry=registry
         )
 
+        self._overdue = Gauge(
+            "frazil_retention_overdue_seconds",
+            "Seconds since the oldest row of a table that is past a retention rule fell due; 0 if none is.",
+            table,
+            registry=registry,
+        )
+        self._held = Gauge(
+            "frazil_retention_held",
+            "1 while retention of a table waits for `frazil maintain retention --confirm TABLE`, else 0.",
+            table,
+            registry=registry,
+        )
+
     def ran(self, task: Task, table: str, outcome: Outcome, seconds: float) -> None:
         self._runs.labels(task, table, outcome).inc()
         self._seconds.labels(task).observe(seconds)
@@ -94,6 +108,12 @@ class MaintainMetrics:
             self._expired.labels(table).inc(report.detail.get("snapshots", 0))
         elif report.task == "retention":
             self.removed_rows(table, "retention", report.rows_removed)
+            self._held.labels(table).set(1 if report.held else 0)
+            # It grows by itself: a round that fails or does not come must not look like one that kept up.
+            since = report.due_since
+            self._overdue.labels(table).set_function(
+                lambda: 0.0 if since is None else max(0.0, time.time() - since)
+            )
         elif report.task == "orphans":
             self._orphans.labels(table).inc(report.files_in)
             self._orphan_bytes.labels(table).inc(report.bytes_in)

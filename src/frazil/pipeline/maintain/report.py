@@ -15,6 +15,10 @@ TASKS: tuple[Task, ...] = ("retention", "compact", "tier", "manifests", "expire"
 class TaskReport:
     """`files_in` and `bytes_in` were read or removed, `files_out` and `bytes_out` are there instead. `detail`
     has what only one task knows, in words that are shown.
+
+    `is_unfinished`: the round ended at a bound, and the next should follow at once. `held` says why retention
+    waits for a confirmation; empty if it does not. `due_since` is when the oldest rows that are left fell
+    due, or when the next will, in seconds since 1970; None if no rule concerns any row.
     """
 
     task: Task
@@ -29,6 +33,9 @@ class TaskReport:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     detail: Mapping[str, Any] = field(default_factory=dict)
+    is_unfinished: bool = False
+    held: str = ""
+    due_since: float | None = None
 
     @property
     def is_nothing(self) -> bool:

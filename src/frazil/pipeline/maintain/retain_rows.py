@@ -5,9 +5,10 @@ What is taken out of a table is counted in its position, by where it came from: 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,17 +19,20 @@ from pyiceberg.table import Table
 
 from frazil.config import Config, RetentionRule
 from frazil.errors import ConfigError, Conflict, QueryInvalid, QueryRefused
+from frazil.lake.clock import believed_now, clock_held, forget_late, late_days, note_time, utc
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
-from frazil.lake.live import in_parallel, live_files
+from frazil.lake.live import LiveFile, in_parallel, live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.rules import (
     RETENTION,
+    Applied,
     Due,
     RetentionPlan,
+    is_new_ground,
     key_of,
     plan_retention,
     progress,
@@ -41,6 +45,13 @@ from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicat
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import without
+
+_DROPS_PER_COMMIT_MAX = 1000
+"""Files that go as a whole in one commit. Each commit makes landings that are under way begin again, so few
+large commits are better than many small ones.
+"""
+_DROPS_PER_ROUND_MAX = 10_000
+"""Then the other tasks have their turn."""
 
 log = structlog.get_logger("frazil.maintain")
 
@@ -85,8 +96,10 @@ class Retention:
         self._catalog = catalog
         self._runner = runner
         self._table = table
+        self._name = table.name()[-1]
         self._rules = rules
-        self._round_bytes_max = config.maintain.compact.round_bytes_max
+        self._settings = config.maintain.retention
+        self._round_bytes_max = config.maintain.retention.rewrite_round_bytes_max
         self._committer = committer_of(config, catalog)
         extra = promoted(config)
         self._layout = Layout.of(
@@ -101,6 +114,7 @@ class Retention:
             for key, predicate in self._predicates.items()
         }
         self._passed_over: set[str] = set()
+        self._finished: set[str] = set()
         self._failed: dict[str, str] = {}
         """Rules that have no answer for some row, and why."""
         self._total = _Total()
@@ -108,33 +122,70 @@ class Retention:
         self._sequence = 0 if main is None else main.sequence_number or 0
         self._is_alone = True
 
-    def run(self, now: float, begin: float, *, dry_run: bool) -> TaskReport:
-        before = read_applied(json_property(self._table.metadata, RETENTION))
-        plan = plan_retention(live_files(self._table), self._rules, now, before)
+    def run(
+        self, clock: float, begin: float, *, dry_run: bool, confirmed: bool, others: float | None
+    ) -> TaskReport:
+        """`clock` is the time of day. With `confirmed` it is believed, and any share of the rows may go. For
+        `others` see `believed_now`.
+        """
+        metadata, files = self._table.metadata, live_files(self._table)
+        before, late = read_applied(json_property(metadata, RETENTION)), late_days(metadata)
+        wanted = plan_retention(files, self._rules, clock, before, late)
+        gap = self._settings.clock_gap_seconds_max
+        now = clock if confirmed else believed_now(metadata, clock, gap, others)
+        plan = wanted if now == clock else plan_retention(files, self._rules, now, before, late)
+        held = clock_held(self._name, now, clock) if wanted.files - plan.files else ""
+        held = held or ("" if confirmed else self._share_held(plan, files, before, now))
         if dry_run:
-            self._would(plan)
-            return self._report(begin, dry_run=True)
-        size, whole = 0, True
-        for group in gathered(plan.dropped, lambda due: due.bytes, self._round_bytes_max):
-            if size >= self._round_bytes_max:
-                whole = False
-                break
-            whole &= self._apply(group)
-            size += self._spent(group)
-        done = 0
-        for group in _in_days(plan.searched, self._round_bytes_max):
-            if size >= self._round_bytes_max or not whole:
-                break
+            self._would(wanted)
+            return self._report(begin, wanted, dry_run=True, held=held)
+        if held:
+            return self._report(begin, wanted, dry_run=False, held=held)
+        note_time(self._catalog, self._table, now)
+        whole, done = self._drop(plan), 0
+        size, left = 0, _in_days(plan.searched, self._round_bytes_max)
+        while left and whole and size < self._round_bytes_max:
+            group = left.pop(0)
             parts = gathered(group, lambda due: due.bytes, self._round_bytes_max)
             if not all(self._apply(part) for part in parts):
+                left.append(group)
                 break  # what was replaced meanwhile is to be searched in its new place
             size += self._spent(group)
             done += len(group)
         applied = progress(plan, done, before, self._sequence, self._failed.keys())
-        # Nobody has searched what was to be dropped, and is still there.
+        # What was to be dropped, and is still there, was not searched.
         if whole and applied != before:
             set_properties(self._catalog, self._table, {RETENTION: write_applied(applied)})
-        return self._report(begin, dry_run=False)
+        is_all = whole and not left
+        if is_all and late:
+            longest = max(rule.after_seconds for rule in self._rules)
+            forget_late(self._catalog, self._table, now - longest)
+        return self._report(begin, wanted, dry_run=False, is_unfinished=not is_all and bool(self._finished))
+
+    def _drop(self, plan: RetentionPlan) -> bool:
+        """Removes the files that go as a whole. False if some are left for the next round."""
+        due = plan.dropped[:_DROPS_PER_ROUND_MAX]
+        groups = gathered(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
+        applied = [self._apply(group) for group in groups]  # one that was overtaken leaves the others alone
+        return all(applied) and len(due) == len(plan.dropped)
+
+    def _share_held(
+        self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, Applied], now: float
+    ) -> str:
+        """Why the round must not be done without a confirmation; empty if it may. Of files that are searched,
+        all rows count: how many would go is known only after the search.
+        """
+        new = [due for due in plan.searched if is_new_ground(due, applied)]
+        may_go = [due for due, names in zip(new, self._may_match(new), strict=True) if names]
+        rows = sum(due.live.file.record_count for due in (*plan.dropped, *may_go))
+        total = sum(live.file.record_count for live in files)
+        if rows < self._settings.confirm_rows_min or rows <= self._settings.confirm_share * total:
+            return ""
+        return (
+            f"up to {rows:,} of {total:,} rows of {self._name} are past their rules at {utc(now)}, over "
+            f"maintain.retention.confirm_share; check the rules and the clock, then run "
+            f"`frazil maintain retention --confirm {self._name}`"
+        )
 
     def _apply(self, group: Sequence[Due]) -> bool:
         """Finds, writes anew and commits. False if another process has changed these files meanwhile."""
@@ -146,6 +197,7 @@ class Retention:
             self._discard(found)
             return False
         if not removed:
+            self._finish(group)
             return True
         counts: Counter[str] = sum((each.removed for each in found), Counter())
         added = [each.added for each in found if each.added is not None]
@@ -172,12 +224,16 @@ class Retention:
         self._sequence += self._is_alone  # else somebody's files, not searched yet, are among those up to it
         log.info(
             "rows removed by retention",
-            table=self._table.name()[-1],
+            table=self._name,
             rows=counts.total(),
             files=len(removed),
             snapshot=committed.snapshot_id,
         )
+        self._finish(group)
         return True
+
+    def _finish(self, group: Sequence[Due]) -> None:
+        self._finished |= {due.live.file.file_path for due in group} - self._passed_over
 
     def _pass_over(self, found: Sequence[Searched]) -> bool:
         """Leaves out the files that are gone or cannot be read, if the table still says that it has them:
@@ -280,13 +336,18 @@ class Retention:
         if reasons:
             raise ConfigError("maintain.retention.rules: " + "; ".join(reasons))
 
-    def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
-        """ConfigError if a rule could not be applied."""
+    def _report(
+        self, begin: float, plan: RetentionPlan, *, dry_run: bool, held: str = "", is_unfinished: bool = False
+    ) -> TaskReport:
+        """`plan` has all that is due by the clock. ConfigError if a rule could not be applied."""
         self._refuse_failed()
         total = self._total
+        due = (*plan.dropped, *plan.searched)
+        left = [each.since for each in due if each.live.file.file_path not in self._finished]
+        since = min((plan.next_due, *left))
         return TaskReport(
             "retention",
-            self._table.name()[-1],
+            self._name,
             dry_run,
             files_in=total.dropped + total.rewritten,
             files_out=total.rewritten,
@@ -304,6 +365,9 @@ class Retention:
                 "files_lost": total.lost,
                 "files_unreadable": total.unreadable,
             },
+            is_unfinished=is_unfinished,
+            held=held,
+            due_since=None if since == math.inf else since,
         )
 
 

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import Conflict
+from frazil.lake.clock import believed_now, clock_held, note_time
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
 from frazil.lake.live import live_files
@@ -39,16 +40,30 @@ Mask = Callable[[pa.Table], pa.ChunkedArray]
 
 
 def retain_set_aside(
-    config: Config, catalog: Catalog, table: Table, *, now: float, dry_run: bool = False
+    config: Config,
+    catalog: Catalog,
+    table: Table,
+    *,
+    now: float,
+    dry_run: bool = False,
+    confirmed: bool = False,
+    others: float | None = None,
 ) -> TaskReport:
     """The rows first, then the copies that they point at. Of whoever dies in between, the copies without a
     row are found the next time.
     """
     begin = time.monotonic()
-    seconds = config.maintain.retention.set_aside_seconds
-    oldest = datetime.datetime.fromtimestamp(now - seconds, datetime.UTC)
+    settings = config.maintain.retention
+    seconds, clock = settings.set_aside_seconds, now
+    if not confirmed:
+        now = believed_now(table.metadata, clock, settings.clock_gap_seconds_max, others)
+    is_old = _older_than(now - seconds)
+    held = ""
+    if now != clock and _Change.of(table, _older_than(clock - seconds), write=None).removed:
+        held = clock_held(SET_ASIDE.name, now, clock)
+    if not dry_run and now == clock:
+        note_time(catalog, table, now)
     store = None if config.wal.type == "kafka" else open_store(config)
-    is_old: Mask = lambda rows: pc.less(rows["time"], pa.scalar(oldest))  # noqa: E731
     # Whose segment is gone by now, has its row in the table by then.
     unsure = [] if store is None else list(_without_segment(store, now - seconds))
     table = catalog.load_table(table.name())
@@ -74,7 +89,13 @@ def retain_set_aside(
         rows_removed=change.counts.total(),
         seconds=time.monotonic() - begin,
         detail={"copies_deleted": len(copies)},
+        held=held,
     )
+
+
+def _older_than(seconds: float) -> Mask:
+    oldest = pa.scalar(datetime.datetime.fromtimestamp(seconds, datetime.UTC))
+    return lambda rows: pc.less(rows["time"], oldest)
 
 
 @dataclass

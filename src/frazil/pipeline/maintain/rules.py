@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ class Due:
 
     live: LiveFile
     names: tuple[str, ...] = ()
+    since: float = 0.0
+    """When the first of these rules fell due, in seconds since 1970."""
 
     @property
     def bytes(self) -> int:
@@ -47,6 +50,12 @@ class RetentionPlan:
     """In the order in which they are best searched: see `progress`."""
     days: Mapping[str, int] = field(default_factory=dict)
     """Of each rule with a condition, the newest day that it concerns now."""
+    next_due: float = math.inf
+    """When the next file falls due, in seconds since 1970."""
+
+    @property
+    def files(self) -> frozenset[str]:
+        return frozenset(due.live.file.file_path for due in (*self.dropped, *self.searched))
 
 
 def key_of(rule: RetentionRule) -> str:
@@ -64,38 +73,60 @@ def rules_of(table: str, rules: Iterable[RetentionRule]) -> list[RetentionRule]:
     return [rule for rule in rules if rule.table in (None, table)]
 
 
+def due_at(rule: RetentionRule, day: int, late: Mapping[int, float]) -> float:
+    """When the rule concerns rows of a day, in seconds since 1970. `late` has the days whose rows may be
+    younger than their `time` says, and when those rows landed: their age counts from then.
+    """
+    return max((day + 1) * float(DAY_SECONDS), late.get(day, 0.0)) + rule.after_seconds
+
+
 def plan_retention(
     files: Sequence[LiveFile],
     rules: Sequence[RetentionRule],
     now_seconds: float,
     applied: Mapping[str, Applied],
+    late: Mapping[int, float] | None = None,
 ) -> RetentionPlan:
-    """`rules` are those of the table. Days are counted by `time`, in UTC."""
-    days = {key_of(rule): newest_day(rule, now_seconds) for rule in rules}
-    dropped, searched = [], []
+    """`rules` are those of the table. Days are counted by `time`, in UTC. See `due_at` for `late`."""
+    late = late or {}
+    keys = [(rule, key_of(rule)) for rule in rules]
+    dropped, searched, next_due = [], [], math.inf
     for live in files:
         tenant, day = live.file.partition[0], live.file.partition[1]
         if tenant is None or day is None:
             continue
-        concerning = [
-            rule for rule in rules if rule.tenant in (None, tenant) and int(day) <= days[key_of(rule)]
-        ]
-        if any(rule.where is None for rule in concerning):
-            dropped.append(Due(live))
-            continue
-        names = tuple(
-            key
-            for key in dict.fromkeys(key_of(rule) for rule in concerning)
-            if not _is_done(live, int(day), applied.get(key))
-        )
-        if names:
-            searched.append(Due(live, names))
-    conditions = {key_of(rule) for rule in rules if rule.where is not None}
+        day = int(day)
+        concerning: dict[str, float] = {}
+        is_whole = False
+        for rule, key in keys:
+            if rule.tenant not in (None, tenant):
+                continue
+            at = due_at(rule, day, late)
+            # When the rows of a late day fall due, the rule may have passed that day already.
+            if rule.where is not None and day not in late and _is_done(live, day, applied.get(key)):
+                continue
+            if at > now_seconds:
+                next_due = min(next_due, at)
+                continue
+            concerning[key] = at
+            is_whole = is_whole or rule.where is None
+        if is_whole:
+            dropped.append(Due(live, since=min(concerning.values())))
+        elif concerning:
+            searched.append(Due(live, tuple(concerning), min(concerning.values())))
     return RetentionPlan(
         tuple(sorted(dropped, key=lambda due: due.day)),
         tuple(sorted(searched, key=lambda due: _order(due, applied))),
-        {key: day for key, day in days.items() if key in conditions},
+        {key: newest_day(rule, now_seconds) for rule, key in keys if rule.where is not None},
+        next_due,
     )
+
+
+def is_new_ground(due: Due, applied: Mapping[str, Applied]) -> bool:
+    """Whether some rule concerns the file's day for the first time. Files that were merged or moved since
+    the rule was applied to their day are searched again, and hold nothing that it has not seen.
+    """
+    return not due.names or any(not _is_late(due, applied.get(name)) for name in due.names)
 
 
 def _is_done(live: LiveFile, day: int, applied: Applied | None) -> bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,10 @@ class Tiering:
             self._refuse_missing()
             note_folder(self._catalog, self._table, self._folder)
             self._move(moves, now_seconds, progress)
-        return self._report(begin, dry_run=False)
+        unbounded = self._tier.model_copy(update={"round_bytes_max": sys.maxsize})
+        wanted = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds)
+        is_unfinished = len(wanted) > len(chosen) and self._total.files > 0
+        return replace(self._report(begin, dry_run=False), is_unfinished=is_unfinished)
 
     def _refuse_missing(self) -> None:
         """Of a disk that is not mounted, all folders would be made anew on another one."""
