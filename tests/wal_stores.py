@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -84,6 +85,9 @@ class MemoryStore:
             self.delete(path)
 
     def remove_folder(self, path: str) -> None: ...
+
+    def now(self) -> float:
+        return time.time()
 
     def describe(self) -> str:
         return "memory"

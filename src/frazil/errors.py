@@ -4,6 +4,7 @@
     ├── Transient              try again later: nothing was lost, nothing was kept
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
     │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
+    │   ├── ClockSkewed        this machine's clock is far from the store's
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
     │   ├── Stopped            this process was told to stop before the work began
@@ -60,6 +61,10 @@ class Overloaded(Transient):
 
 class StoreUnavailable(Transient):
     """The store cannot make data durable now, or cannot be read."""
+
+
+class ClockSkewed(Transient):
+    """This machine's clock is too far from the store's to stamp data with it."""
 
 
 class CatalogUnavailable(Transient):

@@ -55,6 +55,9 @@ class Around:
     def delete(self, path: str) -> None:
         self._inner.delete(path)
 
+    def now(self) -> float:
+        return self._inner.now()
+
     def describe(self) -> str:
         return self._inner.describe()
 

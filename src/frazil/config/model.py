@@ -176,6 +176,12 @@ class ReceiveConfig(Section):
     limits: LimitsConfig = Field(
         default_factory=LimitsConfig, description="Bounds; what is over them is refused with a reason."
     )
+    clock_skew_seconds_max: Seconds = Field(
+        300,
+        ge=10,
+        description="A receiver whose clock is further than this from the clock of the WAL's store is not "
+        "ready and refuses requests with 503 until the clock is right. Not checked with Kafka.",
+    )
     shutdown_grace_seconds: Seconds = Field(
         10, ge=0, description="How long a stopping receiver waits for requests in flight to become durable."
     )

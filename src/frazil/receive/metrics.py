@@ -76,6 +76,12 @@ class ReceiverMetrics:
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self._clock_skew = Gauge(
+            "frazil_receive_clock_skew_seconds",
+            "How far the receiver's clock is ahead of the clock of the WAL's store; negative if behind.",
+            registry=registry,
+            multiprocess_mode="livemostrecent",
+        )
         self._segments = Counter(
             "frazil_wal_segments", "Segments made durable", ("signal",), registry=registry
         )
@@ -114,6 +120,10 @@ class ReceiverMetrics:
 
     def ready(self, is_ready: bool) -> None:
         self._ready.set(1 if is_ready else 0)
+
+    def clock_skew(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self._clock_skew.set(seconds)
 
     def segment_written(self, segment: SegmentWritten) -> None:
         signal = segment.name.signal

@@ -13,6 +13,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from frazil.errors import (
+    ClockSkewed,
     Forbidden,
     Overloaded,
     RequestInvalid,
@@ -59,6 +60,8 @@ def refusal(error: Exception) -> Refusal:
     match error:
         case Overloaded():
             return Refusal(429, grpc.StatusCode.RESOURCE_EXHAUSTED, error.bound, message, delay)
+        case ClockSkewed():
+            return Refusal(503, grpc.StatusCode.UNAVAILABLE, "clock", message, delay)
         case StoreUnavailable():
             return Refusal(503, grpc.StatusCode.UNAVAILABLE, "store", message, delay)
         case RequestTooLarge():

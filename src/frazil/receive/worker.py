@@ -145,4 +145,5 @@ class Worker:
             large = admission.bytes > _LARGE_BYTES
             metrics.in_flight(self._intake.admission.bytes)
             metrics.ready(self._journal.failure is None)
+            metrics.clock_skew(self._journal.clock_skew_seconds)
             await asyncio.sleep(1)

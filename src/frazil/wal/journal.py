@@ -15,7 +15,7 @@ from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import GROUPS_MAX_ON_STACK
 from frazil.tables import SIGNALS, Promoted, Signal
-from frazil.wal.clock import Clock, boot_seconds
+from frazil.wal.clock import Clock, ClockWatch, boot_seconds
 from frazil.wal.group import Observer, Receipt
 from frazil.wal.local import LocalStore
 from frazil.wal.names import new_stream
@@ -27,6 +27,8 @@ _RECOVERY_SECONDS = 1.0
 _START_SECONDS = 5.0
 """How long a start waits for the store's probe before it says that it is not ready."""
 _TIDY_SECONDS = 600.0
+_CLOCK_SECONDS = 60.0
+"""How often the store's clock is asked. Three requests on S3."""
 
 log = structlog.get_logger("frazil.wal")
 
@@ -64,6 +66,7 @@ class Journal:
         *,
         stream_ids: Callable[[], str] = new_stream,
         clock: Clock = boot_seconds,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         settings = SegmentSettings(
             group_wait_seconds=config.wal.group_wait,
@@ -80,8 +83,11 @@ class Journal:
             ]
             for signal, decoder in decoders(config).items()
         }
+        self._watch = ClockWatch(store.now, config.receive.clock_skew_seconds_max, wall=wall)
         self._tasks: list[asyncio.Task[None]] = []
         self._recovery: asyncio.Task[None] | None = None
+        self._measured = 0.0
+        self._was_skewed = False
         self._unprobed: FrazilError | None = StoreUnavailable("the receiver is starting")
 
     async def start(self) -> None:
@@ -108,6 +114,8 @@ class Journal:
         """Returns when the request's records are durable."""
         if self._unprobed is not None:
             raise self._unprobed.again()
+        if (skewed := self._watch.failure) is not None:
+            raise skewed
         lane = min(self._lanes[signal], key=lambda lane: lane.load_bytes)
         return await lane.append(body, tenant, received_unix_nano)
 
@@ -126,6 +134,15 @@ class Journal:
     @property
     def failure(self) -> FrazilError | None:
         """Why nothing can be made durable now; None while all is well."""
+        return self._store_failure or self._watch.failure
+
+    @property
+    def clock_skew_seconds(self) -> float | None:
+        """How far this machine's clock is ahead of the store's. None if it is not known."""
+        return self._watch.skew_seconds
+
+    @property
+    def _store_failure(self) -> FrazilError | None:
         return self._unprobed or next(
             (lane.failure for lane in self._all() if lane.failure is not None), None
         )
@@ -139,7 +156,8 @@ class Journal:
         while True:
             if probing is None:
                 await asyncio.sleep(_RECOVERY_SECONDS)
-            if self.failure is None and probing is None:
+            if self._store_failure is None and probing is None:
+                await self._watch_clock()
                 if time.monotonic() - tidied > _TIDY_SECONDS:
                     tidied = time.monotonic()
                     await asyncio.to_thread(self._tidy)
@@ -170,6 +188,25 @@ class Journal:
                 lane.failure = None
             log.info("store works again", store=self._store.describe())
 
+    async def _watch_clock(self) -> None:
+        """Asks the store for its time now and then, and at once while this machine's clock seems wrong."""
+        skewed = self._watch.failure
+        if skewed is None and time.monotonic() < self._measured + _CLOCK_SECONDS:
+            return
+        try:
+            await asyncio.to_thread(self._measure)
+        except StoreUnavailable as error:
+            log.debug("the store did not tell its time", reason=str(error))
+        before, self._was_skewed = self._was_skewed, self._watch.failure is not None
+        if self._was_skewed and not before:
+            log.error("clock is far from the store's; requests are refused", reason=str(self._watch.failure))
+        elif before and not self._was_skewed:
+            log.info("clock is near the store's again", skew_seconds=self._watch.skew_seconds)
+
+    def _measure(self) -> None:
+        self._measured = time.monotonic()
+        self._watch.measure()
+
     def _tidy(self) -> None:
         if isinstance(self._store, LocalStore):
             self._store.remove_abandoned()
@@ -182,6 +219,7 @@ class Journal:
     def _probe(self) -> None:
         result = probe_store(self._store)
         self._tidy()
+        self._measure()
         self._unprobed = None
         log.info(
             "store probed",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +102,19 @@ class S3Store:
             return self.read(path)
         except (FileNotFoundError, StoreUnavailable):
             return None
+
+    def now(self) -> float:
+        """When the store says that it took a new object. In whole seconds on most stores."""
+        path = f"probe/clock-{secrets.token_hex(8)}"
+        try:
+            obstore.put(self._bucket, path, b"", use_multipart=False)
+            try:
+                return obstore.head(self._bucket, path)["last_modified"].timestamp()
+            finally:
+                with contextlib.suppress(BaseError, OSError):  # as after a probe: a receiver may not delete
+                    obstore.delete(self._bucket, path)
+        except (BaseError, OSError) as error:
+            raise self._unavailable(error) from None
 
     @timed("wal", "get")
     def read(self, path: str) -> bytes:

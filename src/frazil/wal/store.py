@@ -56,6 +56,10 @@ class Store(Protocol):
         Afterwards all deletions in it are durable, also those of somebody who died over them.
         """
 
+    def now(self) -> float:
+        """The store's clock, in seconds since 1970. Writes a small object and deletes it."""
+        ...
+
     def describe(self) -> str:
         """Where it is, for people."""
         ...

@@ -11,6 +11,7 @@ from google.rpc.status_pb2 import Status
 
 from frazil import errors
 from frazil.errors import (
+    ClockSkewed,
     ConfigError,
     Forbidden,
     FrazilError,
@@ -30,6 +31,7 @@ CASES: list[tuple[Exception, int, grpc.StatusCode, str]] = [
     (Overloaded("full", bound="memory"), 429, grpc.StatusCode.RESOURCE_EXHAUSTED, "memory"),
     (Overloaded("fast", bound="rate"), 429, grpc.StatusCode.RESOURCE_EXHAUSTED, "rate"),
     (StoreUnavailable("down"), 503, grpc.StatusCode.UNAVAILABLE, "store"),
+    (ClockSkewed("a day behind"), 503, grpc.StatusCode.UNAVAILABLE, "clock"),
     (RequestTooLarge("big", bytes_max=1), 413, grpc.StatusCode.RESOURCE_EXHAUSTED, "too_large"),
     (RequestInvalid("bad"), 400, grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
     (Unauthenticated("who"), 401, grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),

@@ -129,6 +129,11 @@ class KafkaJournal:
         """Why nothing can be made durable now; None while all is well."""
         return self._failure
 
+    @property
+    def clock_skew_seconds(self) -> float | None:
+        """Brokers are not asked for their time."""
+        return None
+
     def _check_tenants(self) -> None:
         """With one tenant for all messages, what a key's tenant sent would become another's."""
         default = self._config.tenants.default
