@@ -37,7 +37,8 @@ UNITS = ("_seconds", "_bytes", "_total", "_info")
 COUNTS = {  # gauges of things that are counted
     "frazil_land_pending_segments", "frazil_land_stopped", "frazil_pipeline_leader", "frazil_process_count",
     "frazil_process_open_files", "frazil_queries_running", "frazil_queries_waiting",
-    "frazil_receive_ready_workers", "frazil_table_files", "frazil_table_files_per_moment",
+    "frazil_receive_ready_workers", "frazil_retention_held", "frazil_table_files",
+    "frazil_table_files_per_moment",
     "frazil_table_manifests", "frazil_table_monthly_cost", "frazil_table_rows", "frazil_table_small_files",
     "frazil_table_snapshots",
 }  # fmt: skip
@@ -215,6 +216,7 @@ def test_every_alert_says_how_bad_it_is_with_its_value_and_where_to_read_on() ->
             "FrazilNoLeader",
             "FrazilReceiverNotReady",
             "FrazilTableStopped",
+            "FrazilRetentionHeld",
         )
         assert is_yes_or_no != ("$value" in rule["annotations"]["summary"]), name
 

@@ -139,12 +139,22 @@ class RetentionConfig(Section):
         100_000, ge=0, description="A round that would remove fewer rows than this needs no confirmation."
     )
     clock_gap_seconds_max: Seconds = Field(
-        DAY_SECONDS,
-        ge=HOUR_SECONDS,
+        2 * DAY_SECONDS,
+        ge=DAY_SECONDS,
         description="How far the clock may have moved since retention last looked at the table. If it has "
         "moved further, the pipeline was stopped or the clock is wrong: no more rows go until "
-        "`frazil maintain retention --confirm TABLE`. Smaller differences between clocks go unnoticed.",
+        "`frazil maintain retention --confirm TABLE`. Smaller differences between clocks go unnoticed. At "
+        "least twice the interval, also of a cron job that runs `frazil maintain`.",
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.clock_gap_seconds_max < 2 * self.interval_seconds:
+            raise bad_value(
+                "is less than twice interval_seconds", "raise it, or retention waits each time",
+                "clock_gap_seconds_max",
+            )  # fmt: skip
+        return self
 
 
 class TierConfig(Section):

@@ -11,20 +11,26 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import urllib3
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from frazil.config import Config
 from frazil.errors import Refused
 from frazil.lake import commit, staging
 from frazil.lake.clock import CLOCK, late_days, noted_time
 from frazil.ledger import balance
+from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land import lander
 from frazil.pipeline.maintain import command, retain_rows
-from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task
+from frazil.status.ask import understand
+from frazil.status.places import Place
 from tests.kept_lake import DAY, Kept
 from tests.run_here import RunHere
 
@@ -282,6 +288,51 @@ def _here(config: Config) -> Any:
         return Maintainer(config, *given, **options, runner=RunHere())
 
     return made
+
+
+def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stays_healthy() -> None:
+    why = "the clock says 2027"
+    server = HealthServer(
+        "127.0.0.1:0", CollectorRegistry(), dict[str, str], lambda: {"retention of logs": why}
+    )
+    server.start()
+    try:
+        url = f"http://127.0.0.1:{server.port}"
+        answer = urllib3.PoolManager().request("GET", f"{url}/healthz")
+    finally:
+        server.stop()
+    assert (answer.status, answer.json()["ok"]) == (200, True)
+    heard = understand(Place("pipeline", url), answer.status, answer.data)
+    assert (heard.state, heard.reasons) == ("degraded", [f"retention of logs: {why}"])
+
+
+def test_the_maintainer_of_the_pipeline_says_what_waits(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "7d"}) as lake:
+        with_retention(lake, confirm_rows_min=0)
+        lake.fill(*days_of([10.0]))
+        memory = Memory()
+        metrics = MaintainMetrics(CollectorRegistry())
+        maintainer = Maintainer(
+            lake.config,
+            lake.catalog,
+            lambda: None,  # type: ignore[arg-type,return-value]
+            metrics,
+            runner=RunHere(),
+            memory=memory,
+        )
+        with capture_logs() as lines:
+            maintainer.round()
+            maintainer.round()
+        assert "--confirm logs" in memory.held["logs"]
+        events = [line["event"] for line in lines]
+        assert events.count("retention waits for a confirmation") == 1
+
+
+def test_a_gap_that_every_round_would_exceed_is_refused() -> None:
+    with pytest.raises(ValidationError, match="less than twice interval_seconds"):
+        Config.model_validate(
+            {"maintain": {"retention": {"interval_seconds": "2d", "clock_gap_seconds_max": "3d"}}}
+        )
 
 
 # -- receivers whose clock was wrong

@@ -257,6 +257,20 @@ def test_it_runs_by_itself_when_it_is_due(tmp_path: Path) -> None:
         assert [report.task for report in keeper.round() if report.task == "tier"] == []
 
 
+def test_what_a_round_leaves_moves_with_the_next_which_follows_at_once(tmp_path: Path) -> None:
+    with kept(tmp_path) as lake:
+        settings = lake.config.maintain.tier
+        assert settings is not None
+        tier = settings.model_copy(update={"round_bytes_max": 1})
+        maintain = lake.config.maintain.model_copy(update={"tier": tier})
+        keeper = maintainer(lake, config=lake.config.model_copy(update={"maintain": maintain}))
+        rounds = [{report.task for report in keeper.round() if report.table == "logs"} for _ in range(3)]
+        assert ["tier" in tasks for tasks in rounds] == [True, True, False]
+        assert rounds[1] == {"tier"}
+        assert len(cold(lake)) == 2
+        assert_whole(lake)
+
+
 def test_a_damaged_file_stays_where_it_is_and_the_others_move(tmp_path: Path) -> None:
     with kept(tmp_path) as lake:
         damaged = next(path for path in lake.data_files() if "globex" in path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -360,9 +361,13 @@ class Maintainer:
         return report
 
     def _known_time(self, now: float) -> float | None:
-        """The latest that any table knows."""
-        known = [known_time(self._load(name).metadata, now) for name in self.tables()]
-        return max((at for at in known if at is not None), default=None)
+        """The latest that any table knows. One that cannot be read knows nothing."""
+        latest: float | None = None
+        for name in self.tables():
+            with contextlib.suppress(Exception):
+                known = known_time(self._load(name).metadata, now)
+                latest = known if latest is None else max(latest, known or 0.0)
+        return latest
 
     def _observe(self, name: str) -> None:
         """What /metrics shows of a table."""
