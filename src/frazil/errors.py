@@ -4,6 +4,7 @@
     ├── Transient              try again later: nothing was lost, nothing was kept
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
     │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
+    │   │   └── DeleteRefused  the store refused to delete some of many objects; it deleted the others
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
     │   ├── Stopped            this process was told to stop before the work began
@@ -60,6 +61,10 @@ class Overloaded(Transient):
 
 class StoreUnavailable(Transient):
     """The store cannot make data durable now, or cannot be read."""
+
+
+class DeleteRefused(StoreUnavailable):
+    """The store refused to delete some objects of many, and deleted all the others."""
 
 
 class CatalogUnavailable(Transient):
