@@ -121,7 +121,7 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
             store.streams.setdefault(name, [0, 0])[1] += int((clock.seconds - begin - written) * rate / 50)
         written = clock.seconds - begin
         landed = {name: StreamPosition(last) for name, (_, last) in store.streams.items()}
-        landings = [*landings[-100:], (clock.seconds, Position(landed))]
+        landings = [*landings[-200:], (clock.seconds, Position(landed))]
         most = max(most, store.count)
         thread.turn()
         clock.seconds += 5
