@@ -4,6 +4,7 @@
     ├── Transient              try again later: nothing was lost, nothing was kept
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
     │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
+    │   │   └── DeleteRefused  the store refused to delete some of many objects; it deleted the others
     │   ├── ClockSkewed        this machine's clock is far from the store's
     │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
@@ -61,6 +62,10 @@ class Overloaded(Transient):
 
 class StoreUnavailable(Transient):
     """The store cannot make data durable now, or cannot be read."""
+
+
+class DeleteRefused(StoreUnavailable):
+    """The store refused to delete some objects of many, and deleted all the others."""
 
 
 class ClockSkewed(Transient):

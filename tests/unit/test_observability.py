@@ -40,7 +40,7 @@ COUNTS = {  # gauges of things that are counted
     "frazil_receive_ready_workers", "frazil_retention_held", "frazil_table_files",
     "frazil_table_files_per_moment",
     "frazil_table_manifests", "frazil_table_monthly_cost", "frazil_table_rows", "frazil_table_small_files",
-    "frazil_table_snapshots",
+    "frazil_table_snapshots", "frazil_wal_landed_segments",
 }  # fmt: skip
 BOUNDED_LABELS = {
     "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "status",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -102,7 +103,24 @@ class Metrics:
         self._cleaned = Counter(
             "frazil_wal_cleaned_segments", "Segments deleted after they landed", table, registry=registry
         )
-        self._cleaned_bytes = Counter("frazil_wal_cleaned_bytes", "Their bytes", table, registry=registry)
+        self._cleaned_bytes = Counter(
+            "frazil_wal_cleaned_bytes",
+            "Bytes of WAL segments deleted after landing",
+            table,
+            registry=registry,
+        )
+        self._not_cleaned = Gauge(
+            "frazil_wal_landed_segments",
+            "WAL segments that have landed and are not deleted yet",
+            table,
+            registry=registry,
+        )
+        self._clean_up_lag = Gauge(
+            "frazil_wal_cleanup_lag_seconds",
+            "How long the oldest landed WAL segment is overdue for deletion",
+            table,
+            registry=registry,
+        )
         self.leader = Gauge("frazil_pipeline_leader", "1 in the one pipeline that works", registry=registry)
         self._rss = Gauge(
             "frazil_land_worker_rss_bytes", "The largest Python worker of the last batch", table,
@@ -112,6 +130,8 @@ class Metrics:
         self._starts = Counter(
             "frazil_spark_starts", "How often Spark was started: once, unless it dies", registry=registry
         )
+        self._stopped_parts: set[tuple[str, str]] = set()
+        self._stopping = threading.Lock()
         for counter in (self._commits, self._attempts, self._errors, self._set_aside, self._fenced):
             for signal in SIGNALS:  # a rate needs a 0 to start from
                 counter.labels(signal)
@@ -139,7 +159,7 @@ class Metrics:
         self._seconds.labels(table).observe(seconds)
         self._commit_seconds.labels(table).observe(commit_seconds)
         self._last.labels(table).set(time.time())
-        self._stopped.labels(table).set(0)
+        self._set_stopped(table, "landing", False)
         oldest = [
             nano for result in outcome.results if (nano := result.oldest_received_unix_nano) is not None
         ]
@@ -162,7 +182,11 @@ class Metrics:
     def stand_down(self) -> None:
         """Another pipeline works now, and knows what waits."""
         self.leader.set(0)
-        for gauge in (self._pending_bytes, self._pending_segments, self._pending_age, self._stopped):
+        self._stopped_parts.clear()
+        for gauge in (
+            *(self._pending_bytes, self._pending_segments, self._pending_age),
+            *(self._stopped, self._not_cleaned, self._clean_up_lag),
+        ):
             gauge.clear()
 
     def set_aside(self, table: str, count: int) -> None:
@@ -171,13 +195,31 @@ class Metrics:
     def fenced(self, table: str) -> None:
         self._fenced.labels(table).inc()
 
-    def failed(self, table: str, *, stopped: bool) -> None:
+    def failed(self, table: str, *, stopped: bool, part: str = "landing") -> None:
         self._errors.labels(table).inc()
-        self._stopped.labels(table).set(1 if stopped else 0)
+        self._set_stopped(table, part, stopped)
+
+    def succeeded(self, table: str, part: str) -> None:
+        self._set_stopped(table, part, False)
+
+    def _set_stopped(self, table: str, part: str, stopped: bool) -> None:
+        """Landing and upkeep have threads of their own. The table is stopped while any part of them is."""
+        with self._stopping:
+            (self._stopped_parts.add if stopped else self._stopped_parts.discard)((table, part))
+            self._stopped.labels(table).set(int(any(each == table for each, _ in self._stopped_parts)))
 
     def cleaned(self, table: str, segments: int, size: int) -> None:
         self._cleaned.labels(table).inc(segments)
         self._cleaned_bytes.labels(table).inc(size)
+
+    def not_cleaned(self, table: str, segments: int, due: float | None) -> None:
+        """`due` is when the oldest of them may be deleted, in seconds since 1970. The lag grows by itself,
+        also while clean-up fails.
+        """
+        self._not_cleaned.labels(table).set(segments)
+        self._clean_up_lag.labels(table).set_function(
+            lambda: 0.0 if due is None else max(0.0, time.time() - due)
+        )
 
     def job(self) -> None:
         self._jobs.inc()

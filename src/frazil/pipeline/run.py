@@ -13,24 +13,25 @@ from types import FrameType
 
 import structlog
 from pyiceberg.catalog import Catalog
+from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
-from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.sources import source_of
-from frazil.pipeline.land.upkeep import Upkeep
+from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.maintain.background import Background
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
 from frazil.role_metrics import describe_role
-from frazil.tables import SIGNALS
+from frazil.tables import SIGNALS, Signal
 from frazil.wal.lease import Keeper, Lease, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
@@ -88,6 +89,7 @@ class Pipeline:
         self._starting_spark = threading.Lock()
         self._catalog: Catalog | None = None
         self._tables: list[_Table] = []
+        self._upkeep: UpkeepThread | None = None
         self._problem = "starting"
         self._background: Background | None = None
         self._health = HealthServer(
@@ -143,6 +145,8 @@ class Pipeline:
             if not self._opened(keeper):
                 return
             background.start()
+            if self._upkeep is not None:
+                self._upkeep.start()
             poll = self._config.land.poll_interval(self._config.wal.type)
             while not self._stopping.is_set() and keeper.held:
                 # Where one table has landed, another batch may wait: look again at once.
@@ -150,6 +154,8 @@ class Pipeline:
                 if not any(steps):
                     self._stopping.wait(poll)
         finally:
+            if self._upkeep is not None:
+                self._upkeep.stop()
             background.stop()
             self._background = None
             keeper.stop()
@@ -185,11 +191,10 @@ class Pipeline:
         except DataLost as error:  # landing of that table will say so; the others go on
             log.error("a table cannot be read", reason=str(error))
         reader: WalReader | None = None
-        self._upkeep: Upkeep | None = None
         if config.wal.type != "kafka":
             store = open_store(config)
             reader = WalReader(store)
-            self._upkeep = Upkeep(config, store, self._metrics)
+            self._upkeep = UpkeepThread(config, store, self._metadata_of, self._metrics)
         return [
             _Table(
                 Lander(
@@ -204,6 +209,12 @@ class Pipeline:
             )
             for signal in SIGNALS
         ]
+
+    def _metadata_of(self, signal: Signal) -> TableMetadata | None:
+        assert self._catalog is not None  # noqa: S101
+        with catalog_errors():
+            table = table_or_none(self._catalog, self._config.lake.namespace, signal)
+        return None if table is None else table.metadata
 
     def _close_catalog(self) -> None:
         if self._catalog is not None:
@@ -234,10 +245,8 @@ class Pipeline:
             return False
         signal = table.lander.signal
         try:
-            try:
-                step = table.lander.step()
-            finally:
-                self._keep_up(table, now)  # also when landing fails: what is deleted may be the room it lacks
+            step = table.lander.step()
+            self._keep_up(table, now)
         except Exception as error:
             self._failed(table, error)
             return False
@@ -249,11 +258,12 @@ class Pipeline:
         return step in ("landed", "again")
 
     def _keep_up(self, table: _Table, now: float) -> None:
-        if self._upkeep is None or now < table.upkeep_at:
+        if self._upkeep is None:
             return
-        table.upkeep_at = now + min(_UPKEEP_SECONDS, max(self._config.land.wal_grace_seconds, 1.0))
-        lander = table.lander
-        lander.drop_streams(self._upkeep.round(lander.signal, lander.checkpoint().table.metadata))
+        table.lander.drop_streams(self._upkeep.take_gone(table.lander.signal))
+        if now >= table.upkeep_at:
+            table.upkeep_at = now + min(_UPKEEP_SECONDS, max(self._config.land.wal_grace_seconds, 1.0))
+            table.lander.checkpoint()  # another process may have landed meanwhile
 
     def _failed(self, table: _Table, error: Exception) -> None:
         """Errors of one table leave the others alone. Whatever it was, the position is read again."""
@@ -289,6 +299,7 @@ class Pipeline:
 
     def _problems(self) -> dict[str, str]:
         found: dict[str, str] = {"pipeline": self._problem} if self._problem else {}
+        found |= {} if self._upkeep is None else self._upkeep.problems
         return found | {table.lander.signal: table.problem for table in self._tables if table.problem}
 
     def _waiting(self) -> dict[str, str]:

@@ -6,14 +6,18 @@ A tombstone goes last: until then it fences a writer that wakes up. Afterwards t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from frazil.errors import DeleteRefused
 from frazil.tables import Signal
 from frazil.wal.position import Position
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.store import Store
+
+SEGMENTS_AT_ONCE_MAX = 10_000
+"""Bounds memory, and the time until a pass can be stopped."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +29,63 @@ class CleanUp:
     gone_streams: frozenset[str]
 
 
-def clean_up(store: Store, signal: Signal, position_old_enough: Position, limit: int = 10_000) -> CleanUp:
-    """Deletes what lies below a position that no running query begins before; at most `limit`, oldest first.
+@dataclass(frozen=True)
+class Batch:
+    """Segments that were deleted. `first` has the lowest sequence that may be left in each of their
+    streams.
+    """
 
-    Streams that the position does not name are left alone. May fail anywhere and be done again.
+    deleted: int
+    bytes: int
+    first: Mapping[str, int]
+
+
+CleanUpPass = Generator[Batch, None, frozenset[str]]
+
+
+def clean_up(
+    store: Store, signal: Signal, position_old_enough: Position, limit: int | None = None
+) -> CleanUp:
+    """Deletes all segments below a position that no running query begins before, oldest first.
+
+    `limit` bounds their number. Streams that the position does not name are left alone. May fail anywhere
+    and be done again.
+    """
+    steps, deleted, size = clean_up_pass(store, signal, position_old_enough, limit), 0, 0
+    while True:
+        try:
+            batch = next(steps)
+        except StopIteration as end:
+            return CleanUp(deleted, size, end.value)
+        deleted, size = deleted + batch.deleted, size + batch.bytes
+
+
+def clean_up_pass(
+    store: Store, signal: Signal, position_old_enough: Position, limit: int | None = None
+) -> CleanUpPass:
+    """Does the same batch by batch, and returns the streams that are gone. The caller may stop anywhere.
+
+    If the store refuses to delete some segments, all the others go, tombstones stay, and DeleteRefused comes
+    at the end.
     """
     reader = WalReader(store)
     there = [name for name in reader.streams(signal) if name in position_old_enough.streams]
-    landed = list(islice(_landed(reader, signal, there, position_old_enough), limit))
-    tombstones = [segment for segment in landed if _is_tombstone(segment, position_old_enough)]
-    others = [segment for segment in landed if not _is_tombstone(segment, position_old_enough)]
-    for segments in (others, tombstones):
-        if segments:
-            store.delete_all([segment.name.path for segment in segments])
+    tombstones: list[Segment] = []
+    refused: DeleteRefused | None = None
+    landed = islice(_landed(reader, signal, there, position_old_enough), limit)
+    others = _without_tombstones(landed, position_old_enough, tombstones)
+    while batch := list(islice(others, SEGMENTS_AT_ONCE_MAX)):
+        try:
+            yield _delete(store, batch)
+        except DeleteRefused as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    while batch := tombstones[:SEGMENTS_AT_ONCE_MAX]:
+        yield _delete(store, batch)
+        del tombstones[: len(batch)]
     closed = {name for name, stream in position_old_enough.streams.items() if stream.closed}
-    return CleanUp(len(landed), sum(segment.size for segment in landed), _gone(store, signal, closed))
+    return _gone(store, signal, closed)
 
 
 def _landed(reader: WalReader, signal: Signal, streams: list[str], position: Position) -> Iterator[Segment]:
@@ -50,9 +96,25 @@ def _landed(reader: WalReader, signal: Signal, streams: list[str], position: Pos
             yield segment
 
 
-def _is_tombstone(segment: Segment, position: Position) -> bool:
-    stream = position.streams[segment.name.stream]
-    return stream.closed and segment.name.sequence == stream.sequence - 1
+def _without_tombstones(
+    segments: Iterator[Segment], position: Position, tombstones: list[Segment]
+) -> Iterator[Segment]:
+    """Puts the tombstones into the list: at most one for each stream."""
+    for segment in segments:
+        stream = position.streams[segment.name.stream]
+        if stream.closed and segment.name.sequence == stream.sequence - 1:
+            tombstones.append(segment)
+        else:
+            yield segment
+
+
+def _delete(store: Store, segments: list[Segment]) -> Batch:
+    store.delete_all([segment.name.path for segment in segments])
+    return Batch(
+        len(segments),
+        sum(segment.size for segment in segments),
+        {segment.name.stream: segment.name.sequence + 1 for segment in segments},
+    )
 
 
 def _gone(store: Store, signal: Signal, closed: set[str]) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import os
 import secrets
 import time
@@ -18,6 +19,7 @@ from frazil.wal.store import Entry
 _INCOMING = ".incoming"
 _ABANDONED_SECONDS = 3600.0
 _LINK_ATTEMPTS_MAX = 3
+_LISTED_AT_ONCE_MAX = 50_000
 
 
 class LocalStore:
@@ -104,36 +106,47 @@ class LocalStore:
         return self._below(prefix, after or "")
 
     def _below(self, prefix: str, after: str) -> Iterator[Entry]:
-        for child in self._scan(prefix):
-            path = f"{prefix}{child.name}"
-            if child.is_dir(follow_symlinks=False):
-                below = f"{path}/"
-                if below > after or after.startswith(below):
-                    yield from self._below(below, after)
-            elif path > after:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    about = child.stat()
-                    yield Entry(path, about.st_size, about.st_mtime)
+        """A folder that holds more than can be kept in memory is read again for each part of it."""
+        last, is_left = "", True
+        while is_left:
+            # A folder's key ends with a slash: so keys sort as paths do.
+            wanted = (
+                key
+                for key in self._keys(prefix)
+                if key > last and (f"{prefix}{key}" > after or after.startswith(f"{prefix}{key}"))
+            )
+            keys = heapq.nsmallest(_LISTED_AT_ONCE_MAX, wanted)
+            is_left = len(keys) == _LISTED_AT_ONCE_MAX
+            for key in keys:
+                path = f"{prefix}{key}"
+                if key.endswith("/"):
+                    yield from self._below(path, after)
+                elif path > after:
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        about = os.stat(f"{self.root}/{path}")
+                        yield Entry(path, about.st_size, about.st_mtime)
+            last = keys[-1] if keys else last
 
     @timed("wal", "list")
     def children(self, prefix: str) -> Sequence[str]:
-        return sorted(child.name for child in self._scan(prefix) if child.is_dir(follow_symlinks=False))
+        return sorted(key[:-1] for key in self._keys(prefix) if key.endswith("/"))
 
-    def _scan(self, prefix: str) -> Sequence[os.DirEntry[str]]:
-        """A folder's content in the order of paths, in which a folder's name ends with a slash.
+    def _keys(self, prefix: str) -> Iterator[str]:
+        """The names in a folder, in no order; those of folders end with a slash.
 
         What was deleted meanwhile is not there; a folder that cannot be read must not look empty.
         """
         try:
             with os.scandir(self.root / prefix) as found:
-                children = [child for child in found if not child.name.startswith(".")]
+                for child in found:
+                    if not child.name.startswith("."):
+                        yield child.name + "/" * child.is_dir(follow_symlinks=False)
         except FileNotFoundError:
-            return []
+            return
         except OSError as error:
             raise StoreUnavailable(
                 f"{self.root / prefix} cannot be listed: {error.strerror or error}"
             ) from error
-        return sorted(children, key=lambda child: child.name + "/" * child.is_dir(follow_symlinks=False))
 
     def delete(self, path: str) -> None:
         self.delete_all([path])

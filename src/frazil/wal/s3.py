@@ -22,14 +22,21 @@ from obstore.exceptions import (
 from obstore.store import S3Store as Bucket
 
 from frazil.config import S3WalConfig
-from frazil.errors import StoreUnavailable
+from frazil.errors import DeleteRefused, StoreUnavailable
 from frazil.objectstore import client_config, credentials, first_line
 from frazil.stopwatch import timed, timed_listing
 from frazil.wal.store import Entry
 
 _BACKOFF_SECONDS = 0.1
 _BACKOFF_SECONDS_MAX = 2.0
-_DELETES_AT_ONCE_MAX = 16
+_KEYS_PER_DELETE_MAX = 1000
+_DELETES_AT_ONCE_MAX = 4
+"""S3 counts each key of a request towards the rate that it allows: more at once would only be throttled."""
+_DELETE_TIMEOUT_SECONDS_MIN = 60.0
+"""For a request of more than a few keys: some stores delete them one after another before they answer."""
+_FEW_KEYS_MAX = 10
+_KEY_REFUSED = "request failed for key"
+"""What obstore says if the bucket answered and refused a key. Any other error is of the whole request."""
 
 
 class S3Store:
@@ -40,32 +47,8 @@ class S3Store:
     def __init__(self, config: S3WalConfig, *, write_timeout_seconds: float) -> None:
         self._timeout_seconds = write_timeout_seconds
         self._where = f"s3://{config.bucket}/{config.prefix}"
-        self._bucket = Bucket(
-            config.bucket,
-            prefix=config.prefix or None,
-            config=cast(
-                Any,
-                client_config(
-                    region=config.region,
-                    path_style=config.uses_path_style,
-                    endpoint=config.endpoint,
-                    sse_kms_key_id=config.sse_kms_key_id,
-                ),
-            ),
-            credential_provider=credentials(
-                config.access_key_id,
-                None if config.secret_access_key is None else config.secret_access_key.get_secret_value(),
-            ),
-            client_options={
-                "timeout": timedelta(seconds=config.request_timeout_seconds),
-                "connect_timeout": timedelta(seconds=min(5.0, config.request_timeout_seconds)),
-                "allow_http": config.allow_http,
-            },
-            retry_config={
-                "max_retries": 0,
-                "retry_timeout": timedelta(seconds=config.request_timeout_seconds),
-            },
-        )
+        self._bucket = _client(config, config.request_timeout_seconds)
+        self._deleting = _client(config, max(config.request_timeout_seconds, _DELETE_TIMEOUT_SECONDS_MIN))
 
     def describe(self) -> str:
         return self._where
@@ -142,26 +125,76 @@ class S3Store:
             raise self._unavailable(error) from None
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
-    @timed("wal", "delete")
     def delete(self, path: str) -> None:
-        try:
-            obstore.delete(self._bucket, path)
-        except (NotFoundError, FileNotFoundError):
-            return
-        except (BaseError, OSError) as error:
-            raise self._unavailable(error) from None
+        self.delete_all([path])
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """One by one, several at a time: not every store has a request that deletes many."""
+        """One request for 1,000 keys, several requests at a time. If a request fails, no further one is sent.
+
+        Keys that the bucket refuses do not hold up the others: DeleteRefused comes after the last request.
+        """
+        size = _KEYS_PER_DELETE_MAX
+        chunks = [[*paths[at : at + size]] for at in range(0, len(paths), size)]
+        if len(chunks) <= 1:
+            for chunk in chunks:
+                self._delete_chunk(chunk)
+            return
         pool = ThreadPoolExecutor(_DELETES_AT_ONCE_MAX, thread_name_prefix="wal-delete")
         try:
-            for _ in pool.map(self.delete, paths):
-                pass
+            refused = [error for error in pool.map(self._refused, chunks) if error is not None]
         finally:
             pool.shutdown(cancel_futures=True)  # where one fails, the others would, each after its time
+        if refused:
+            raise refused[0]
+
+    def _refused(self, paths: Sequence[str]) -> DeleteRefused | None:
+        try:
+            self._delete_chunk(paths)
+        except DeleteRefused as error:
+            return error
+        return None
+
+    @timed("wal", "delete")
+    def _delete_chunk(self, paths: Sequence[str]) -> None:
+        try:
+            obstore.delete(self._bucket if len(paths) <= _FEW_KEYS_MAX else self._deleting, paths)
+        except (BaseError, OSError) as error:
+            if _KEY_REFUSED in str(error):
+                reason = f"{self._where} refuses to delete an object: {first_line(error)}"
+                raise DeleteRefused(reason) from None
+            raise self._unavailable(error) from None
 
     def remove_folder(self, path: str) -> None:
         """A bucket has no folders."""
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"{self._where} does not answer as it should: {first_line(error)}")
+
+
+def _client(config: S3WalConfig, timeout_seconds: float) -> Bucket:
+    return Bucket(
+        config.bucket,
+        prefix=config.prefix or None,
+        config=cast(
+            Any,
+            client_config(
+                region=config.region,
+                path_style=config.uses_path_style,
+                endpoint=config.endpoint,
+                sse_kms_key_id=config.sse_kms_key_id,
+            ),
+        ),
+        credential_provider=credentials(
+            config.access_key_id,
+            None if config.secret_access_key is None else config.secret_access_key.get_secret_value(),
+        ),
+        client_options={
+            "timeout": timedelta(seconds=timeout_seconds),
+            "connect_timeout": timedelta(seconds=min(5.0, timeout_seconds)),
+            "allow_http": config.allow_http,
+        },
+        retry_config={
+            "max_retries": 0,
+            "retry_timeout": timedelta(seconds=timeout_seconds),
+        },
+    )

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from frazil.config import Config
-from frazil.errors import DataLost, Fenced, StoreUnavailable
+from frazil.errors import DataLost, Fenced
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import run as pipeline_run
@@ -224,33 +224,6 @@ def test_a_stream_that_the_position_does_not_name_and_that_lacks_its_beginning_i
     keep_up(mine)
     with pytest.raises(DataLost, match=r"00000\.parquet is missing"):
         keep_up(mine)
-
-
-def test_segments_that_have_landed_are_cleaned_up_also_while_landing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a full disk they may be the room that landing lacks."""
-    land = {"wal_grace_seconds": 0, "age_max_seconds": 0}
-    config = Config.model_validate(
-        {"data_dir": tmp_path, "land": land, "pipeline": {"listen": "127.0.0.1:0"}}
-    )
-    write_segments(tmp_path, STREAMS[0], [0])
-    whole = pipeline_run.Pipeline(config, threading.Event())
-    try:
-        monkeypatch.setattr(whole, "_started_spark", lambda: None)
-        logs, *_ = whole._open()
-        assert logs.lander.step(now_due=True) == "landed"
-
-        def full(**_: Any) -> str:
-            raise StoreUnavailable("no space left on device")
-
-        monkeypatch.setattr(logs.lander, "step", full)
-        assert not whole._step(logs)
-        assert logs.problem == "no space left on device"
-    finally:
-        whole._health.start()
-        whole._health.stop()
-    assert not path_of(tmp_path, 0).exists()
 
 
 def test_a_worker_without_memory_does_not_call_a_segment_corrupt(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.errors import SegmentCorrupt, StoreUnavailable
-from frazil.wal import Store
+from frazil.errors import DeleteRefused, SegmentCorrupt, StoreUnavailable
+from frazil.wal import Store, cleanup
 from frazil.wal.cleanup import CleanUp, clean_up
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position, StreamPosition
@@ -161,18 +163,60 @@ def test_whichever_deletion_fails_doing_it_again_ends_the_same(
     assert gone == closed - {path.split("/")[1] for path in above}
 
 
+@pytest.mark.parametrize("server", ["moto_s3", pytest.param("versitygw_s3", marks=pytest.mark.go)])
+def test_a_bucket_gets_one_delete_request_for_a_thousand_segments(
+    server: str, request: pytest.FixtureRequest, faulty_proxy: FaultyProxyFactory
+) -> None:
+    s3: S3Server = request.getfixturevalue(server)
+    proxy = faulty_proxy(s3.host, s3.port)
+    store = s3_store(s3.through(proxy), s3.make_bucket(f"wal-{secrets.token_hex(6)}"), prefix="pre/fix")
+    with ThreadPoolExecutor(8) as pool:
+        list(
+            pool.map(lambda place: holding(place, store=store), [(s, n) for s in (0, 1) for n in range(700)])
+        )
+    listings = proxy.count("GET")
+    assert clean_up(store, "logs", at(600, 600)) == CleanUp(1200, 1200 * 3 - 2 * (10 + 100), NOTHING)
+    assert proxy.count("POST") == 2
+    assert proxy.count("DELETE") == 0
+    assert proxy.count("GET") - listings <= 4  # the streams, twice, and each stream
+    assert left(store) == [name(stream, sequence).path for stream in (0, 1) for sequence in range(600, 700)]
+
+
+KEY_REFUSED = (
+    f"<DeleteResult><Deleted><Key>{name(0, 0).path}</Key></Deleted><Error><Key>{name(0, 1).path}</Key>"
+    "<Code>AccessDenied</Code><Message>locked</Message></Error></DeleteResult>"
+)
+
+
+def test_a_key_that_a_bucket_refuses_to_delete_holds_up_no_other_but_the_tombstones(
+    moto_s3: S3Server, faulty_proxy: FaultyProxyFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "SEGMENTS_AT_ONCE_MAX", 2)
+    proxy = faulty_proxy(moto_s3.host, moto_s3.port)
+    store = s3_store(moto_s3.through(proxy), moto_s3.make_bucket(f"wal-{secrets.token_hex(6)}"), prefix="")
+    holding(*((stream, sequence) for stream in (0, 1) for sequence in range(4)), store=store)
+    proxy.answer(200, method="POST", body=KEY_REFUSED)
+    with pytest.raises(DeleteRefused, match="locked"):
+        clean_up(store, "logs", at(4, 4, closed=True))
+    tombstone = name(0, 3).path
+    assert left(store) == [name(0, 0).path, name(0, 1).path, tombstone]
+    assert clean_up(store, "logs", at(4, 4, closed=True)).gone_streams == {STREAMS[0]}
+    assert left(store) == []
+
+
 def test_a_bucket_that_does_not_answer_is_told_and_asked_no_further(
-    moto_s3: S3Server, faulty_proxy: FaultyProxyFactory
+    moto_s3: S3Server, faulty_proxy: FaultyProxyFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = faulty_proxy(moto_s3.host, moto_s3.port)
     store = s3_store(moto_s3.through(proxy), moto_s3.make_bucket(f"wal-{secrets.token_hex(6)}"))
     holding((0, 0), store=store)
-    asked: list[str] = []
-    real = store.delete
-    store.delete = lambda path: (asked.append(path), real(path))[1]  # type: ignore[func-returns-value, method-assign]
+    asked: list[int] = []
+    real = obstore.delete
+    monkeypatch.setattr(obstore, "delete", lambda at, paths: (asked.append(len(paths)), real(at, paths))[1])
     proxy.refuse()
     with pytest.raises(StoreUnavailable):
-        store.delete_all([name(0, sequence).path for sequence in range(1000)])
-    assert len(asked) < 1000
+        store.delete_all([name(0, sequence).path for sequence in range(100_000)])
+    assert 1 <= len(asked) < 100
+    assert set(asked) == {1000}
     proxy.resume()
     assert left(store) == [name(0, 0).path]

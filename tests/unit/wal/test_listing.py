@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from frazil.errors import StoreUnavailable
-from frazil.wal import Store
+from frazil.wal import Store, local
 from frazil.wal.local import LocalStore
 from tests.components.s3 import S3Server
 from tests.wal_stores import MemoryStore, s3_store
@@ -65,6 +65,32 @@ def test_paths_come_in_their_order_and_only_those_after_a_place(store: Store) ->
         assert paths(store, "logs/a/", after) == [
             path for path in logs if path.startswith("logs/a/") and path > after
         ]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_a_folder_that_is_listed_in_parts_is_listed_whole_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    store = LocalStore(tmp_path)
+    holding(store, *reversed(PATHS))
+    expected = {after: paths(store, "", after) for after in [None, *PATHS, "logs/a/25", "z"]}
+    assert expected[None] == [path for path in PATHS if path != "logs/a/2/deep"]
+    monkeypatch.setattr(local, "_LISTED_AT_ONCE_MAX", at_once)
+    assert {after: paths(store, "", after) for after in expected} == expected
+
+
+def test_a_folder_that_is_emptied_while_it_is_listed_in_parts_is_listed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_LISTED_AT_ONCE_MAX", 2)
+    store = LocalStore(tmp_path)
+    there = [f"logs/a/{number}" for number in range(9)]
+    holding(store, *there)
+    listed = []
+    for entry in store.list("logs/a/"):
+        listed.append(entry.path)
+        store.delete(entry.path)
+    assert listed == there
 
 
 def test_children_are_the_folders_directly_below(store: Store) -> None:

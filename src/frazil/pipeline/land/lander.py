@@ -187,7 +187,7 @@ class Lander:
             discard(checkpoint.table, files)  # somebody may have erased rows that they hold
             raise
         now = self._clock()
-        self._state = _State(position, gone_streams=self._state.gone_streams - gone)
+        self._state = _State(position, gone_streams=self._state.gone_streams & position.streams.keys())
         self._metrics.landed(
             self.signal,
             outcome,
