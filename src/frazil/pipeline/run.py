@@ -20,6 +20,7 @@ from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
+from frazil.lake.tables import check_promoted
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.sources import source_of
@@ -31,6 +32,7 @@ from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS
+from frazil.wal.journal import promoted
 from frazil.wal.lease import Keeper, Lease, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
@@ -55,6 +57,7 @@ def run(config: Config) -> int:
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
     _check_retention(config)
+    check_promoted(config, promoted(config)).refuse()
     Pipeline(config, stopping).run()
     return 0
 
@@ -179,6 +182,7 @@ class Pipeline:
             recover_tables(catalog, config.lake.namespace)
         except DataLost as error:  # landing of that table will say so; the others go on
             log.error("a table cannot be read", reason=str(error))
+        check_promoted(config, promoted(config)).refuse()  # the catalog may not have answered before
         reader: WalReader | None = None
         self._upkeep: Upkeep | None = None
         if config.wal.type != "kafka":
