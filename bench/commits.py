@@ -109,7 +109,7 @@ def _small_part() -> Part:
             ensure_namespace(catalog, config.lake.namespace)
             layout = Layout.of(_opened(config, catalog).table, "logs", (), config.land.compression_level)
     table = with_segment(table, f"{new_stream()}/0", layout)
-    return arrange([table], layout.spec, Horizon(_DAY_MICROS, _DAY_MICROS, 256)).parts[0]
+    return arrange([table], layout.spec, Horizon(_DAY_MICROS, _DAY_MICROS)).parts[0]
 
 
 def _of(streams: int) -> str:

@@ -28,7 +28,7 @@ from frazil.wal.rowgroups import coded_table
 
 RECORDS_PER_REQUEST = 1000
 _DISTINCT_FILES = 8
-_HORIZON = Horizon(10**15, 10**15, 64)
+_HORIZON = Horizon(10**15, 10**15)
 TIMES = {"time": 1, "received_time": 1, "time_unix_nano": 1000, "observed_time_unix_nano": 1000}
 """Columns of time, and their units in a microsecond."""
 _TIMES_OF_SPANS = {"time": 1, "received_time": 1, "start_time_unix_nano": 1000}

@@ -55,7 +55,7 @@ _REQUESTS = 4
 _ASKED_SECONDS = 900
 _REPEATS = 3
 _SLOW_MS = 300
-_HORIZON = Horizon(10**15, 10**15, 64)
+_HORIZON = Horizon(10**15, 10**15)
 
 
 class Clock:

@@ -301,7 +301,18 @@ def config(
 
             if problems := check_rules(loaded):
                 raise ConfigError("\n".join(problems))
+        unchecked = ""
+        if loaded.tables.promoted:
+            from frazil.lake.tables import check_promoted
+            from frazil.wal.journal import promoted
+
+            found = check_promoted(loaded, promoted(loaded))
+            if found.problems:
+                raise ConfigError("\n".join(found.problems))
+            unchecked = found.unchecked
         typer.echo("the configuration is valid")
+        if unchecked:
+            typer.echo(f"not checked: whether tables.promoted fits the tables: {unchecked}")
     else:
         typer.echo(example_yaml(), nl=False)
 

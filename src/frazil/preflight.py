@@ -28,6 +28,11 @@ def check_before_start(config: Config) -> None:
     _check_folders(config)
     if config.lake.catalog.type == "sqlite":
         _check_sqlite(config.catalog_file)
+    if config.tables.promoted:
+        from frazil.lake.tables import check_promoted
+        from frazil.wal.journal import promoted
+
+        check_promoted(config, promoted(config)).refuse()
     from frazil.pipeline.java import check_java_runs
 
     check_java_runs()

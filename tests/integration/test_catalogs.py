@@ -20,8 +20,10 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable
 from frazil.lake import catalog as catalog_module
-from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog
+from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, open_existing_catalog
 from frazil.lake.files import LakeFileIO
+from frazil.lake.tables import PromotedCheck, check_promoted, open_table
+from frazil.tables import Promoted, landed_spec
 from tests.components.iceberg_rest import RestCatalogServer
 from tests.components.postgres import PostgresServer
 from tests.components.process import dies_with_parent
@@ -109,6 +111,27 @@ def test_a_commit_whose_requirement_no_longer_holds_changes_nothing(
         with pytest.raises(CommitFailedException):
             two.commit_table(second, (empty,), (SetPropertiesUpdate(updates={"late": "yes"}),))
         assert two.load_table(f"{namespace}.logs").properties.get("late") is None
+
+
+def test_promoted_columns_are_compared_with_the_tables_and_nothing_is_made_for_it(
+    tmp_path: Path, lake: dict[str, Any]
+) -> None:
+    lake["namespace"] = namespace = f"n{uuid.uuid4().hex}"
+    config = Config.model_validate({"data_dir": tmp_path, "lake": lake})
+    wanted = (Promoted("retries", type="int"),)
+    assert check_promoted(config, wanted) == PromotedCheck()
+    assert list(tmp_path.iterdir()) == []
+    if config.lake.catalog.type != "rest":
+        assert open_existing_catalog(config) is None
+    with contextlib.closing(open_catalog(config)) as catalog:
+        ensure_namespace(catalog, namespace)
+        open_table(catalog, namespace, landed_spec("spans", (Promoted("retries"),)), "at 0")
+    found = check_promoted(config, wanted)
+    assert found.unchecked == ""
+    assert [problem.partition(",")[0] for problem in found.problems] == [
+        f"tables.promoted: column retries has type string in {namespace}.spans"
+    ]
+    assert check_promoted(config, (Promoted("retries"),)) == PromotedCheck()
 
 
 # Opens a new catalog whenever it is told to go, as several processes of frazil do on their first start.

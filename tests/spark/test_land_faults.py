@@ -87,20 +87,22 @@ def test_a_client_with_a_broken_clock_makes_few_files_and_loses_nothing(lake: La
     assert len(list(lake.table("logs").scan().plan_files())) <= 5
 
 
-def test_tenants_and_days_beyond_the_bound_share_the_day_they_came(
+def test_rows_keep_their_days_when_one_task_needs_more_files_than_a_commit_should_add(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     settings = {
         "data_dir": tmp_path,
         "wal": {"local": {"free_bytes_min": 0}},
-        "land": {"partitions_per_task_max": 5},
+        "land": {"files_per_commit_max": 5},
     }
     with opened(settings) as lake:
         days = [RECEIVED - day * DAY for day in range(25)]
         Stream(lake.store, "logs").write([Sent(logs(*map(str, days), unix_nanos=days))])
         lake.land("logs")
-        assert len(list(lake.table("logs").scan().plan_files())) <= 6
+        assert len(list(lake.table("logs").scan().plan_files())) == 25
         assert lake.bodies() == dict.fromkeys(map(str, days), 1)
+        times = lake.by_spark("logs")["time"].to_pylist()
+        assert sorted(round(time.timestamp() * 1e6) for time in times) == sorted(day // 1000 for day in days)
 
 
 def cut_short(path: Path) -> None:

@@ -34,13 +34,12 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 NAME = re.compile(r"\bfrazil_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\bfrazil:[a-z0-9_]+:[a-z0-9_]+\b")
 UNITS = ("_seconds", "_bytes", "_total", "_info")
-COUNTS = {  # gauges of things that are counted
-    "frazil_land_pending_segments", "frazil_land_stopped", "frazil_pipeline_leader", "frazil_process_count",
-    "frazil_process_open_files", "frazil_queries_running", "frazil_queries_waiting",
-    "frazil_receive_ready_workers", "frazil_retention_held", "frazil_table_files",
-    "frazil_table_files_per_moment",
-    "frazil_table_manifests", "frazil_table_monthly_cost", "frazil_table_rows", "frazil_table_small_files",
-    "frazil_table_snapshots", "frazil_wal_landed_segments",
+COUNTS = {  # gauges and histograms of things that are counted
+    "frazil_land_commit_files", "frazil_land_pending_segments", "frazil_land_stopped",
+    "frazil_pipeline_leader", "frazil_process_count", "frazil_process_open_files", "frazil_queries_running",
+    "frazil_queries_waiting", "frazil_receive_ready_workers", "frazil_retention_held", "frazil_table_files",
+    "frazil_table_files_per_moment", "frazil_table_manifests", "frazil_table_monthly_cost",
+    "frazil_table_rows", "frazil_table_small_files", "frazil_table_snapshots", "frazil_wal_landed_segments",
 }  # fmt: skip
 BOUNDED_LABELS = {
     "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "status",

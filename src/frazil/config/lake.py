@@ -172,11 +172,11 @@ class LandConfig(Section):
     horizon_ahead_seconds: Seconds = Field(
         DAY_SECONDS, gt=0, description="The same for `time` further ahead than this."
     )
-    partitions_per_task_max: Count = Field(
-        256,
+    files_per_commit_max: Count = Field(
+        5000,
         ge=1,
-        description="Over this many pairs of tenant and day in one task, `time` of the days with the fewest "
-        "rows is set to the received time.",
+        description="The most data files that one commit adds. Each task writes a file for each tenant and "
+        "day that it holds; when there are too many, commits take fewer tasks, down to one.",
     )
     compression_level: Count = Field(
         2, ge=1, le=19, description="zstd level of data files. Higher means fewer bytes and more CPU."

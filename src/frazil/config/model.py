@@ -275,7 +275,9 @@ class PromotedColumn(Section):
     )
     source: Literal["resource", "record"] = Field("record", description="Whose attributes it is among.")
     type: Literal["string", "int", "double", "bool"] = Field(
-        "string", description="The column's type. Values of other types stay in the map alone."
+        "string",
+        description="The column's type: string, int, double or bool. Values of other types stay in the map "
+        "alone. Once a table has the column, its type cannot change.",
     )
     column: ColumnName | None = Field(
         None, description="The column's name. Absent: the attribute in lower case with _ for . and the like."

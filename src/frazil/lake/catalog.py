@@ -73,14 +73,38 @@ def open_catalog(config: Config) -> Catalog:
         if catalog.type == "rest":
             return _open_rest(config)
         uri = _sqlite_uri(config) if catalog.type == "sqlite" else _postgres_uri(config)
-        return _SqlCatalog(
-            catalog.name,
-            **_common_properties(config),
-            uri=uri,
-            warehouse=config.warehouse,
-            pool_pre_ping="true",
-            schema_version="v1",  # as Spark's JdbcCatalog
-        )
+        return _open_sql(config, uri, schema_version="v1")  # as Spark's JdbcCatalog
+
+
+def open_existing_catalog(config: Config) -> Catalog | None:
+    """The configured catalog, to read only: makes and changes nothing. None if there is none yet."""
+    kind = config.lake.catalog.type
+    if kind == "rest":
+        return open_catalog(config)
+    if kind == "sqlite" and not config.catalog_file.exists():
+        return None
+    with catalog_errors():
+        uri = _sqlite_read_only_uri(config) if kind == "sqlite" else _postgres_uri(config)
+        catalog = _open_sql(config, uri, schema_version="v0", init_catalog_tables="false")
+        try:
+            if sqlalchemy.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
+                return catalog
+        except Exception:
+            catalog.close()
+            raise
+        catalog.close()
+        return None
+
+
+def _open_sql(config: Config, uri: str, **properties: str) -> SqlCatalog:
+    return _SqlCatalog(
+        config.lake.catalog.name,
+        **_common_properties(config),
+        uri=uri,
+        warehouse=config.warehouse,
+        pool_pre_ping="true",
+        **properties,
+    )
 
 
 def ensure_namespace(catalog: Catalog, namespace: str) -> None:
@@ -224,6 +248,12 @@ def _rest_properties(config: Config) -> dict[str, str]:
 def _sqlite_uri(config: Config) -> str:
     DurableFolders().make(config.catalog_file.parent)
     return f"sqlite:///{config.catalog_file}?timeout={ANSWER_SECONDS_MAX}"
+
+
+def _sqlite_read_only_uri(config: Config) -> str:
+    query = {"mode": "ro", "uri": "true", "timeout": str(ANSWER_SECONDS_MAX)}
+    url = sqlalchemy.URL.create("sqlite", database=config.catalog_file.absolute().as_uri(), query=query)
+    return url.render_as_string()
 
 
 def _postgres_url(config: Config) -> sqlalchemy.URL:

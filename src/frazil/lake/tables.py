@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import structlog
 from pyiceberg.catalog import Catalog, MetastoreCatalog
@@ -12,15 +15,19 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import NestedField
 
+from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, DataLost
-from frazil.lake.catalog import full_name
+from frazil.lake.catalog import catalog_errors, full_name, open_existing_catalog, table_or_none
 from frazil.lake.commit import Checkpoint, checkpoint_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
 from frazil.lake.staging import POSITION, stage_append
+from frazil.tables import SIGNALS, Promoted, landed_spec
 from frazil.tables.columns import Column, TableSpec
 
 _RACES_MAX = 5
+_CONFIGURED = {"string": "string", "long": "int", "double": "double", "boolean": "bool"}
+"""Iceberg's types as `tables.promoted` names them."""
 
 log = structlog.get_logger("frazil.lake")
 
@@ -120,16 +127,78 @@ def _before(spec: TableSpec, column: Column) -> str | None:
 
 def _check_types(table: Table, have: Schema, spec: TableSpec) -> None:
     """A column cannot change its type under the files that hold it."""
+    for conflict in _conflicts(have, spec):
+        raise ConfigError(conflict.explain([full_name(table)]))
+
+
+@dataclass(frozen=True)
+class _Conflict:
+    """A column whose type in the table is not the spec's."""
+
+    column: str
+    have: str
+    wanted: str
+
+    def explain(self, tables: Sequence[str]) -> str:
+        have, wanted = (_CONFIGURED.get(each, each) for each in (self.have, self.wanted))
+        remedy = f"set its type to {have}, or " if self.have in _CONFIGURED else ""
+        return (
+            f"tables.promoted: column {self.column} has type {have} in {', '.join(tables)}, and the "
+            f"configuration says {wanted}; {remedy}give it another name with `column`"
+        )
+
+
+def _conflicts(have: Schema, spec: TableSpec) -> Iterator[_Conflict]:
     fresh = iceberg_schema(spec)
+    old = {field.name: _shape(field) for field in have.fields}
     for column in spec.columns:
-        if column.name not in {field.name for field in have.fields}:
-            continue
-        old, new = have.find_field(column.name), fresh.find_field(column.name)
-        if _shape(old) != _shape(new):
-            raise ConfigError(
-                f"{full_name(table)} has a column {column.name} of type {old.field_type}, and the "
-                f"configuration (tables.promoted) says {new.field_type}; promote to another `column` instead"
-            )
+        new = _shape(fresh.find_field(column.name))
+        if old.get(column.name, new) != new:
+            yield _Conflict(column.name, old[column.name], new)
+
+
+@dataclass(frozen=True)
+class PromotedCheck:
+    """Whether the promoted columns have the types that the tables have."""
+
+    problems: tuple[str, ...] = ()
+    unchecked: str = ""
+    """Why that could not be checked, if so."""
+
+    def refuse(self) -> None:
+        """Raises ConfigError if a column does not fit. A check that was not possible is only logged: landing
+        checks each table again.
+        """
+        if self.problems:
+            raise ConfigError("; ".join(self.problems))
+        if self.unchecked:
+            log.warning("promoted columns not checked", reason=self.unchecked)
+
+
+def check_promoted(config: Config, extra: Sequence[Promoted]) -> PromotedCheck:
+    """Compares the promoted columns `extra` with the tables that are there. Changes nothing, never raises."""
+    if not extra:
+        return PromotedCheck()
+    try:
+        specs = [landed_spec(signal, extra) for signal in SIGNALS]
+    except ValueError as error:
+        return PromotedCheck((f"tables.promoted: {error}; give the new column another name with `column`",))
+    try:
+        catalog = open_existing_catalog(config)
+        if catalog is None:
+            return PromotedCheck()
+        with contextlib.closing(catalog), catalog_errors():
+            found: dict[_Conflict, list[str]] = {}
+            for spec in specs:
+                table = table_or_none(catalog, config.lake.namespace, spec.name)
+                for conflict in () if table is None else _conflicts(table.schema(), spec):
+                    found.setdefault(conflict, []).append(f"{config.lake.namespace}.{spec.name}")
+    except Exception as error:  # a table or catalog that cannot be read is for those to report who need it
+        return PromotedCheck(unchecked=str(error) or type(error).__name__)
+    names = {item.column for item in extra}
+    return PromotedCheck(
+        tuple(conflict.explain(tables) for conflict, tables in found.items() if conflict.column in names)
+    )
 
 
 def _check_partitions(table: Table, have: Schema, spec: TableSpec) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +21,10 @@ _PIECE_ROWS = 65_536
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far `time` may be from the received time, and how many partitions rows may be cut into."""
+    """How far `time` may be from the received time."""
 
     past_micros: int
     ahead_micros: int
-    partitions_max: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Arranged:
-    parts: list[Part]
+    parts: Sequence[Part]
     clamped: int
     """Rows whose `time` was set to the received time."""
 
@@ -52,7 +53,13 @@ def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon) -> Arrang
     if table.num_rows == 0:
         return Arranged([], 0)
     tenants = codes(table["tenant_id"].chunk(0))
-    time, clamped = _within(table, tenants, horizon)
+    time, outside = within_horizon(
+        micros(table["time"]),
+        micros(table["received_time"]),
+        past_micros=horizon.past_micros,
+        ahead_micros=horizon.ahead_micros,
+    )
+    clamped = int(outside.sum())
     if clamped:
         at = table.column_names.index("time")
         table = table.set_column(
@@ -63,33 +70,38 @@ def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon) -> Arrang
     order = np.lexsort((*keys, pair_of_row))
     if len(order) > 1 and (order[1:] < order[:-1]).any():
         table = table.take(pa.array(order))
-    names = table["tenant_id"].chunk(0).dictionary
     bounds = [*np.searchsorted(pair_of_row[order], np.arange(len(pairs))), table.num_rows]
-    parts = []
-    for number, pair in enumerate(pairs):
-        rows = table.slice(bounds[number], bounds[number + 1] - bounds[number])
-        tenant = names[int(pair >> _DAY_BITS)].as_py()
-        day = int(pair & ((1 << _DAY_BITS) - 1)) - (1 << (_DAY_BITS - 1))
-        parts.append(Part(tenant, day, rows if len(pairs) == 1 else compact(rows)))
-    return Arranged(parts, clamped)
+    return Arranged(_Parts(table, pairs, bounds), clamped)
 
 
-def _within(table: pa.Table, tenants: Longs, horizon: Horizon) -> tuple[Longs, int]:
-    """`time` in microseconds, set to the received time where it is outside the horizon, or one of too many
-    days. Measured from the received time, so that landing the same rows again gives the same result.
+class _Parts(Sequence[Part]):
+    """The parts of an ordered table. Each is made when it is taken: the memory for it does not grow with the
+    number of parts.
     """
-    time, received = micros(table["time"]), micros(table["received_time"])
-    time, outside = within_horizon(
-        time, received, past_micros=horizon.past_micros, ahead_micros=horizon.ahead_micros
-    )
-    pairs, pair_of_row, counts = np.unique(_pairs(tenants, time), return_inverse=True, return_counts=True)
-    if len(pairs) > horizon.partitions_max:
-        rare = np.ones(len(pairs), bool)
-        rare[np.argsort(-counts, kind="stable")[: horizon.partitions_max]] = False
-        moved = rare[pair_of_row] & (time // DAY_MICROS != received // DAY_MICROS)
-        time = np.where(moved, received, time)
-        outside = outside | moved
-    return time, int(outside.sum())
+
+    def __init__(self, table: pa.Table, pairs: Longs, bounds: Sequence[int]) -> None:
+        self._table = table
+        self._pairs = pairs
+        self._bounds = bounds
+        self._tenants = table["tenant_id"].chunk(0).dictionary
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    @overload
+    def __getitem__(self, index: int) -> Part: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Part]: ...
+    def __getitem__(self, index: int | slice) -> Part | Sequence[Part]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        number = range(len(self))[index]
+        first, end = self._bounds[number], self._bounds[number + 1]
+        rows = self._table.slice(first, end - first)
+        pair = int(self._pairs[number])
+        tenant = self._tenants[pair >> _DAY_BITS].as_py()
+        day = (pair & ((1 << _DAY_BITS) - 1)) - (1 << (_DAY_BITS - 1))
+        return Part(tenant, day, rows if len(self) == 1 else compact(rows))
 
 
 def _pairs(tenants: Longs, time: Longs) -> Longs:
@@ -133,6 +145,8 @@ def compact(table: pa.Table) -> pa.Table:
 
 def _compact(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(array.type):
+        if len(array) < len(array.dictionary):
+            return _compact_few(array)
         used = _used(array)
         if used.all():
             return array
@@ -149,6 +163,15 @@ def _compact(array: pa.Array) -> pa.Array:
             mask=array.is_null() if array.null_count else None,
         )
     return array
+
+
+def _compact_few(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """For fewer rows than values, at a cost by the rows: thousands of parts may share one dictionary."""
+    found, places = np.unique(codes(array), return_inverse=True)
+    if array.null_count:
+        found, places = found[1:], places - 1  # NULL is -1, which comes first
+    indices = pa.array(places.astype(np.int32), mask=places < 0 if array.null_count else None)
+    return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(pa.array(found)))
 
 
 def _used(array: pa.DictionaryArray) -> npt.NDArray[np.bool_]:

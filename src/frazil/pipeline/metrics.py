@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from frazil.pipeline.land.source import Outcome
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_FILES = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 _LAG_SECONDS = (1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 180, 300, 600, 1800, 3600)
 
 
@@ -42,6 +43,20 @@ class Metrics:
             "frazil_landed_wal_bytes", "Bytes of the write-ahead log that landed", table, registry=registry
         )
         self._files = Counter("frazil_landed_files", "Data files committed", table, registry=registry)
+        self._commit_files = Histogram(
+            "frazil_land_commit_files",
+            "Data files that one landing commit added: one for each tenant and day in each task.",
+            table,
+            registry=registry,
+            buckets=_FILES,
+        )
+        self._too_many_files = Counter(
+            "frazil_land_too_many_files",
+            "Landing batches discarded and landed in smaller ones, as they needed more data files than "
+            "land.files_per_commit_max.",
+            table,
+            registry=registry,
+        )
         self._commits = Counter("frazil_land_commits", "Commits of landing", table, registry=registry)
         self._attempts = Counter(
             "frazil_land_commit_attempts",
@@ -132,7 +147,14 @@ class Metrics:
         )
         self._stopped_parts: set[tuple[str, str]] = set()
         self._stopping = threading.Lock()
-        for counter in (self._commits, self._attempts, self._errors, self._set_aside, self._fenced):
+        for counter in (
+            self._commits,
+            self._attempts,
+            self._errors,
+            self._set_aside,
+            self._fenced,
+            self._too_many_files,
+        ):
             for signal in SIGNALS:  # a rate needs a 0 to start from
                 counter.labels(signal)
 
@@ -151,6 +173,7 @@ class Metrics:
         self._bytes.labels(table).inc(sum(file.file_size_in_bytes for file in files))
         self._wal_bytes.labels(table).inc(wal_bytes)
         self._files.labels(table).inc(len(files))
+        self._commit_files.labels(table).observe(len(files))
         self._commits.labels(table).inc()
         self._attempts.labels(table).inc(attempts)
         self._clamped.labels(table).inc(sum(result.clamped for result in outcome.results))
@@ -194,6 +217,9 @@ class Metrics:
 
     def fenced(self, table: str) -> None:
         self._fenced.labels(table).inc()
+
+    def too_many_files(self, table: str) -> None:
+        self._too_many_files.labels(table).inc()
 
     def failed(self, table: str, *, stopped: bool, part: str = "landing") -> None:
         self._errors.labels(table).inc()

@@ -21,6 +21,7 @@ from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
 from frazil.lake.recover import recover_tables
+from frazil.lake.tables import check_promoted
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.sources import source_of
@@ -32,6 +33,7 @@ from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
+from frazil.wal.journal import promoted
 from frazil.wal.lease import Keeper, Lease, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
@@ -56,6 +58,7 @@ def run(config: Config) -> int:
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
     _check_retention(config)
+    check_promoted(config, promoted(config)).refuse()
     Pipeline(config, stopping).run()
     return 0
 
@@ -190,6 +193,7 @@ class Pipeline:
             recover_tables(catalog, config.lake.namespace)
         except DataLost as error:  # landing of that table will say so; the others go on
             log.error("a table cannot be read", reason=str(error))
+        check_promoted(config, promoted(config)).refuse()  # the catalog may not have answered before
         reader: WalReader | None = None
         if config.wal.type != "kafka":
             store = open_store(config)

@@ -12,7 +12,6 @@ from granian import Granian
 
 from frazil import listen, tls
 from frazil.config import Config
-from frazil.errors import ConfigError
 from frazil.family import end_with_parent
 from frazil.folders import check_writable
 from frazil.ports import check_free, with_ports
@@ -61,14 +60,10 @@ def _load_worker(config: Config) -> Any:
 def _check_promoted(config: Config) -> None:
     if not config.tables.promoted:
         return
-    from frazil.wal.journal import decoders
+    from frazil.lake.tables import check_promoted
+    from frazil.wal.journal import promoted
 
-    try:
-        decoders(config)
-    except ValueError as error:
-        raise ConfigError(
-            f"tables.promoted: {error}; give the new column another name with `column`"
-        ) from None
+    check_promoted(config, promoted(config)).refuse()
 
 
 def _server(config: Config) -> Any:

@@ -41,7 +41,7 @@ from tests.otlp_requests import logs_requests, metrics_requests, trace_requests
 DAY = 20_000
 NOON = DAY * DAY_MICROS + DAY_MICROS // 2
 REQUESTS = {"logs": logs_requests, "spans": trace_requests, "metrics": metrics_requests}
-WIDE = Horizon(10**18, 10**18, 1000)
+WIDE = Horizon(10**18, 10**18)
 MANY_GROUPS = MergeSettings(2**30, 20_000, 3, False)
 ONE_GROUP = MergeSettings(2**30, 2**27, 3, False)
 

@@ -15,7 +15,7 @@ from frazil.pipeline.land.messages import Reading, land_messages
 from frazil.pipeline.land.results import TaskResult
 
 READING = Reading(KafkaConfig(brokers=("nowhere:1",)), "logs", "otlp_logs", "default", 32)
-HORIZON = Horizon(1, 1, 1)
+HORIZON = Horizon(1, 1)
 
 
 class NoLayout:
@@ -34,7 +34,7 @@ def landed(*values: bytes | None) -> TaskResult:
     others = {"key": pa.binary(), "value": pa.binary(), "headers": pa.null()}
     batch = pa.RecordBatch.from_pylist(rows, pa.schema((types | others).items()))
     layout: Any = NoLayout()
-    return land_messages([batch], layout, HORIZON, READING)
+    return land_messages([batch], layout, HORIZON, READING, files_max=None)
 
 
 def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from frazil.wal.rowgroups import coded_table
 FIRST_DAY = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 USERS = ("u1", "u2", "u42", "ü", "")
 WORDS = ("connection refused", "user u42 logged in", "", '{"user": {"id": "u42"}}', "100%_done", "NULL")
-_ANY_TIME = Horizon(10**16, 10**16, 64)
+_ANY_TIME = Horizon(10**16, 10**16)
 
 
 def fill_randomly(config: Config, rng: random.Random, tenants: Sequence[str], files: int, rows: int) -> None:

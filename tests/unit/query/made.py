@@ -44,7 +44,7 @@ TAIL_ROWS = {"acme": 7, "globex": 4}
 DAYS = 2
 STREAM = "20261115T081823120-9f86d081884c7d65"
 DAY_NANOS = 86_400 * 10**9
-_ANY_TIME = Horizon(10**16, 10**16, 64)
+_ANY_TIME = Horizon(10**16, 10**16)
 
 
 def secret_of(tenant: str) -> str:

@@ -84,7 +84,9 @@ class KafkaWork:
         }
         return replace(self, ends=ends)
 
-    def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
+    def land(
+        self, spark: SparkSession, layout: Layout, horizon: Horizon, *, files_max: int | None
+    ) -> Outcome:
         kafka = _kafka(self.config)
         reading = Reading(
             kafka.model_copy(update={"sasl": None, "tls": None}),
@@ -93,6 +95,7 @@ class KafkaWork:
             self.config.tenants.default,
             self.config.receive.limits.nesting_depth_max,
         )
+        per_task = kafka.messages_per_task_max
         topic = kafka.topic(self.signal)
         due = {number: end for number, end in self.ends.items() if end > self._starts[number].offset}
         options = {
@@ -102,12 +105,18 @@ class KafkaWork:
             "endingOffsets": json.dumps({topic: {str(number): end for number, end in due.items()}}),
             "includeHeaders": "true",
             "failOnDataLoss": "true",
-            "maxRecordsPerPartition": str(kafka.messages_per_task_max),
+            "maxRecordsPerPartition": str(per_task),
         }
+        tasks = sum(-(-(end - self._starts[number].offset) // per_task) for number, end in due.items())
+        share = None if files_max is None else max(1, files_max // max(tasks, 1))
         with job_errors():
             messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
-            landing = messages.mapInArrow(message_task(layout, horizon, reading), parcel.COLUMNS)
+            landing = messages.mapInArrow(
+                message_task(layout, horizon, reading, files_max=share), parcel.COLUMNS
+            )
         results: list[TaskResult] = collected(landing)
+        if any(result.too_many_files for result in results):
+            return Outcome(results, self.position)
         self.guess.learn([counts for result in results for counts in result.partitions.values()])
         return Outcome(results, self._advanced(due, results))
 

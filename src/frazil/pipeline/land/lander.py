@@ -79,8 +79,8 @@ class Lander:
         self._horizon = Horizon(
             int(config.land.horizon_past_seconds * 1e6),
             int(config.land.horizon_ahead_seconds * 1e6),
-            config.land.partitions_per_task_max,
         )
+        self._batch_bytes = config.land.batch_bytes_max
         self._state = _State()
         self._first = True
         self._looked = clock()
@@ -141,7 +141,7 @@ class Lander:
         with telemetry.span("land.look") as look:
             checkpoint, position = self._stand()
             self._looked = self._clock()
-            work = self._source.pending(position).batch(self._config.land.batch_bytes_max)
+            work = self._source.pending(position).batch(self._batch_bytes)
             look.set(wal_bytes=work.size)
         if not work.size:  # another process has landed it
             self.forget()
@@ -149,8 +149,12 @@ class Lander:
         layout = Layout.of(checkpoint.table, self.signal, self._extra, self._config.land.compression_level)
         spark, began = self._start_spark(), _wall_clock()
         with telemetry.span("land.write") as write:
-            outcome = work.land(spark, layout, self._horizon)
+            outcome = work.land(spark, layout, self._horizon, files_max=self._files_max(work))
             write.set(rows=outcome.rows, tasks=len(outcome.results), set_aside=len(outcome.unreadable))
+        self._fit(work, outcome)
+        if outcome.too_many_files:
+            discard(checkpoint.table, _files(outcome))
+            return "again"
         if outcome.vanished:
             discard(checkpoint.table, _files(outcome))
             return self._look_again(position, outcome)
@@ -228,6 +232,35 @@ class Lander:
             log.warning("rows landed long after they were received", table=self.signal, days=len(late))
             with catalog_errors():
                 note_late(self._catalog, table, late, now)
+
+    def _files_max(self, work: Work) -> int | None:
+        """How many files the commit may add. A batch that one task lands is not cut further: half the rows
+        may need the same files.
+        """
+        if min(self._batch_bytes, work.size) <= self._config.land.task_bytes_max:
+            return None
+        return self._config.land.files_per_commit_max
+
+    def _fit(self, work: Work, outcome: Outcome) -> None:
+        """Sets the size of the next batch: as many tasks as may write what the largest one needs now."""
+        land, tasks = self._config.land, len(outcome.results)
+        tasks_max = land.files_per_commit_max // max(outcome.files_needed, 1)
+        fitting = land.batch_bytes_max
+        if tasks_max * land.task_bytes_max < fitting:
+            fitting = tasks_max * work.size // max(tasks, 1)
+        if outcome.too_many_files:
+            fitting = min(fitting, work.size // 2)  # smaller each time, so that it lands in the end
+        self._batch_bytes = min(max(fitting, land.task_bytes_max), land.batch_bytes_max)
+        if outcome.too_many_files:
+            self._metrics.too_many_files(self.signal)
+            log.warning(
+                "batch discarded: it needed too many files",
+                table=self.signal,
+                files_per_task=outcome.files_needed,
+                tasks=tasks,
+                files_per_commit_max=land.files_per_commit_max,
+                next_batch_bytes=self._batch_bytes,
+            )
 
     def _look_again(self, position: Position, outcome: Outcome) -> Step:
         """Somebody else landed it and cleaned up, or it is lost: the position tells."""

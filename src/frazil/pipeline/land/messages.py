@@ -51,22 +51,30 @@ class _Message:
     received: int
 
 
-def message_task(layout: Layout, horizon: Horizon, reading: Reading) -> Task:
+def message_task(layout: Layout, horizon: Horizon, reading: Reading, *, files_max: int | None) -> Task:
     """For `mapInArrow` over Spark's Kafka source."""
 
     def run(batches: Batches) -> Batches:
-        yield packed(partial(land_messages, batches, layout, horizon, reading))
+        yield packed(partial(land_messages, batches, layout, horizon, reading, files_max=files_max))
 
     return run
 
 
 def land_messages(
-    batches: Iterable[pa.RecordBatch], layout: Layout, horizon: Horizon, reading: Reading
+    batches: Iterable[pa.RecordBatch],
+    layout: Layout,
+    horizon: Horizon,
+    reading: Reading,
+    *,
+    files_max: int | None,
 ) -> TaskResult:
+    """Decodes, arranges and writes. Stops when the rows need more than `files_max` files."""
     begin, result = cpu_seconds(), TaskResult()
-    chunks = Chunks(layout, horizon, file_name(layout), result)
+    chunks = Chunks(layout, horizon, file_name(layout), result, files_max=files_max)
     decoder = _decoder(reading.signal, layout.extra, reading.depth_max)
     for batch in batches:
+        if result.too_many_files:
+            continue  # Spark's worker expects that its input is read to the end
         messages = _readable(batch, reading, result)
         for group, decoded in _decoded(messages, decoder, result):
             _note_rejected(group, decoded, reading.signal, result)

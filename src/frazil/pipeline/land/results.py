@@ -42,6 +42,10 @@ class TaskResult:
     """When the first of it came to the receiver."""
     rows: int = 0
     clamped: int = 0
+    files_needed: int = 0
+    """One for each tenant and day of each chunk of rows that was arranged."""
+    too_many_files: bool = False
+    """The task stopped, as it needs more files than it may write. It has not written all of its rows."""
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
 

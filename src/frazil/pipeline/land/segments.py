@@ -62,9 +62,15 @@ class SegmentWork:
             depth += 1
         return self
 
-    def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
+    def land(
+        self, spark: SparkSession, layout: Layout, horizon: Horizon, *, files_max: int | None
+    ) -> Outcome:
         tasks = cut(self.segments, self.config.land.task_bytes_max)
-        results = run_tasks(spark, segment_tasks(self.config, layout, horizon, tasks), len(tasks))
+        share = None if files_max is None else max(1, files_max // len(tasks))
+        task = segment_tasks(self.config, layout, horizon, tasks, files_max=share)
+        results = run_tasks(spark, task, len(tasks))
+        if any(result.too_many_files for result in results):
+            return Outcome(results, self.position)
         return Outcome(
             results,
             advanced(self.position, self.segments, results),

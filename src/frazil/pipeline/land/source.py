@@ -28,6 +28,16 @@ class Outcome:
         return sum(result.rows for result in self.results)
 
     @property
+    def files_needed(self) -> int:
+        """By the task that needs most."""
+        return max((result.files_needed for result in self.results), default=0)
+
+    @property
+    def too_many_files(self) -> bool:
+        """Nothing of this may be committed: some task has stopped."""
+        return any(result.too_many_files for result in self.results)
+
+    @property
     def unreadable(self) -> list[Unreadable]:
         return [item for result in self.results for item in result.unreadable]
 
@@ -54,8 +64,12 @@ class Work(Protocol):
         """The first of it, as much as one commit should land."""
         ...
 
-    def land(self, spark: SparkSession, layout: Layout, horizon: Horizon) -> Outcome:
-        """Runs the tasks on Spark; commits nothing."""
+    def land(
+        self, spark: SparkSession, layout: Layout, horizon: Horizon, *, files_max: int | None
+    ) -> Outcome:
+        """Runs the tasks on Spark; commits nothing. Each task may write its share of `files_max` files, and
+        stops if it needs more: `Outcome.too_many_files`.
+        """
         ...
 
 

@@ -27,7 +27,12 @@ Task = Callable[[Batches], Batches]
 
 
 def segment_tasks(
-    config: Config, layout: Layout, horizon: Horizon, tasks: Sequence[Sequence[SegmentName]]
+    config: Config,
+    layout: Layout,
+    horizon: Horizon,
+    tasks: Sequence[Sequence[SegmentName]],
+    *,
+    files_max: int | None,
 ) -> Task:
     """For `mapInArrow` over the numbers of the tasks. Workers are told what opens the store, no more."""
     config = Config(data_dir=config.data_dir, wal=config.wal)
@@ -35,19 +40,31 @@ def segment_tasks(
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield packed(partial(land_segments, config, layout, horizon, tasks[number]))
+                yield packed(
+                    partial(land_segments, config, layout, horizon, tasks[number], files_max=files_max)
+                )
 
     return run
 
 
 def land_segments(
-    config: Config, layout: Layout, horizon: Horizon, names: Sequence[SegmentName]
+    config: Config,
+    layout: Layout,
+    horizon: Horizon,
+    names: Sequence[SegmentName],
+    *,
+    files_max: int | None,
 ) -> TaskResult:
-    """Reads, arranges and writes. What cannot be read is named with its reason; what is gone is named too."""
+    """Reads, arranges and writes. What cannot be read is named with its reason; what is gone is named too.
+
+    Stops when the rows need more than `files_max` files.
+    """
     begin, result = cpu_seconds(), TaskResult()
     store = open_store(config)
-    chunks = Chunks(layout, horizon, file_name(layout), result)
+    chunks = Chunks(layout, horizon, file_name(layout), result, files_max=files_max)
     for name in names:
+        if result.too_many_files:
+            break
         try:
             data = store.read(name.path)
         except FileNotFoundError:
