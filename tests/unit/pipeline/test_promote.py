@@ -88,8 +88,8 @@ def read_back(table: pa.Table, layout: Layout) -> pa.Table:
     writer.write(table.slice(0, 3))
     writer.write(table.slice(3))
     data = writer.finish(NAME, stream_rows=0, received=(1, 2))
-    _, groups = read_row_groups(NAME, data, layout.coded)
-    return pa.concat_tables([fill_promoted(group, layout) for group in groups])
+    facts, groups = read_row_groups(NAME, data, layout.coded)
+    return pa.concat_tables([fill_promoted(group, layout, facts.fill) for group in groups])
 
 
 def plain(table: pa.Table, name: str) -> list[str]:
@@ -128,7 +128,7 @@ def test_of_a_key_that_comes_twice_the_same_value_is_taken_as_at_the_receiver(ca
     body = [bytes(whole.SerializeToString())]
     before = Decoder("logs").decode(body, ["acme"], [5]).table
     wanted = Decoder("logs", extra).decode(body, ["acme"], [5]).table
-    filled = fill_promoted(before, layout_of(catalog, extra))
+    filled = fill_promoted(before, layout_of(catalog, extra), "")
     assert filled["cart_id"].to_pylist() == wanted["cart_id"].to_pylist()
 
 
@@ -141,8 +141,8 @@ def test_a_segment_whose_column_was_promoted_as_another_type_is_filled_from_the_
 
 def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog: Catalog) -> None:
     layout = layout_of(catalog, (Promoted("cart.id"), Promoted("n", "resource", "int")))
-    assert fill_promoted(decoded((), VALUES).slice(0, 0), layout).num_rows == 0
-    filled = fill_promoted(decoded((), [None, None]), layout)
+    assert fill_promoted(decoded((), VALUES).slice(0, 0), layout, "").num_rows == 0
+    filled = fill_promoted(decoded((), [None, None]), layout, "")
     assert filled["cart_id"].to_pylist() == [None, None]
     assert filled["n"].to_pylist() == [None, None]
 
@@ -150,6 +150,6 @@ def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog:
 def test_a_slice_is_filled_with_its_own_values(catalog: Catalog) -> None:
     layout = layout_of(catalog, (Promoted("cart.id", "resource"), Promoted("cart.id", name="mine")))
     table = decoded((), [AnyValue(string_value=text) for text in "abcde"]).slice(2, 2)
-    filled = fill_promoted(table, layout)
+    filled = fill_promoted(table, layout, "")
     assert filled["cart_id"].to_pylist() == ["c", "d"]
     assert filled["mine"].to_pylist() == ["c", "d"]
