@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -15,9 +17,10 @@ from pyiceberg.catalog import Catalog
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
-from frazil.otlp.decode import Decoder
+from frazil.otlp.decode import Decoder, conform
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.promote import fill_promoted
+from frazil.query.older import from_map
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType
 from frazil.wal.names import SegmentName
@@ -110,6 +113,59 @@ def test_a_column_filled_from_the_map_is_what_the_receiver_would_have_written(ca
         assert filled.schema.field(promoted.column).type == layout.coded.field(promoted.column).type
     assert filled["cart_record_int"].to_pylist().count(None) == len(VALUES) - 3
     assert filled["cart_resource_bool"].drop_null().to_pylist() == [True, False]
+
+
+def two_attributes(values: Sequence[tuple[AnyValue | None, AnyValue | None]]) -> bytes:
+    """Each pair in a record of its own and in a resource of its own: `new.id` and `old.id`."""
+    whole = ExportLogsServiceRequest()
+    for number, pair in enumerate(values):
+        envelope = whole.resource_logs.add()
+        record = envelope.scope_logs.add().log_records.add(time_unix_nano=1 + number)
+        for attributes in (envelope.resource.attributes, record.attributes):
+            for key, value in zip(("new.id", "old.id"), pair, strict=True):
+                if value is not None:
+                    attributes.add(key=key, value=value)
+    return bytes(whole.SerializeToString())
+
+
+def test_of_a_list_segments_and_queries_take_the_value_that_the_receiver_would(catalog: Catalog) -> None:
+    """All pairs of values: of each kind, empty and absent."""
+    lists = tuple(
+        Promoted("new.id", source, type_, f"id_{source}_{type_}", ("old.id",))
+        for source in SOURCES
+        for type_ in TYPES
+    )
+    body = [two_attributes(list(itertools.product(VALUES, VALUES)))]
+    before = Decoder("logs").decode(body, ["acme"], [5]).table
+    wanted = Decoder("logs", lists).decode(body, ["acme"], [5]).table
+    layout = layout_of(catalog, lists)
+    filled = read_back(before, layout)
+    source = conform(before, Decoder("logs").spec)  # noqa: F841 (named in the query)
+    with contextlib.closing(duckdb.connect()) as connection:
+        for item in lists:
+            queried = connection.execute(
+                f"SELECT {from_map(item)} AS {item.column} FROM source"
+            ).to_arrow_table()
+            assert plain(filled, item.column) == plain(wanted, item.column), item
+            assert plain(queried, item.column) == plain(wanted, item.column), item
+    texts = wanted["id_record_string"].to_pylist()
+    assert texts[:2] == ["text", "text"]
+    assert texts[-2:] == [None, None], "an empty value, and none"
+    assert texts[-1 - len(VALUES)] is None, "the first is empty, the second absent"
+
+
+def test_a_segment_that_was_filled_from_other_attributes_is_filled_again(catalog: Catalog) -> None:
+    pairs = [(AnyValue(string_value="a"), AnyValue(string_value="b")), (None, AnyValue(string_value="b"))]
+    one, two = (Promoted("new.id", name="id"),), (Promoted("new.id", name="id", older=("old.id",)),)
+    layout = layout_of(catalog, two)
+    decoder = Decoder("logs", one)
+    table = decoder.decode([two_attributes(pairs)], ["acme"], [5]).table
+    assert table["id"].to_pylist() == ["a", None]
+    assert fill_promoted(table, layout, decoder.fill.fingerprint)["id"].to_pylist() == ["a", "b"]
+    assert fill_promoted(table, layout, "")["id"].to_pylist() == ["a", "b"]
+    assert fill_promoted(table, layout, layout.fill.fingerprint)["id"].to_pylist() == ["a", None], (
+        "as it says"
+    )
 
 
 def test_columns_that_a_segment_has_already_are_left_as_they_are(catalog: Catalog) -> None:
