@@ -23,7 +23,7 @@ Protocol = Literal["grpc", "http"]
 Incident = Literal["errors", "slow", "drop"]
 Compression = Literal["gzip", "none"]
 QueryFormat = Literal["table", "json", "csv", "arrow", "parquet"]
-MaintainTask = Literal["retention", "compact", "tier", "manifests", "expire", "orphans"]
+MaintainTask = Literal["retention", "compact", "tier", "manifests", "expire", "orphans", "fill"]
 
 
 class RoleName(StrEnum):
@@ -364,7 +364,7 @@ def maintain(
     context: typer.Context,
     task: Annotated[
         MaintainTask | None,
-        typer.Argument(help="The task. Without it: all, in the order in which they help."),
+        typer.Argument(help="The task. Without it: all but fill, in the order in which they help."),
     ] = None,
     table: Annotated[
         list[str] | None, typer.Option("--table", "-t", help="The table; can be repeated. Without it: all.")

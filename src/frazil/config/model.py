@@ -18,6 +18,7 @@ from frazil.config.tls import TlsConfig
 from frazil.config.values import (
     KIB,
     MIB,
+    AttributeNames,
     Bytes,
     ColumnName,
     Count,
@@ -270,8 +271,9 @@ class TenantsConfig(Section):
 
 
 class PromotedColumn(Section):
-    attribute: str = Field(
-        min_length=1, description="The attribute that gets a column of its own.", examples=["http.route"]
+    attribute: AttributeNames = Field(
+        description="The attribute that gets a column of its own, or a list: the first that a record has.",
+        examples=["http.route"],
     )
     source: Literal["resource", "record"] = Field("record", description="Whose attributes it is among.")
     type: Literal["string", "int", "double", "bool"] = Field(
@@ -280,13 +282,14 @@ class PromotedColumn(Section):
         "alone. Once a table has the column, its type cannot change.",
     )
     column: ColumnName | None = Field(
-        None, description="The column's name. Absent: the attribute in lower case with _ for . and the like."
+        None,
+        description="The column's name. Absent: the first attribute in lower case with _ for . and the like.",
     )
 
     @property
     def name(self) -> str:
-        """`column`, or the name made from the attribute."""
-        return column_for(self.attribute) if self.column is None else self.column
+        """`column`, or the name made from the first attribute."""
+        return column_for(self.attribute[0]) if self.column is None else self.column
 
 
 class TablesConfig(Section):

@@ -160,12 +160,26 @@ def column_name(text: str) -> str:
     return text
 
 
+def attribute_names(value: Any) -> Any:
+    """`'http.route'` or a list of names, in the order in which they are tried, to a tuple."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(n, str) and n for n in names):
+        raise bad_value(
+            "must be the name of an attribute, or a list of names",
+            "for example http.route, or [http.request.method, http.method]",
+        )
+    if len(set(names)) < len(names):
+        raise bad_value("names an attribute twice", "leave the second one out")
+    return tuple(names)
+
+
 def column_for(attribute: str) -> str:
     """The column that an attribute is promoted to: `http.route` to `http_route`."""
     name = re.sub(r"[^a-z0-9_]", "_", attribute.lower())
     return f"_{name}" if name[:1].isdigit() else name
 
 
+AttributeNames = Annotated[tuple[str, ...], BeforeValidator(attribute_names)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 Count = Annotated[int, BeforeValidator(_no_bool)]

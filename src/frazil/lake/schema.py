@@ -27,6 +27,7 @@ from pyiceberg.types import (
 )
 
 from frazil.tables.columns import TIMESTAMP, Column, TableSpec
+from frazil.tables.promoted import Fill
 
 _PARTITION_FIELD_ID_FIRST = 1000
 _METADATA_VERSIONS_KEPT = 10
@@ -141,7 +142,7 @@ def properties(spec: TableSpec) -> dict[str, str]:
             found[f"write.metadata.metrics.column.{column.name}"] = "truncate(32)"
     for name in spec.bloom_filters:
         found[f"write.parquet.bloom-filter-enabled.column.{name}"] = "true"
-    return found
+    return found | (Fill.of(spec.promoted).properties if spec.promoted else {})
 
 
 def parquet_schema(coded: pa.Schema, schema: Schema) -> pa.Schema:

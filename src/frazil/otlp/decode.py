@@ -15,7 +15,7 @@ from frazil.otlp import logs, metrics, spans
 from frazil.otlp.columns import Rejects, coded_schema, timestamps
 from frazil.otlp.values import OneofTwice
 from frazil.otlp.wire import GROUPS_MAX, nested, normalised
-from frazil.tables import DEFAULT_PROMOTED, Promoted, Signal, table_spec
+from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted, Signal, table_spec
 from frazil.tables.columns import TableSpec
 
 Indices = npt.NDArray[np.int64]
@@ -63,6 +63,7 @@ class Decoder:
         self.depth_max = depth_max
         self._groups_max = groups_max
         self._promoted = (*DEFAULT_PROMOTED, *extra)
+        self.fill = Fill.of(self._promoted)
         self.schema = coded_schema(self.spec, self._promoted)
 
     def decode(

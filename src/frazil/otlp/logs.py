@@ -73,7 +73,7 @@ def promoted_columns(
     found: dict[str, Any] = {}
     for column in promoted:
         owner = envelope.resource_attributes if column.source == "resource" else attributes
-        if column.attribute not in owner.key_names:
+        if not any(name in owner.key_names for name in column.attributes):
             coded = column.source == "resource" and column.type == "string"
             found[column.column] = pa.nulls(len(scope_of_row), CODED if coded else column.arrow_type)
         elif column.source == "resource":

@@ -227,22 +227,28 @@ class Attributes:
         return pc.if_else(pa.array(none), pa.scalar(None, pa.string()), objects) if none.any() else objects
 
     def promoted(self, column: Promoted) -> pa.Array:
-        """The values of one key, an owner each, in the column's own type; NULL where absent or of another
-        type.
+        """For each owner, the first of the column's attributes that has a value of the column's type; NULL
+        where none has.
 
-        Some owner has the key.
+        Some owner has one of the attributes.
         """
-        positions = np.flatnonzero(self.codes == self.key_names.index(column.attribute))
+        found = [self._positions(name, column) for name in column.attributes if name in self.key_names]
+        if len(found[0]) == len(self):  # the first is in every list, and lists are in order
+            return self.text.take(pa.array(found[0])).cast(column.arrow_type)
+        source = np.zeros(len(self), dtype=np.int64)
+        missing = np.ones(len(self), dtype=np.bool_)
+        for positions in reversed(found):
+            owners = np.searchsorted(self.offsets, positions, side="right") - 1
+            source[owners], missing[owners] = positions, False
+        return self.text.take(pa.array(source, mask=missing)).cast(column.arrow_type)
+
+    def _positions(self, name: str, column: Promoted) -> npt.NDArray[np.int64]:
+        """Where the attribute has a value of the column's type."""
+        positions = np.flatnonzero(self.codes == self.key_names.index(name))
         if column.type != "string":
             fitting = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}[column.type]
             kinds = np.zeros(len(positions), np.uint8) if self.kinds is None else self.kinds[positions]
             positions = positions[np.isin(kinds, [KIND[name] for name in fitting])]
-        if len(positions) == len(self):  # the key is in every list, and lists are in order
-            text = self.text.take(pa.array(positions))
-        else:
-            owners = np.searchsorted(self.offsets, positions, side="right") - 1
-            source = np.zeros(len(self), dtype=np.int64)
-            missing = np.ones(len(self), dtype=np.bool_)
-            source[owners], missing[owners] = positions, False
-            text = self.text.take(pa.array(source, mask=missing))
-        return text.cast(column.arrow_type)
+        if self.text.null_count:
+            positions = positions[np.asarray(self.text.take(pa.array(positions)).is_valid())]
+        return positions

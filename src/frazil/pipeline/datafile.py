@@ -31,8 +31,9 @@ from frazil.lake.schema import parquet_schema
 from frazil.otlp.columns import CODED
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import Part
-from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Promoted, Signal, TableSpec, landed_spec
+from frazil.tables import SEGMENT, Fill, Promoted, Signal, TableSpec, landed_spec
 from frazil.tables.encoding import FEW_VALUES, leaves, with_dictionary
+from frazil.tables.promoted import file_suffix
 
 _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})
@@ -109,8 +110,9 @@ class Layout:
         )
 
     @cached_property
-    def promoted(self) -> dict[str, Promoted]:
-        return {item.column: item for item in (*DEFAULT_PROMOTED, *self.extra)}
+    def fill(self) -> Fill:
+        """How promoted columns are filled, now and in the files that the table has."""
+        return Fill.of(self.spec.promoted, self.properties)
 
     @cached_property
     def parquet(self) -> pa.Schema:
@@ -152,9 +154,11 @@ class Layout:
         return with_dictionary(self.coded)
 
     def path(self, tenant: str | None, day: int | None, name: str) -> str:
+        """It says how the promoted columns are filled."""
+        name += file_suffix(self.fill.fingerprint if self.spec.promoted else "")
         if tenant is None or day is None:
-            return f"{self.location}/data/{name}.parquet"
-        return f"{self.location}/data/{partition_folder(tenant, day)}/{name}.parquet"
+            return f"{self.location}/data/{name}"
+        return f"{self.location}/data/{partition_folder(tenant, day)}/{name}"
 
 
 def partition_folder(tenant: str, day: int) -> str:

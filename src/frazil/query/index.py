@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ from pyiceberg.types import (
 from frazil.errors import QueryInvalid
 from frazil.lake.facts import FileFacts
 from frazil.query.model import Constraint, Constraints, Value
+from frazil.tables import Fill
+from frazil.tables.promoted import fingerprint_of
 
 TENANT = "tenant_id"
 TIME = "time"
@@ -51,6 +53,7 @@ Longs = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
 Kind = Literal["integer", "double", "boolean", "text"]
 Interval = tuple[Any, Any]
+V = TypeVar("V")
 
 _KINDS: Mapping[type[IcebergType], Kind] = {
     IntegerType: "integer",
@@ -73,6 +76,12 @@ class File:
     bytes: int
     rows: int
     columns: frozenset[int]
+    unfilled: frozenset[int] = frozenset()
+    """The ids of promoted columns that the file has, filled from other attributes: its map has the values."""
+
+    def lacks(self, column: int) -> bool:
+        """Whether the column's values are only in the map."""
+        return column in self.unfilled or (bool(self.columns) and column not in self.columns)
 
 
 @dataclass(frozen=True)
@@ -109,13 +118,17 @@ class Manifest:
         return len(self.files)
 
 
-def decode(entries: Sequence[ManifestEntry], spec: PartitionSpec, schema: Schema, table: str) -> Manifest:
+def decode(
+    entries: Sequence[ManifestEntry], spec: PartitionSpec, schema: Schema, table: str, fill: Fill
+) -> Manifest:
     """QueryInvalid if there are files that cannot be read as they are."""
-    found = of_files([entry.data_file for entry in entries], spec, schema, table)
+    found = of_files([entry.data_file for entry in entries], spec, schema, table, fill)
     return replace(found, snapshots=[entry.snapshot_id for entry in entries])
 
 
-def of_files(data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, table: str) -> Manifest:
+def of_files(
+    data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, table: str, fill: Fill
+) -> Manifest:
     """As `decode`, of files alone."""
     for file in data:
         if file.content != DataFileContent.DATA:
@@ -125,20 +138,20 @@ def of_files(data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, tabl
                 f"{table} has data files in {file.file_format}; rewrite them as Parquet with Spark's "
                 "rewrite_data_files"
             )
-    shared: dict[frozenset[int], frozenset[int]] = {}
+    files = _files(data, schema, fill)
     tenant_id = next((field.field_id for field in schema.fields if field.name == TENANT), None)
     return Manifest(
-        files=[_file(file, shared) for file in data],
+        files=files,
         tenants=_tenants(data, spec, tenant_id),
         days={
             field.source_id: np.array([_day(file.partition[at]) for file in data], np.int64)
             for at, field in enumerate(spec.fields)
             if isinstance(field.transform, DayTransform)
         },
-        lower=_bounds([file.lower_bounds or {} for file in data]),
-        upper=_bounds([file.upper_bounds or {} for file in data]),
-        null_only=_flags(data, _null_only),
-        nan_free=_flags(data, _nan_free),
+        lower=_bounds([_known(file.lower_bounds, one) for file, one in zip(data, files, strict=True)]),
+        upper=_bounds([_known(file.upper_bounds, one) for file, one in zip(data, files, strict=True)]),
+        null_only=_flags([_known(_null_only(file), one) for file, one in zip(data, files, strict=True)]),
+        nan_free=_flags([_known(_nan_free(file), one) for file, one in zip(data, files, strict=True)]),
     )
 
 
@@ -150,10 +163,23 @@ def has_deletes(table: str) -> QueryInvalid:
     )
 
 
-def _file(file: DataFile, shared: dict[frozenset[int], frozenset[int]]) -> File:
-    columns = frozenset((*(file.value_counts or ()), *(file.column_sizes or ())))
-    columns = shared.setdefault(columns, columns)
-    return File(file.file_path, file.file_size_in_bytes, file.record_count, columns)
+def _files(data: Sequence[DataFile], schema: Schema, fill: Fill) -> list[File]:
+    ids = {field.name: field.field_id for field in schema.fields}
+    shared: dict[frozenset[int], frozenset[int]] = {}
+    found = []
+    for file in data:
+        names = fill.unfilled(fingerprint_of(file.file_path))
+        unfilled = frozenset(ids[name] for name in names if name in ids)
+        columns = frozenset((*(file.value_counts or ()), *(file.column_sizes or ())))
+        columns, unfilled = shared.setdefault(columns, columns), shared.setdefault(unfilled, unfilled)
+        found.append(File(file.file_path, file.file_size_in_bytes, file.record_count, columns, unfilled))
+    return found
+
+
+def _known(facts: Mapping[int, V] | None, file: File) -> Mapping[int, V]:
+    """Without those of columns that were filled from other attributes: the values in the map may differ."""
+    facts = facts or {}
+    return {key: each for key, each in facts.items() if key not in file.unfilled} if file.unfilled else facts
 
 
 def _tenants(data: Sequence[DataFile], spec: PartitionSpec, tenant_id: int | None) -> list[str | None]:
@@ -175,22 +201,22 @@ def _bounds(bounds: Sequence[Mapping[int, bytes]]) -> dict[int, pa.BinaryArray]:
     return {field_id: pa.array([each.get(field_id) for each in bounds], pa.binary()) for field_id in ids}
 
 
-def _flags(data: Sequence[DataFile], true_for: Callable[[DataFile], Iterable[int]]) -> dict[int, Flags]:
+def _flags(true_for: Sequence[Mapping[int, bool]]) -> dict[int, Flags]:
     """Only of columns for which it is true somewhere."""
     found: dict[int, Flags] = {}
-    for at, file in enumerate(data):
-        for field_id in true_for(file):
-            found.setdefault(field_id, np.zeros(len(data), np.bool_))[at] = True
+    for at, columns in enumerate(true_for):
+        for field_id in columns:
+            found.setdefault(field_id, np.zeros(len(true_for), np.bool_))[at] = True
     return found
 
 
-def _null_only(file: DataFile) -> list[int]:
+def _null_only(file: DataFile) -> dict[int, bool]:
     counts, nulls = file.value_counts or {}, file.null_value_counts or {}
-    return [field_id for field_id, count in counts.items() if nulls.get(field_id) == count]
+    return {field_id: True for field_id, count in counts.items() if nulls.get(field_id) == count}
 
 
-def _nan_free(file: DataFile) -> list[int]:
-    return [field_id for field_id, count in (file.nan_value_counts or {}).items() if count == 0]
+def _nan_free(file: DataFile) -> dict[int, bool]:
+    return {field_id: True for field_id, count in (file.nan_value_counts or {}).items() if count == 0}
 
 
 @dataclass(frozen=True)

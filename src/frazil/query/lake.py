@@ -38,6 +38,8 @@ from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
 from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.query.model import AsOf, Constraints
+from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted
+from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 
 __all__ = ["File", "Files", "Lake", "Looked", "TableVersion"]
@@ -104,7 +106,14 @@ class Looked:
 class Manifests:
     """Decoded manifests and indexes of snapshots, by path: what is under a path never changes."""
 
-    def __init__(self, *, files_max: int = FILES_KEPT_MAX, indexes_max: int = _INDEXES_KEPT) -> None:
+    def __init__(
+        self,
+        promoted: Sequence[Promoted] = DEFAULT_PROMOTED,
+        *,
+        files_max: int = FILES_KEPT_MAX,
+        indexes_max: int = _INDEXES_KEPT,
+    ) -> None:
+        self._promoted = promoted
         self._files_max = files_max
         self._indexes_max = indexes_max
         self._lock = threading.Lock()
@@ -142,10 +151,11 @@ class Manifests:
         with self._lock:
             found = {path: self._manifests[path] for path in paths if path in self._manifests}
         missing = [manifest for manifest in wanted if manifest.manifest_path not in found]
+        fill = Fill.of(self._promoted, table.metadata.properties)
         if len(missing) == 1:
-            decoded = [_decode(table, missing[0])]
+            decoded = [_decode(table, missing[0], fill)]
         else:
-            decoded = list(self._readers.map(lambda manifest: _decode(table, manifest), missing))
+            decoded = list(self._readers.map(lambda manifest: _decode(table, manifest, fill), missing))
         found |= {manifest.manifest_path: one for manifest, one in zip(missing, decoded, strict=True)}
         self._keep(found)
         return [found[path] for path in paths]
@@ -175,11 +185,11 @@ def _living(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     return manifests
 
 
-def _decode(table: Table, manifest: ManifestFile) -> Manifest:
+def _decode(table: Table, manifest: ManifestFile, fill: Fill) -> Manifest:
     with _readable(manifest.manifest_path):
         entries = manifest.fetch_manifest_entry(table.io)
     spec = table.metadata.specs()[manifest.partition_spec_id]
-    return decode(entries, spec, table.schema(), full_name(table))
+    return decode(entries, spec, table.schema(), full_name(table), fill)
 
 
 @contextlib.contextmanager
@@ -234,7 +244,7 @@ class Lake:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._outage: _Outage | None = None
-        self._manifests = Manifests()
+        self._manifests = Manifests((*DEFAULT_PROMOTED, *promoted(config)))
         self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="frazil-catalog")
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None

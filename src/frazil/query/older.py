@@ -1,4 +1,4 @@
-"""Files from before a column was promoted: their maps have what the column would."""
+"""Files from before a column was promoted, or filled from other attributes: their maps have the values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ from frazil.wal.promote import FITTING
 
 def from_map(item: Promoted) -> str:
     """The value of a promoted column, as landing would have copied it from the map."""
+    found = [_value(item, name) for name in item.attributes]
+    return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
+
+
+def source_columns(item: Promoted) -> tuple[str, str]:
+    """The columns that `from_map` reads."""
     prefix = "resource_" if item.source == "resource" else ""
-    value = f"{prefix}attributes[{text(item.attribute)}]"
+    return f"{prefix}attributes", f"{prefix}attribute_types"
+
+
+def _value(item: Promoted, attribute: str) -> str:
+    prefix = "resource_" if item.source == "resource" else ""
+    value = f"{prefix}attributes[{text(attribute)}]"
     if item.type == "string":
         return value
     fitting = ", ".join(text(name) for name in FITTING[item.type])
-    path = text('$."' + item.attribute.replace('"', '\\"') + '"')
+    path = text('$."' + attribute.replace('"', '\\"') + '"')
     kind = f"json_extract_string({prefix}attribute_types, {path})"
     return f"CASE WHEN {kind} IN ({fitting}) THEN TRY_CAST({value} AS {duckdb_type(item.arrow_type)}) END"

@@ -20,7 +20,7 @@ from frazil.query.constraints import ANYTHING, either_all, wanted_rows
 from frazil.query.index import File
 from frazil.query.lake import Lake, Looked, TableVersion
 from frazil.query.model import AsOf, Constraints, Question, Stats
-from frazil.query.older import from_map
+from frazil.query.older import from_map, source_columns
 from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.query.types import duckdb_type, kind_of
@@ -133,11 +133,13 @@ class Planner:
             plan.erased |= version.erased
         files, total = self._files(version, uses, question.tenant)
         columns = self._columns(signal, None if version is None else version.schema)
-        whole, older = self._by_age(files, columns)
-        names, asked = statement.names, statement.columns
-        if asked is not None and not older:
+        every, names, asked = columns, statement.names, statement.columns
+        if asked is not None:
             # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
             columns = [column for column in columns if column[0] in asked] or columns[:1]
+        whole, older = self._by_age(files, columns)
+        if older:
+            columns = self._with_maps(columns, every, older)
         plan.tables.append(
             {
                 "name": signal,
@@ -245,14 +247,13 @@ class Planner:
     def _by_age(
         self, files: Sequence[File], columns: Sequence[tuple[str, str, int]]
     ) -> tuple[list[str], list[dict[str, Any]]]:
-        """Paths of files that have all promoted columns, and groups of those from before some were: there the
-        map has what the column would.
+        """Paths of files that have all promoted columns, and groups of those from before some were, or with
+        some that were filled from other attributes: there the map has the values.
         """
         promoted_ids = {identity: name for name, _, identity in columns if name in self._promoted}
         groups: dict[frozenset[str], list[str]] = {frozenset(): []}
         for file in files:
-            lacking = promoted_ids.keys() - file.columns if file.columns else ()
-            names = frozenset(promoted_ids[identity] for identity in lacking)
+            names = frozenset(name for identity, name in promoted_ids.items() if file.lacks(identity))
             groups.setdefault(names, []).append(local_path(file.path))
         whole = groups.pop(frozenset())
         older = [
@@ -260,6 +261,18 @@ class Planner:
             for names, paths in groups.items()
         ]
         return whole, older
+
+    def _with_maps(
+        self,
+        columns: Sequence[tuple[str, str, int]],
+        every: Sequence[tuple[str, str, int]],
+        older: Sequence[Mapping[str, Any]],
+    ) -> list[tuple[str, str, int]]:
+        """The columns, and the maps that older files take some of them from."""
+        wanted = {name for name, _, _ in columns}
+        for group in older:
+            wanted.update(*(source_columns(self._promoted[name]) for name in group["columns"]))
+        return [column for column in every if column[0] in wanted]
 
     def _key(self, plan: Plan, question: Question) -> str:
         parts = [question.tenant, question.format, question.sql, repr(list(question.params))]

@@ -27,7 +27,8 @@ from frazil.query.older import from_map
 from frazil.query.predicate_parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
 from frazil.query.sandbox import Sandbox, Settings, TableSource
 from frazil.query.types import duckdb_type, quoted
-from frazil.tables import DEFAULT_PROMOTED, Promoted, TableSpec
+from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted, TableSpec
+from frazil.tables.promoted import fingerprint_of
 
 __all__ = ["Matcher", "Predicate", "may_match", "parse_predicate"]
 
@@ -46,7 +47,8 @@ class Matcher:
     columns: Sequence[tuple[str, str, int]]
     """Of the table: name, type of DuckDB, Iceberg field id."""
     promoted: Mapping[str, str] = field(default_factory=dict)
-    """What a file has instead of a promoted column that it is older than."""
+    """What a file has instead of a promoted column that it is older than, or that was filled differently."""
+    fill: Fill = field(default_factory=lambda: Fill({}))
     memory_bytes: int = 512 << 20
     """DuckDB's bound for what it reads and keeps. What one step makes of a few thousand rows is not in it."""
     temp_bytes: int = 4 << 30
@@ -60,24 +62,26 @@ class Matcher:
         schema: Schema,
         extra: Sequence[Promoted] = (),
         *,
+        properties: Mapping[str, str] | None = None,
         memory_bytes: int = 512 << 20,
         temp_bytes: int = 4 << 30,
         temp_dir: str | None = None,
     ) -> Matcher:
-        """`schema` is the table's, `extra` are the columns that the configuration promotes. What does not
-        fit in memory goes to a folder in `temp_dir`, which is gone afterwards.
+        """`schema` and `properties` are the table's, `extra` are the columns that the configuration promotes.
+        What does not fit in memory goes to a folder in `temp_dir`, which is gone afterwards.
         """
         ids = {field.name: field.field_id for field in schema.fields}
         columns = [
             (column.name, duckdb_type(column.type), ids.get(column.name, _NO_ID + at))
             for at, column in enumerate(spec.columns)
         ]
-        known = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
-        promoted = {name: from_map(known[name]) for name, _, _ in columns if name in known}
-        return cls(predicate, tuple(columns), promoted, memory_bytes, temp_bytes, temp_dir)
+        fill = Fill.of((*DEFAULT_PROMOTED, *extra), properties)
+        promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
+        return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir)
 
-    def matching(self, path: str) -> Mask:
-        """For each row of a local Parquet file of the table, in the file's order, whether it matches.
+    def matching(self, path: str, original: str | None = None) -> Mask:
+        """For each row of a local Parquet file of the table, in the file's order, whether it matches. Of a
+        copy, `original` is the file's path in the table.
 
         QueryInvalid if that cannot be said of some row, as where a text is cast that is no number.
         """
@@ -86,7 +90,8 @@ class Matcher:
         with tempfile.TemporaryDirectory(prefix="frazil-match-", dir=self.temp_dir) as folder:
             sandbox = Sandbox(Settings(1, self.memory_bytes, self.temp_bytes, folder, NAMESPACE))
             try:
-                sandbox.fill([self._source(path, file.field_ids)])
+                unfilled = self.fill.unfilled(fingerprint_of(original or path))
+                sandbox.fill([self._source(path, file.field_ids, unfilled)])
                 self._mark(sandbox, mask)
             except (*BROKEN, pa.ArrowException) as error:
                 raise self._failed(error, path) from None
@@ -94,12 +99,14 @@ class Matcher:
                 sandbox.close()
         return mask
 
-    def _source(self, path: str, field_ids: frozenset[int]) -> TableSource:
+    def _source(self, path: str, field_ids: frozenset[int], unfilled: frozenset[str]) -> TableSource:
         table = self.predicate.table
         missing = {
             name: self.promoted[name]
             for name, _, identity in self.columns
-            if name in self.predicate.columns and name in self.promoted and identity not in field_ids
+            if name in self.predicate.columns
+            and name in self.promoted
+            and (identity not in field_ids or name in unfilled)
         }
         if missing:
             older = {"files": [path], "columns": missing}
@@ -133,12 +140,14 @@ class Matcher:
 
 
 def may_match(
-    predicate: Predicate, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec
+    predicate: Predicate, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec, fill: Fill
 ) -> list[bool]:
-    """Of each file, whether it may have a row that matches. It may, wherever its statistics do not say no."""
+    """Of each file, whether it may have a row that matches. It may, wherever its statistics do not say no.
+    Statistics of promoted columns that were filled in another way than `fill` says are left out.
+    """
     if not predicate.constraints:
         return [True] * len(files)
-    manifest = of_files(files, spec, schema, predicate.table)
+    manifest = of_files(files, spec, schema, predicate.table, fill)
     index = Index([manifest])
     tenants = {tenant for tenant in manifest.tenants if tenant is not None}
     found = {

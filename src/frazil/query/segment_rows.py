@@ -11,7 +11,7 @@ import pyarrow as pa
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.otlp.columns import CODED, coded_schema
-from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Promoted, Signal, landed_spec, table_spec
+from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Fill, Signal, landed_spec, table_spec
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.horizon import Longs, within_horizon
 from frazil.wal.journal import promoted
@@ -39,8 +39,8 @@ class SegmentDecoder:
 
     def __init__(self, config: Config, signal: Signal) -> None:
         extra = promoted(config)
-        self._promoted: dict[str, Promoted] = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
-        self._written = coded_schema(table_spec(signal, extra), self._promoted.values())
+        self._fill = Fill.of((*DEFAULT_PROMOTED, *extra))
+        self._written = coded_schema(table_spec(signal, extra), self._fill.promoted.values())
         self.spec = landed_spec(signal, extra)
         fields = {**{item.name: item for item in self._written}, SEGMENT.name: pa.field(SEGMENT.name, CODED)}
         self.schema = pa.schema([fields[column.name] for column in self.spec.columns])
@@ -52,7 +52,8 @@ class SegmentDecoder:
         """All of a segment or nothing, as landing takes it."""
         try:
             facts, groups = read_row_groups(name, data, self._written)
-            tables = [fill_columns(table, self._written, self._promoted) for table in groups]
+            unfilled = self._fill.unfilled(facts.fill)
+            tables = [fill_columns(table, self._written, self._fill.promoted, unfilled) for table in groups]
         except (SegmentCorrupt, SegmentUnknown) as error:
             return SegmentRows(None, problem=f"{error}; landing will set it aside")
         if facts.rows == 0:

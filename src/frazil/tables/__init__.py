@@ -11,7 +11,7 @@ from frazil.tables.columns import (
     Tier,
     markdown,
 )
-from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted, column_name
+from frazil.tables.promoted import DEFAULT_PROMOTED, Fill, Promoted, column_name
 from frazil.tables.specs import SEGMENT, SET_ASIDE, SIGNALS, landed_spec, table_spec
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "SET_ASIDE",
     "SIGNALS",
     "Column",
+    "Fill",
     "Promoted",
     "Signal",
     "TableSpec",

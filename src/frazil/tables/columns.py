@@ -9,6 +9,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from frazil.tables.promoted import Promoted
+
 Signal = Literal["logs", "spans", "metrics"]
 Tier = Literal["hot", "warm", "cold"]
 MergedAs = Literal["sorted", "stretches"]
@@ -51,6 +53,8 @@ class TableSpec:
     bloom_filters: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ("tenant_id", "day(time)")
     merged_as: MergedAs = "sorted"
+    promoted: tuple[Promoted, ...] = ()
+    """Those of its columns that are copies of attributes."""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]

@@ -1,12 +1,20 @@
 """Attributes that get a column of their own.
 
-A promoted column is a copy: the map it comes from stays complete. `source` says which map.
+A promoted column is a copy: the map it comes from stays complete. `source` says which map. An attribute that
+the semantic conventions have renamed is known by its names of older conventions too.
+
+A data file's name carries a fingerprint of how its promoted columns were filled, and a table property says
+what the fingerprint stands for. Readers take the columns that were filled differently from the map.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import pyarrow as pa
@@ -33,6 +41,15 @@ class Promoted:
     source: Source = "record"
     type: ValueType = "string"
     name: str = ""
+    older: tuple[str, ...] = ()
+    """Names of the attribute in older conventions: the first that has a value of the column's type is taken
+    where `attribute` has none.
+    """
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """In the order in which they are tried."""
+        return self.attribute, *self.older
 
     @property
     def column(self) -> str:
@@ -48,21 +65,106 @@ DEFAULT_PROMOTED: tuple[Promoted, ...] = (
     Promoted("service.namespace", "resource"),
     Promoted("service.version", "resource"),
     Promoted("service.instance.id", "resource"),
-    Promoted("deployment.environment.name", "resource"),
+    Promoted("deployment.environment.name", "resource", older=("deployment.environment",)),
     Promoted("host.name", "resource"),
     Promoted("k8s.cluster.name", "resource"),
     Promoted("k8s.namespace.name", "resource"),
     Promoted("k8s.pod.name", "resource"),
     Promoted("k8s.container.name", "resource"),
     Promoted("cloud.region", "resource"),
-    Promoted("http.request.method"),
+    Promoted("http.request.method", older=("http.method",)),
     Promoted("http.route"),
-    Promoted("http.response.status_code", type="int"),
+    Promoted("http.response.status_code", type="int", older=("http.status_code",)),
     Promoted("url.path"),
-    Promoted("db.system.name"),
-    Promoted("rpc.system"),
+    Promoted("db.system.name", older=("db.system",)),
+    Promoted("rpc.system.name", name="rpc_system", older=("rpc.system",)),
     Promoted("rpc.service"),
     Promoted("rpc.method"),
     Promoted("messaging.system"),
     Promoted("error.type"),
 )
+"""Older names are those that OpenTelemetry's registry says were renamed. `http.target` is not one: it holds
+the path and the query, and `url.path` only the path.
+"""
+
+FILL_PROPERTY = "frazil.promoted."
+"""A table property for each fingerprint: of two processes that set one at the same time, none is lost."""
+_FINGERPRINT = re.compile(r"\.p([0-9a-f]{12})\.parquet\Z")
+
+
+def file_suffix(fingerprint: str) -> str:
+    """The end of a data file's name. Without a fingerprint nothing is said of how its columns were filled."""
+    return f".p{fingerprint}.parquet" if fingerprint else ".parquet"
+
+
+def fingerprint_of(path: str) -> str:
+    """The fingerprint in a data file's name; empty if there is none."""
+    found = _FINGERPRINT.search(path)
+    return "" if found is None else found[1]
+
+
+@dataclass(frozen=True)
+class Fill:
+    """How promoted columns are filled, and which columns of files and segments were filled differently."""
+
+    promoted: Mapping[str, Promoted]
+    """By column."""
+    known: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
+    """By fingerprint and column: source, type and attributes."""
+
+    @classmethod
+    def of(cls, promoted: Iterable[Promoted], properties: Mapping[str, str] | None = None) -> Fill:
+        """`properties` are the table's."""
+        known = {
+            name.removeprefix(FILL_PROPERTY): columns
+            for name, text in (properties or {}).items()
+            if name.startswith(FILL_PROPERTY) and (columns := _read(text)) is not None
+        }
+        return cls({item.column: item for item in promoted}, known)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._text.encode()).hexdigest()[:12]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """To be set on a table before a file with the fingerprint is committed to it."""
+        return {FILL_PROPERTY + self.fingerprint: self._text}
+
+    def unfilled(self, fingerprint: str) -> frozenset[str]:
+        """The columns that hold something else than the map gives now, of a file or segment that has this
+        fingerprint. Of one without, written by an older version or another engine, those with older names.
+        """
+        found = self._unfilled.get(fingerprint)
+        if found is None:
+            found = self._unfilled[fingerprint] = self._compare(fingerprint)
+        return found
+
+    def _compare(self, fingerprint: str) -> frozenset[str]:
+        if fingerprint == self.fingerprint:
+            return frozenset()
+        if not fingerprint:
+            return frozenset(name for name, item in self.promoted.items() if item.older)
+        before = self.known.get(fingerprint, {})
+        return frozenset(name for name in self.promoted if before.get(name) != self._columns[name])
+
+    @cached_property
+    def _unfilled(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _columns(self) -> dict[str, list[str]]:
+        return {name: [item.source, item.type, *item.attributes] for name, item in self.promoted.items()}
+
+    @cached_property
+    def _text(self) -> str:
+        return json.dumps(self._columns, sort_keys=True)
+
+
+def _read(text: str) -> dict[str, list[str]] | None:
+    """None if someone else wrote it."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

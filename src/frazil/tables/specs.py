@@ -204,7 +204,8 @@ def _promoted(promoted: Iterable[Promoted], record: str) -> list[Column]:
         Column(
             item.column,
             item.arrow_type,
-            f"attribute `{item.attribute}` of the {'resource' if item.source == 'resource' else record}",
+            f"attribute {', else '.join(f'`{name}`' for name in item.attributes)} of the "
+            f"{'resource' if item.source == 'resource' else record}",
             "Promoted: a copy of the attribute",
             "hot",
         )
@@ -234,7 +235,7 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
     merged_as: MergedAs = "sorted" if signal == "metrics" else "stretches"
-    return TableSpec(signal, doc, columns, sort_by, bloom_filters, merged_as=merged_as)
+    return TableSpec(signal, doc, columns, sort_by, bloom_filters, merged_as=merged_as, promoted=promoted)
 
 
 SEGMENT = Column(

@@ -36,7 +36,9 @@ log = structlog.get_logger("frazil.wal")
 def promoted(config: Config) -> tuple[Promoted, ...]:
     """The columns that the configuration adds to every table."""
     return tuple(
-        Promoted(item.attribute, item.source, item.type, item.name) for item in config.tables.promoted
+        Promoted(first, item.source, item.type, item.name, tuple(older))
+        for item in config.tables.promoted
+        for first, *older in [item.attribute]
     )
 
 

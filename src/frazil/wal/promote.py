@@ -1,9 +1,11 @@
-"""Promoted columns of segments that were written before the configuration promoted them."""
+"""Promoted columns of segments that were written before the configuration promoted them, or by a version that
+filled them from other attributes.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,10 +19,13 @@ _TYPES = {"resource": "resource_attribute_types", "record": "attribute_types"}
 FITTING = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}
 
 
-def fill_columns(table: pa.Table, schema: pa.Schema, promoted: Mapping[str, Promoted]) -> pa.Table:
+def fill_columns(
+    table: pa.Table, schema: pa.Schema, promoted: Mapping[str, Promoted], unfilled: Collection[str] = ()
+) -> pa.Table:
     """Adds the columns of `schema` that the table does not have: from its maps, or NULL. By column name,
-    `promoted` says which attribute it is a copy of.
+    `promoted` says which attributes it is a copy of. Columns in `unfilled` are replaced.
     """
+    table = table.drop_columns([name for name in table.column_names if name in unfilled])
     missing = set(schema.names) - set(table.column_names)
     for field in [schema.field(name) for name in schema.names if name in missing]:
         plain = pa.nulls(table.num_rows, field.type)
@@ -32,24 +37,19 @@ def fill_columns(table: pa.Table, schema: pa.Schema, promoted: Mapping[str, Prom
 
 
 def _from_map(table: pa.Table, promoted: Promoted) -> pa.Array:
-    """The attribute's values, where they are of the column's type."""
-    maps = table[_SOURCES[promoted.source]].combine_chunks()
-    values = pc.map_lookup(_plain(maps), promoted.attribute, "first")
-    if promoted.type == "string":
-        return values
-    types = table[_TYPES[promoted.source]].combine_chunks()
-    if not pa.types.is_dictionary(types.type):
-        types = types.dictionary_encode()
-    fits = pa.array(
-        [
-            bool(text) and json.loads(text).get(promoted.attribute) in FITTING[promoted.type]
-            for text in types.dictionary.to_pylist()
-        ]
-        + [False]
-    )
-    codes = types.indices.fill_null(len(types.dictionary))
-    values = pc.if_else(fits.take(codes), values, pa.scalar(None, pa.string()))
-    return values.cast(promoted.arrow_type)
+    """For each row, the first of the attributes that has a value of the column's type."""
+    maps = _plain(table[_SOURCES[promoted.source]].combine_chunks())
+    found = {name: pc.map_lookup(maps, name, "first") for name in promoted.attributes}
+    if promoted.type != "string":
+        types = table[_TYPES[promoted.source]].combine_chunks()
+        if not pa.types.is_dictionary(types.type):
+            types = types.dictionary_encode()
+        kinds = [json.loads(text) if text else {} for text in types.dictionary.to_pylist()] + [{}]
+        codes = types.indices.fill_null(len(kinds) - 1)
+        for name, values in found.items():
+            fits = pa.array([kind.get(name) in FITTING[promoted.type] for kind in kinds]).take(codes)
+            found[name] = pc.if_else(fits, values, pa.scalar(None, pa.string()))
+    return pc.coalesce(*found.values()).cast(promoted.arrow_type)
 
 
 def _plain(maps: pa.MapArray) -> pa.MapArray:

@@ -21,6 +21,7 @@ from frazil.wal.names import SegmentName
 
 FORMAT = "1"
 _TOMBSTONE_KEY = "frazil.tombstone"
+_FILL_KEY = "frazil.promoted"
 _CHECKSUM_KEY = b"frazil.checksum"
 _CHECKSUM_MARK = b"xxh3:"
 _CHECKSUM_ZERO = b"0" * 16
@@ -38,12 +39,16 @@ class Facts:
     nonce: str
     tombstone: bool = False
     """The stream ends here. A tombstone has no rows and no receive times."""
+    fill: str = ""
+    """The fingerprint of how its promoted columns were filled; empty in segments of older versions."""
 
 
 class SegmentWriter:
     """Collects tables as row groups; `finish` gives the file's bytes. Holds the compressed bytes only."""
 
-    def __init__(self, compression_level: int) -> None:
+    def __init__(self, compression_level: int, fill: str = "") -> None:
+        """`fill` is the fingerprint of how the promoted columns are filled."""
+        self._fill = fill
         self._sink = pa.BufferOutputStream()
         self._level = compression_level
         self._writer: pq.ParquetWriter | None = None
@@ -72,7 +77,9 @@ class SegmentWriter:
         """The file. `stream_rows` counts the rows of the stream's earlier segments."""
         if self._writer is None:
             raise ValueError("a segment without rows is not written")
-        facts = Facts(name, self.rows, stream_rows + self.rows, *received, secrets.token_hex(16))
+        facts = Facts(
+            name, self.rows, stream_rows + self.rows, *received, secrets.token_hex(16), fill=self._fill
+        )
         return _sealed(self._writer, self._sink, facts)
 
 
@@ -102,6 +109,7 @@ def _sealed(writer: pq.ParquetWriter, sink: pa.BufferOutputStream, facts: Facts)
             "frazil.received_max_unix_nano": str(facts.received_max_unix_nano),
             "frazil.nonce": facts.nonce,
             **({_TOMBSTONE_KEY: "1"} if facts.tombstone else {}),
+            **({_FILL_KEY: facts.fill} if facts.fill else {}),
             _CHECKSUM_KEY.decode(): (_CHECKSUM_MARK + _CHECKSUM_ZERO).decode(),
         }
     )
@@ -167,6 +175,7 @@ def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
         int(facts["frazil.received_max_unix_nano"]),
         facts["frazil.nonce"],
         tombstone=facts.get(_TOMBSTONE_KEY) == "1",
+        fill=facts.get(_FILL_KEY, ""),
     )
 
 

@@ -67,7 +67,7 @@ class SegmentLane(Lane[Receipt]):
         """FileExistsError if the stream's next name is taken."""
         begin = time.perf_counter()
         tallies = [Tally() for _ in requests]
-        writer = SegmentWriter(self._compression_level)
+        writer = SegmentWriter(self._compression_level, self._decoder.fill.fingerprint)
         for part in self._slice_decoder.slices(requests, tallies):
             writer.write(part.decoded.table)
         if writer.rows == 0:

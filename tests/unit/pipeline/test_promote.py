@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -15,9 +17,10 @@ from pyiceberg.catalog import Catalog
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
-from frazil.otlp.decode import Decoder
+from frazil.otlp.decode import Decoder, conform
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.promote import fill_promoted
+from frazil.query.older import from_map
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType
 from frazil.wal.names import SegmentName
@@ -88,8 +91,8 @@ def read_back(table: pa.Table, layout: Layout) -> pa.Table:
     writer.write(table.slice(0, 3))
     writer.write(table.slice(3))
     data = writer.finish(NAME, stream_rows=0, received=(1, 2))
-    _, groups = read_row_groups(NAME, data, layout.coded)
-    return pa.concat_tables([fill_promoted(group, layout) for group in groups])
+    facts, groups = read_row_groups(NAME, data, layout.coded)
+    return pa.concat_tables([fill_promoted(group, layout, facts.fill) for group in groups])
 
 
 def plain(table: pa.Table, name: str) -> list[str]:
@@ -112,6 +115,59 @@ def test_a_column_filled_from_the_map_is_what_the_receiver_would_have_written(ca
     assert filled["cart_resource_bool"].drop_null().to_pylist() == [True, False]
 
 
+def two_attributes(values: Sequence[tuple[AnyValue | None, AnyValue | None]]) -> bytes:
+    """Each pair in a record of its own and in a resource of its own: `new.id` and `old.id`."""
+    whole = ExportLogsServiceRequest()
+    for number, pair in enumerate(values):
+        envelope = whole.resource_logs.add()
+        record = envelope.scope_logs.add().log_records.add(time_unix_nano=1 + number)
+        for attributes in (envelope.resource.attributes, record.attributes):
+            for key, value in zip(("new.id", "old.id"), pair, strict=True):
+                if value is not None:
+                    attributes.add(key=key, value=value)
+    return bytes(whole.SerializeToString())
+
+
+def test_of_a_list_segments_and_queries_take_the_value_that_the_receiver_would(catalog: Catalog) -> None:
+    """All pairs of values: of each kind, empty and absent."""
+    lists = tuple(
+        Promoted("new.id", source, type_, f"id_{source}_{type_}", ("old.id",))
+        for source in SOURCES
+        for type_ in TYPES
+    )
+    body = [two_attributes(list(itertools.product(VALUES, VALUES)))]
+    before = Decoder("logs").decode(body, ["acme"], [5]).table
+    wanted = Decoder("logs", lists).decode(body, ["acme"], [5]).table
+    layout = layout_of(catalog, lists)
+    filled = read_back(before, layout)
+    source = conform(before, Decoder("logs").spec)  # noqa: F841 (named in the query)
+    with contextlib.closing(duckdb.connect()) as connection:
+        for item in lists:
+            queried = connection.execute(
+                f"SELECT {from_map(item)} AS {item.column} FROM source"
+            ).to_arrow_table()
+            assert plain(filled, item.column) == plain(wanted, item.column), item
+            assert plain(queried, item.column) == plain(wanted, item.column), item
+    texts = wanted["id_record_string"].to_pylist()
+    assert texts[:2] == ["text", "text"]
+    assert texts[-2:] == [None, None], "an empty value, and none"
+    assert texts[-1 - len(VALUES)] is None, "the first is empty, the second absent"
+
+
+def test_a_segment_that_was_filled_from_other_attributes_is_filled_again(catalog: Catalog) -> None:
+    pairs = [(AnyValue(string_value="a"), AnyValue(string_value="b")), (None, AnyValue(string_value="b"))]
+    one, two = (Promoted("new.id", name="id"),), (Promoted("new.id", name="id", older=("old.id",)),)
+    layout = layout_of(catalog, two)
+    decoder = Decoder("logs", one)
+    table = decoder.decode([two_attributes(pairs)], ["acme"], [5]).table
+    assert table["id"].to_pylist() == ["a", None]
+    assert fill_promoted(table, layout, decoder.fill.fingerprint)["id"].to_pylist() == ["a", "b"]
+    assert fill_promoted(table, layout, "")["id"].to_pylist() == ["a", "b"]
+    assert fill_promoted(table, layout, layout.fill.fingerprint)["id"].to_pylist() == ["a", None], (
+        "as it says"
+    )
+
+
 def test_columns_that_a_segment_has_already_are_left_as_they_are(catalog: Catalog) -> None:
     extra = (Promoted("cart.id"),)
     layout = layout_of(catalog, extra)
@@ -128,7 +184,7 @@ def test_of_a_key_that_comes_twice_the_same_value_is_taken_as_at_the_receiver(ca
     body = [bytes(whole.SerializeToString())]
     before = Decoder("logs").decode(body, ["acme"], [5]).table
     wanted = Decoder("logs", extra).decode(body, ["acme"], [5]).table
-    filled = fill_promoted(before, layout_of(catalog, extra))
+    filled = fill_promoted(before, layout_of(catalog, extra), "")
     assert filled["cart_id"].to_pylist() == wanted["cart_id"].to_pylist()
 
 
@@ -141,8 +197,8 @@ def test_a_segment_whose_column_was_promoted_as_another_type_is_filled_from_the_
 
 def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog: Catalog) -> None:
     layout = layout_of(catalog, (Promoted("cart.id"), Promoted("n", "resource", "int")))
-    assert fill_promoted(decoded((), VALUES).slice(0, 0), layout).num_rows == 0
-    filled = fill_promoted(decoded((), [None, None]), layout)
+    assert fill_promoted(decoded((), VALUES).slice(0, 0), layout, "").num_rows == 0
+    filled = fill_promoted(decoded((), [None, None]), layout, "")
     assert filled["cart_id"].to_pylist() == [None, None]
     assert filled["n"].to_pylist() == [None, None]
 
@@ -150,6 +206,6 @@ def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog:
 def test_a_slice_is_filled_with_its_own_values(catalog: Catalog) -> None:
     layout = layout_of(catalog, (Promoted("cart.id", "resource"), Promoted("cart.id", name="mine")))
     table = decoded((), [AnyValue(string_value=text) for text in "abcde"]).slice(2, 2)
-    filled = fill_promoted(table, layout)
+    filled = fill_promoted(table, layout, "")
     assert filled["cart_id"].to_pylist() == ["c", "d"]
     assert filled["mine"].to_pylist() == ["c", "d"]

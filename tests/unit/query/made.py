@@ -30,6 +30,7 @@ from frazil.pipeline.land.task import with_segment
 from frazil.query.model import Progress, Question, Stats
 from frazil.query.service import Queries
 from frazil.tables import Signal, landed_spec
+from frazil.wal.journal import promoted
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
@@ -87,9 +88,10 @@ def fill(config: Config, now: int | None = None) -> None:
     with closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         for signal in ("logs", "spans"):
-            spec = landed_spec(signal)
+            extra = promoted(config)
+            spec = landed_spec(signal, extra)
             checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
-            layout = Layout.of(checkpoint.table, signal, (), config.land.compression_level)
+            layout = Layout.of(checkpoint.table, signal, extra, config.land.compression_level)
             for number, day in enumerate(days):
                 rows = _rows(layout, signal, day)
                 parts = arrange([rows], layout.spec, _ANY_TIME).parts
@@ -102,7 +104,7 @@ def fill(config: Config, now: int | None = None) -> None:
 
 def _rows(layout: Layout, signal: Signal, unix_nano: int) -> pa.Table:
     bodies = [request_of(signal, tenant, LANDED_PER_DAY[tenant], unix_nano) for tenant in TENANTS]
-    table = Decoder(signal).decode(bodies, list(TENANTS), [unix_nano] * len(bodies)).table
+    table = Decoder(signal, layout.extra).decode(bodies, list(TENANTS), [unix_nano] * len(bodies)).table
     table = table.unify_dictionaries().combine_chunks()
     return with_segment(coded_table(table, layout.coded), "made/0", layout)
 

@@ -37,6 +37,7 @@ from pyiceberg.types import (
 from frazil.errors import QueryInvalid
 from frazil.query.index import Files, Index, decode
 from frazil.query.model import Constraint, Constraints
+from frazil.tables import Fill
 
 DAY = 86_400_000_000
 TRUNCATED = {"write.metadata.metrics.default": "truncate(32)"}
@@ -86,7 +87,7 @@ def entries(files: Sequence[DataFile]) -> list[ManifestEntry]:
 
 
 def index_of(*files: DataFile, spec: PartitionSpec = SPEC) -> Index:
-    return Index([decode(entries([file]), spec, SCHEMA, "otel.logs") for file in files])
+    return Index([decode(entries([file]), spec, SCHEMA, "otel.logs", Fill({})) for file in files])
 
 
 def selected(index: Index, constraints: Constraints, tenant: str = "acme") -> list[str]:

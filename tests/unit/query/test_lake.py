@@ -30,7 +30,7 @@ from frazil.lake.staging import Staging
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
-from frazil.query.lake import Lake, Manifests, TableVersion
+from frazil.query.lake import File, Lake, Manifests, TableVersion
 from frazil.query.model import AsOf, Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
 from frazil.wal.position import Position, StreamPosition
@@ -118,7 +118,12 @@ def version(lake: Lake, as_of: AsOf | None = None) -> TableVersion:
 
 
 def names(found: TableVersion, tenant: str = "acme", **constraints: Constraint) -> list[str]:
-    return sorted(Path(file.path).stem for file in found.files(tenant, constraints).files)
+    return sorted(name_of(file) for file in found.files(tenant, constraints).files)
+
+
+def name_of(file: File) -> str:
+    """Without the fingerprint."""
+    return Path(file.path).name.partition(".")[0]
 
 
 def move(table: Table, name: str, snapshot_id: int) -> None:
@@ -247,7 +252,7 @@ def test_a_column_that_was_added_later_prunes_only_files_that_have_it(
     found = version(lake)
     assert names(found, zone=Constraint(values=frozenset({"east"}))) == ["before", "east"]
     zone_id = found.schema.find_field("zone").field_id
-    have = {Path(file.path).stem: zone_id in file.columns for file in found.files("acme").files}
+    have = {name_of(file): zone_id in file.columns for file in found.files("acme").files}
     assert have == {"before": False, "east": True, "west": True, "null": True}
     assert zone_id in {field.field_id for field in version(lake, AsOf(tag="landed")).schema.fields}
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.lake.tables import open_table
-from frazil.query.plan import local_path
-from frazil.tables import landed_spec
+from frazil.query.lake import Lake
+from frazil.query.model import Question
+from frazil.query.plan import Planner, local_path
+from frazil.query.sandbox import serialized
+from frazil.query.sql import Statement
+from frazil.tables import SIGNALS, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 from tests.unit.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
@@ -73,3 +79,26 @@ def test_a_column_that_is_promoted_now_has_the_values_of_before(config: Config, 
 )
 def test_a_location_becomes_what_duckdb_opens(location: str, path: str) -> None:
     assert local_path(location) == path
+
+
+LISTS = [{"attribute": ["number.of.row", "number"], "type": "int", "column": "a_number"}]
+
+
+def test_only_files_that_were_filled_from_other_attributes_are_read_by_their_map(tmp_path: Path) -> None:
+    fill(Config.model_validate({"data_dir": tmp_path, "tables": {"promoted": LISTS}}))
+    now = [{**LISTS[0], "attribute": ["number", "number.of.row"]}]
+    for lists, older in ((LISTS, 0), (now, DAYS)):
+        config = Config.model_validate({"data_dir": tmp_path, "tables": {"promoted": lists}})
+        with closing(Lake(config)) as lake, closing(Planner(config, lake, None)) as planner:
+            table = planned(planner, "SELECT sum(a_number) FROM logs")
+            assert sum(len(group["files"]) for group in table["older"]) == older
+            columns = {"a_number", *(("attributes", "attribute_types") if older else ())}
+            assert {name for name, _, _ in table["columns"]} == columns
+            assert planned(planner, "SELECT count(body) FROM logs")["older"] == [], "it reads no such column"
+
+
+def planned(planner: Planner, sql: str) -> Any:
+    with closing(duckdb.connect()) as connection:
+        statement = Statement(serialized(connection, sql), "otel", SIGNALS)
+    [table] = planner.plan(statement, Question(sql, "acme")).tables
+    return table

@@ -18,7 +18,7 @@ from frazil.config import Config
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, StoreUnavailable
 from frazil.query.plan import local_path
 from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
-from frazil.tables import Promoted, landed_spec
+from frazil.tables import Fill, Promoted, landed_spec
 from tests.unit.query.lakes import fill_randomly, in_row_groups, table_of
 
 LOGS, SPANS = landed_spec("logs"), landed_spec("spans")
@@ -396,7 +396,7 @@ def test_files_are_left_out_by_their_statistics(lake: Config, text: str, some: b
     table = table_of(lake, "logs")
     files = [task.file for task in table.scan().plan_files()]
     matcher = _matcher(lake, text)
-    may = may_match(matcher.predicate, files, table.schema(), table.spec())
+    may = may_match(matcher.predicate, files, table.schema(), table.spec(), matcher.fill)
     assert any(may) == some
     assert not all(may) or "service_name" in text
     for file, is_read in zip(files, may, strict=True):
@@ -407,7 +407,7 @@ def test_files_are_left_out_by_their_statistics(lake: Config, text: str, some: b
 def test_what_is_not_known_may_match(lake: Config, text: str) -> None:
     table = table_of(lake, "logs")
     files = [task.file for task in table.scan().plan_files()]
-    assert all(may_match(parse_predicate(text, LOGS), files, table.schema(), table.spec()))
+    assert all(may_match(parse_predicate(text, LOGS), files, table.schema(), table.spec(), Fill({})))
 
 
 # Whatever is given

@@ -85,7 +85,8 @@ def land_segments(
 def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) -> list[pa.Table]:
     """All of a segment or nothing: it is read to its end before a row of it is taken."""
     facts, groups = read_row_groups(name, data, layout.coded)
-    tables = [with_segment(fill_promoted(table, layout), segment_of(name), layout) for table in groups]
+    filled = (fill_promoted(table, layout, facts.fill) for table in groups)
+    tables = [with_segment(table, segment_of(name), layout) for table in filled]
     result.facts.append(facts)
     if not facts.tombstone:
         result.received(facts.received_min_unix_nano)

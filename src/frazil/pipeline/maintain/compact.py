@@ -22,7 +22,7 @@ from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
 from frazil.pipeline.maintain.reasons import reason_of
-from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.maintain.runner import Runner
 from frazil.wal.position import without
 
@@ -63,6 +63,9 @@ class _Done:
 class Compaction:
     """One table's. What is in `bad` is left out; what is found to be bad is added to it."""
 
+    task: Task = "compact"
+    event = "compacted"
+
     def __init__(
         self,
         table: Table,
@@ -84,10 +87,14 @@ class Compaction:
         self._reason = ""
 
     def plan(self, now_seconds: float) -> tuple[dict[str, LiveFile], list[Group]]:
+        """All files of the table, and groups of those to merge."""
         live = {each.file.file_path: each for each in live_files(self._table)}
         left_out = self._bad.left_out(self._table.name()[-1], live, now_seconds)
         fit = [each for path, each in live.items() if path not in left_out]
-        return live, choose(all_facts(fit, self._table), self._config, now_seconds)
+        return live, self._groups(fit, now_seconds)
+
+    def _groups(self, files: Sequence[LiveFile], now_seconds: float) -> list[Group]:
+        return choose(all_facts(files, self._table), self._config, now_seconds)
 
     def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
         begin = time.monotonic()
@@ -214,7 +221,7 @@ class Compaction:
         total.rows_removed += dropped.total()
         total.cpu_seconds += sum(each.merged.cpu_seconds for each in ready)
         log.info(
-            "compacted",
+            self.event,
             table=self._table.name()[-1],
             files_in=len(removed),
             files_out=len(added),
@@ -237,7 +244,7 @@ class Compaction:
     def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
         total = self._total
         return TaskReport(
-            "compact",
+            self.task,
             self._table.name()[-1],
             dry_run,
             total.files_in,

@@ -90,8 +90,8 @@ class TableEraser:
         self._layout = Layout.of(table, signal, extra, level, rewriting=True)
         spec, schema = landed_spec(signal, extra), table.schema()
         self._matchers = {
-            _CONDITION: Matcher.of(predicate, spec, schema, extra),
-            _BEFORE_CUT: Matcher.of(before_cut, spec, schema, extra),
+            _CONDITION: Matcher.of(predicate, spec, schema, extra, properties=table.properties),
+            _BEFORE_CUT: Matcher.of(before_cut, spec, schema, extra, properties=table.properties),
         }
         self._files = LakeFileIO(table.io.properties)
         self._known: dict[str, Searched] = {}
@@ -256,7 +256,7 @@ class TableEraser:
     def _matching(self, table: Table, files: Iterable[DataFile]) -> set[str]:
         files = list(files)
         unknown = [file for file in files if file.file_path not in self._known]
-        may = may_match(self._predicate, unknown, table.schema(), table.spec())
+        may = may_match(self._predicate, unknown, table.schema(), table.spec(), self._layout.fill)
         wanted = [Wanted.of(file, [_CONDITION]) for file, yes in zip(unknown, may, strict=True) if yes]
         self._note(found := self._search(wanted))
         self._known |= {each.path: each for each in found if each.path not in self._unsure}

@@ -18,6 +18,7 @@ from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.promote import fill_promoted
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import leaves
+from frazil.tables.promoted import fingerprint_of
 from frazil.wal.rowgroups import coded_table
 
 _READ_BYTES = 16 * 2**10
@@ -38,8 +39,8 @@ class RowGroup:
 
 
 class Input:
-    """A data file, opened. Rows come in the layout's coded types; columns that the file does not have are
-    filled.
+    """A data file, opened. Rows come in the layout's coded types; columns that the file does not have, or
+    that were filled from other attributes, are filled.
     """
 
     def __init__(self, layout: Layout, file: DataFile, path: Path) -> None:
@@ -129,7 +130,8 @@ class Input:
             )
         if not fill:
             return table
-        return fill_promoted(table, self._layout).select(self._layout.coded.names)
+        filled = fill_promoted(table, self._layout, fingerprint_of(self.file.file_path))
+        return filled.select(self._layout.coded.names)
 
 
 def _row_group(footer: pq.FileMetaData, number: int) -> RowGroup:

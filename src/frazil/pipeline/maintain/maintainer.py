@@ -26,17 +26,19 @@ from frazil.lake.live import data_manifests, live_files
 from frazil.lake.manifests import rewrite_manifests, small_manifests
 from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.properties import MAINTENANCE, json_property, noted, set_properties
+from frazil.lake.tables import open_table
 from frazil.lake.tier import data_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Compaction, Progress
+from frazil.pipeline.maintain.fill import Filling
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain import retain
 from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
 from frazil.pipeline.maintain.tier import Tiering
-from frazil.tables import SET_ASIDE, SIGNALS, Signal
+from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
 from frazil.wal.journal import promoted
 
 Work = Task | Literal["measure"]
@@ -104,7 +106,7 @@ class Maintainer:
     def can(self, task: Task, table: str) -> bool:
         if task == "tier" and self._settings.tier is None:
             return False
-        return task not in ("compact", "tier") or table in SIGNALS
+        return task not in ("compact", "tier", "fill") or table in SIGNALS
 
     def run(self, task: Task, table: str, *, dry_run: bool = False, confirmed: bool = False) -> TaskReport:
         """Does it now, whatever the schedule says. Raises Refused if there is no such table. `confirmed` is
@@ -209,6 +211,8 @@ class Maintainer:
     def _interval(self, task: Task) -> float | None:
         """None: never by itself."""
         settings = self._settings
+        if task == "fill":
+            return None
         if task == "compact":
             return settings.compact.interval_seconds if settings.compact.enabled else None
         if task == "tier":
@@ -247,6 +251,8 @@ class Maintainer:
         with catalog_errors():
             if task == "compact":
                 return self._compact(table, name, dry_run=dry_run)
+            if task == "fill":
+                return self._fill(table, name, dry_run=dry_run)
             if task == "tier":
                 return self._tier(table, name, dry_run=dry_run)
             if task == "manifests":
@@ -258,9 +264,7 @@ class Maintainer:
             return self._retention(table, dry_run=dry_run, confirmed=confirmed)
 
     def _compact(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
-        signal: Signal | None = next((each for each in SIGNALS if each == name), None)
-        if signal is None:
-            raise Refused(f"{name} is not compacted: it holds little, and retention keeps it small")
+        signal = _signal(name, f"{name} is not compacted: it holds little, and retention keeps it small")
         settings = self._settings.compact
         layout = Layout.of(table, signal, promoted(self._config), settings.compression_level, rewriting=True)
         compaction = Compaction(table, layout, settings, self._committer, self._runner, self._memory.bad)
@@ -268,6 +272,17 @@ class Maintainer:
         if report.files_out and not dry_run:
             self._memory.facts.setdefault(name, {})["compacted_at"] = self._clock()
         return report
+
+    def _fill(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        signal = _signal(name, f"{name} has no promoted columns")
+        settings, extra = self._settings.compact, promoted(self._config)
+        if not dry_run:  # landing may not have run with this configuration yet
+            table = open_table(
+                self._catalog, self._config.lake.namespace, landed_spec(signal, extra), ""
+            ).table
+        layout = Layout.of(table, signal, extra, settings.compression_level, rewriting=True)
+        filling = Filling(table, layout, settings, self._committer, self._runner, self._memory.bad)
+        return filling.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
     def _tier(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
         location, settings = self._config.tier_location, self._settings
@@ -379,6 +394,14 @@ class Maintainer:
             self._failed("measure", name, error)
         else:
             self._memory.failures.pop(("measure", name), None)
+
+
+def _signal(name: str, otherwise: str) -> Signal:
+    """Refused, saying `otherwise`, if the table is not one of records."""
+    found: Signal | None = next((each for each in SIGNALS if each == name), None)
+    if found is None:
+        raise Refused(otherwise)
+    return found
 
 
 def _stored(table: Table) -> dict[str, int]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Task = Literal["compact", "tier", "manifests", "expire", "retention", "orphans"]
+Task = Literal["compact", "tier", "manifests", "expire", "retention", "orphans", "fill"]
 TASKS: tuple[Task, ...] = ("retention", "compact", "tier", "manifests", "expire", "orphans")
-"""In the order in which they are best done: what goes need not be merged, what is merged can expire."""
+"""In the order in which they are best done: what goes need not be merged, what is merged can expire. `fill`
+is done only on request.
+"""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Retention:
             key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
         }
         self._matchers = {
-            key: Matcher.of(predicate, spec, table.schema(), extra)
+            key: Matcher.of(predicate, spec, table.schema(), extra, properties=table.properties)
             for key, predicate in self._predicates.items()
         }
         self._passed_over: set[str] = set()
@@ -294,7 +294,7 @@ class Retention:
                 continue
             concerned = [at for at, due in enumerate(group) if key in due.names]
             files = [group[at].live.file for at in concerned]
-            may = may_match(predicate, files, self._table.schema(), self._table.spec())
+            may = may_match(predicate, files, self._table.schema(), self._table.spec(), self._layout.fill)
             for at, yes in zip(concerned, may, strict=True):
                 if yes:
                     names[at].append(key)

@@ -113,7 +113,7 @@ def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wante
         if wanted.file is not None and rows != wanted.file.record_count:
             reason = f"it has {rows:,} rows, and the table says {wanted.file.record_count:,}"
             return Searched(wanted.path, unreadable=reason)
-        mask, failed = _mask(path, rows, matchers)
+        mask, failed = _mask(path, wanted.path, rows, matchers)
         removed = _sources(path, mask)
     added = None
     if rewrite and wanted.file is not None and 0 < removed.total() < rows:
@@ -122,14 +122,16 @@ def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wante
     return Searched(wanted.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
 
 
-def _mask(path: Path, rows: int, matchers: Mapping[str, Matcher]) -> tuple[Mask, dict[str, str]]:
+def _mask(
+    path: Path, original: str, rows: int, matchers: Mapping[str, Matcher]
+) -> tuple[Mask, dict[str, str]]:
     """The rows that any finds, and those that have failed."""
     if not matchers:
         return np.ones(rows, np.bool_), {}
     mask, failed = np.zeros(rows, np.bool_), {}
     for name, matcher in matchers.items():
         try:
-            mask |= matcher.matching(str(path))
+            mask |= matcher.matching(str(path), original)
         except (QueryInvalid, LimitReached) as error:
             if damage_of(path) is not None:
                 raise

@@ -37,6 +37,7 @@ from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.runner import Runner
+from frazil.tables.promoted import file_suffix, fingerprint_of
 
 _COMMIT_SECONDS = 60.0
 _CHUNK_BYTES = 16 << 20
@@ -312,7 +313,8 @@ def _failures(move: Move) -> Iterator[None]:
 def _target(folder: str, file: FileFacts) -> str:
     assert file.tenant is not None  # noqa: S101
     assert file.day is not None  # noqa: S101
-    return f"{folder}/{partition_folder(file.tenant, file.day)}/{uuid.uuid4().hex}.parquet"
+    name = uuid.uuid4().hex + file_suffix(fingerprint_of(file.path))
+    return f"{folder}/{partition_folder(file.tenant, file.day)}/{name}"
 
 
 def _at(file: DataFile, path: str) -> DataFile:
