@@ -316,7 +316,7 @@ class Pool:
             return
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Replaces it when it has ended, whether a query ended it or not. Returns when the new one is ready."""
+        """Replaces a worker that has ended, for whatever reason. Returns when the new one is ready."""
         await worker.ended()
         self._all.discard(worker)
         if worker in self._idle:
