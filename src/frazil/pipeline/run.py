@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
+from frazil.folders import keep_private
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.health import HealthServer
@@ -55,6 +56,7 @@ def run(config: Config) -> int:
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
     _check_retention(config)
+    keep_private(config)
     Pipeline(config, stopping).run()
     return 0
 

@@ -28,6 +28,7 @@ from frazil.errors import (
     QueryInvalid,
     StoreUnavailable,
 )
+from frazil.folders import OwnFolder
 from frazil.query.asked import Asked, Content
 from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
@@ -47,7 +48,7 @@ from frazil.query.plan import Plan, Planner
 from frazil.query.pool import Pool, WorkerDied, WorkerProcess
 from frazil.query.question import check
 from frazil.query.s3 import s3_options
-from frazil.query.spool import OwnFolder, Spool
+from frazil.query.spool import Spool
 from frazil.query.sql import Statement
 from frazil.query.tail import Tail
 from frazil.tables import SIGNALS
@@ -89,7 +90,7 @@ class _Kept:
 class Queries:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._own = OwnFolder(config.query.temp_dir)
+        self._own = OwnFolder(config.query.temp_dir, "frazil-query-")
         self._folder: Path | None = None
         self._metrics = QueryMetrics(config)
         self._audit = Audit(config.query.audit_file)
