@@ -383,9 +383,11 @@ def maintain(
 ) -> None:
     """Merge small files, expire snapshots, apply retention, remove orphans: now, and by hand."""
     config = _load(context)
+    from frazil.folders import keep_private
     from frazil.pipeline.maintain.command import maintain as run
 
     _quiet(config)
+    keep_private(config)
     raise typer.Exit(
         run(config, task, table or [], dry_run=dry_run, json_output=json_output, confirmed=confirm or [])
     )
@@ -419,9 +421,11 @@ def erase(
 ) -> None:
     """Remove rows from every table, old snapshots and the write-ahead log, and prove that they are gone."""
     config = _load(context)
+    from frazil.folders import keep_private
     from frazil.pipeline.maintain.erase_command import EraseOptions, run
 
     _quiet(config)
+    keep_private(config)
     options = EraseOptions(
         tenant=tenant,
         where=where,
@@ -445,9 +449,11 @@ def tag_create(
 ) -> None:
     """Land what has arrived, then pin every table where it stands."""
     config = _load(context)
+    from frazil.folders import keep_private
     from frazil.pipeline.maintain.command import tag_create as run
 
     _quiet(config)
+    keep_private(config)
     raise typer.Exit(run(config, name, json_output=json_output))
 
 
@@ -468,9 +474,11 @@ def tag_list(
 def tag_delete(context: typer.Context, name: Annotated[str, typer.Argument(help="The tag.")]) -> None:
     """Let go of what a tag has pinned."""
     config = _load(context)
+    from frazil.folders import keep_private
     from frazil.pipeline.maintain.command import tag_delete as run
 
     _quiet(config)
+    keep_private(config)
     raise typer.Exit(run(config, name))
 
 
@@ -523,8 +531,10 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _rebuild_catalog(config: Config) -> None:
+    from frazil.folders import keep_private
     from frazil.lake.recover import rebuild_catalog
 
+    keep_private(config)
     tables = rebuild_catalog(config)
     for table in tables:
         typer.echo(f"registered {table}", err=True)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
-from frazil.folders import nearest_existing, try_to_write
+from frazil.folders import is_open_to_others, nearest_existing, private_folders, try_to_write
 from frazil.ports import port_owner
 from frazil.tables import SIGNALS
 from frazil.tls import faults, listeners
@@ -198,8 +198,23 @@ def check_data_folder(config: Config) -> Iterator[Check]:
         if written.status == "fail":
             continue
         yield from _file_system(name, folder)
+    yield _private(config)
     if config.wal.type == "local":
         yield _free_disk(config)
+
+
+def _private(config: Config) -> Check:
+    """Keys and tenants mean nothing to a user of this machine who can read the files."""
+    paths = [folder for _, folder in private_folders(config)]
+    if config.lake.catalog.type == "sqlite":
+        paths.append(config.catalog_file)
+    if config.query.audit_file is not None:
+        paths.append(config.query.audit_file)
+    if found := [str(path) for path in paths if is_open_to_others(path)]:
+        names = ", ".join(found)
+        fix = f"`chmod o-rwx {' '.join(found)}`; for another account that reads them, give its group access"
+        return Check("other users", "warn", f"every user of this machine can read {names}", fix)
+    return Check("other users", "ok", "none can read the data, beyond the folders' owner and group")
 
 
 def _writable(name: str, folder: Path) -> Check:

@@ -1,14 +1,132 @@
-"""Folders that data goes to: whether they can be written to, and a clear word where not."""
+"""Folders that data goes to: whether they can be written to, who else can read them, temporary ones."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import os
+import shutil
+import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
+
+from frazil.config import Config
 from frazil.errors import ConfigError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_LOCK = ".lock"
+_NO_OTHERS = 0o027
+"""As umask: files 0640, folders 0750."""
+
+log = structlog.get_logger("frazil")
+
+
+def private_folders(config: Config) -> Iterator[tuple[str, Path]]:
+    """The local folders that hold telemetry and are not below another of them, with their settings."""
+    found = {"data_dir": config.data_dir}
+    if config.wal.type == "local":
+        found["wal.local.path"] = config.wal_dir
+    if not config.warehouse.startswith("s3://"):
+        found["lake.warehouse"] = Path(config.warehouse)
+    if config.tier_location is not None and not config.tier_location.startswith("s3://"):
+        found["maintain.tier.location"] = Path(config.tier_location)
+    data_dir = config.data_dir.absolute()
+    for key, folder in found.items():
+        if key == "data_dir" or not folder.absolute().is_relative_to(data_dir):
+            yield key, folder
+
+
+def keep_private(config: Config) -> None:
+    """Makes files of this process and its children unreadable for other users, makes the data folder, and
+    removes other users' access to folders that exist. Group access stays as it was chosen.
+    """
+    os.umask(os.umask(_NO_OTHERS) | _NO_OTHERS)
+    with contextlib.suppress(OSError):  # a folder that cannot be made is reported by its first use
+        config.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        config.data_dir.mkdir(mode=0o700)
+    if os.geteuid() == 0 and (owner := _owner(config.data_dir)) not in (0, None):
+        log.warning(
+            "data folder owned by another user",
+            folder=str(config.data_dir),
+            owner=owner,
+            fix="run frazil as its owner: what root writes there now, the owner cannot read",
+        )
+    for key, folder in private_folders(config):
+        _close_to_others(key, folder)
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def _close_to_others(key: str, folder: Path) -> None:
+    try:
+        about = folder.stat()
+        is_shared = about.st_mode & stat.S_ISVTX  # as /tmp: not a folder of frazil alone
+        if about.st_uid != os.geteuid() or is_shared or not about.st_mode & stat.S_IRWXO:
+            return
+        mode = stat.S_IMODE(about.st_mode) & ~stat.S_IRWXO
+        folder.chmod(mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("folder left open to other users", setting=key, folder=str(folder), reason=str(error))
+    else:
+        log.info("folder closed to other users", setting=key, folder=str(folder), mode=f"{mode:04o}")
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Whether users that are neither the owner nor in the group can read it, or list it."""
+    path = path.absolute()
+    try:
+        is_reachable = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
+        return is_reachable and bool(path.stat().st_mode & stat.S_IRWXO)
+    except OSError:
+        return False
+
+
+class OwnFolder:
+    """A folder for temporary files of this process, which no other user can read. Folders that killed
+    processes left beside it are deleted: there are rows of tenants in them.
+    """
+
+    def __init__(self, parent: Path | None, prefix: str) -> None:
+        self._parent = Path(tempfile.gettempdir()) if parent is None else parent
+        self._prefix = prefix
+        self._path: Path | None = None
+        self._lock: int | None = None
+
+    def take(self) -> Path:
+        self._parent.mkdir(parents=True, exist_ok=True)
+        self._clear()
+        self._path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=self._parent))
+        self._lock = os.open(self._path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return self._path
+
+    def give_back(self) -> None:
+        if self._path is None or self._lock is None:
+            return
+        shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._lock)
+        self._path = self._lock = None
+
+    def _clear(self) -> None:
+        for folder in self._parent.glob(f"{self._prefix}*"):
+            with contextlib.suppress(OSError):  # in use, being made, or someone else's
+                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(lock)
 
 
 def nearest_existing(folder: Path) -> Path:

@@ -125,7 +125,7 @@ def running_parts(
     folder: Path, settings: Mapping[str, Any] | None = None, keys: Mapping[str, str] | None = None
 ) -> Iterator[Parts]:
     listen = f"127.0.0.1:{free_port()}"
-    whole = {**(settings or {}), "dashboard": {"listen": listen}}
+    whole = {**(settings or {}), "dashboard": {**(settings or {}).get("dashboard", {}), "listen": listen}}
     with running_api(folder, whole) as (api, receiver), running_dashboard(receiver.config_path) as url:
         yield Parts(folder, url, receiver.http, api.url, api, keys or {})
 

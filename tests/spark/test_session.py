@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,39 @@ def test_another_configuration_gets_a_session_with_its_own_catalog(
     assert first.sql("SHOW NAMESPACES IN frazil").collect() == [("only_here",)]
     assert second.sql("SHOW NAMESPACES IN frazil").collect() == []
     assert first.sparkContext is second.sparkContext
+
+
+def test_files_of_spark_are_in_the_data_folder_and_not_for_other_users(spark: SparkSession) -> None:
+    temp = Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))
+    assert temp.parent.name == "tmp"
+    assert stat.S_IMODE(temp.stat().st_mode) == 0o700
+    assert spark.conf.get("spark.local.dir") == str(temp)
+    assert Path(spark.sparkContext._temp_dir).is_relative_to(temp)
+    spark.range(0, 1000, 1, 4).repartition(3).count()
+    assert any(temp.glob("blockmgr-*/*/shuffle_*"))
+
+
+def test_a_folder_that_the_user_chose_for_spark_is_used(tmp_path: Path) -> None:
+    settings = {"spark.local.dir": "/fast/disk"}
+    config = Config.model_validate({"data_dir": tmp_path, "spark": {"settings": settings}})
+    found = session_settings(config, app_name="frazil", temp_dir=tmp_path / "tmp")
+    assert found["spark.local.dir"] == "/fast/disk"
+
+
+@pytest.mark.slow
+def test_files_of_spark_are_gone_after_a_stop_or_with_the_next_start(
+    start_driver: Callable[..., Driver], tmp_path: Path
+) -> None:
+    driver = start_driver()
+    temp = tmp_path / "data" / "tmp"
+    left = temp / "frazil-spark-left"
+    assert len(list(temp.iterdir())) == 1
+    left.mkdir()
+    (left / ".lock").touch()
+    assert driver.ask("restart")
+    assert not left.exists()
+    assert driver.ask("stop") == {"stopped": True}
+    assert list(temp.iterdir()) == []
 
 
 @pytest.mark.slow

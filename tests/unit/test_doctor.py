@@ -226,6 +226,20 @@ def test_a_missing_data_folder_is_fine_if_it_can_be_made(tmp_path: Path) -> None
     assert (check.status, check.found) == ("ok", f"{tmp_path / 'data'} does not exist yet and can be made")
 
 
+def test_what_every_user_can_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "is_open_to_others", lambda path: path.stat().st_mode & 0o007)
+    (tmp_path / "data").mkdir(mode=0o755)
+    catalog = tmp_path / "catalog.db"
+    catalog.touch(mode=0o640)
+    config = config_with(tmp_path, lake={"catalog": {"sqlite": {"path": str(catalog)}}})
+    check = by_name(doctor.check_data_folder(config))["other users"]
+    assert (check.status, check.found) == ("warn", f"every user of this machine can read {tmp_path / 'data'}")
+    assert check.fix is not None
+    assert f"chmod o-rwx {tmp_path / 'data'}" in check.fix
+    (tmp_path / "data").chmod(0o750)
+    assert by_name(doctor.check_data_folder(config))["other users"].status == "ok"
+
+
 def test_a_file_in_place_of_the_data_folder_fails(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     check = by_name(doctor.check_data_folder(config_with(tmp_path)))["data folder"]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from frazil.config.section import Section
 from frazil.config.tls import TlsConfig
-from frazil.config.values import Listen, Seconds, local_url
+from frazil.config.values import Count, Listen, Seconds, local_url
 
 
 class DashboardConfig(Section):
@@ -32,6 +32,18 @@ class DashboardConfig(Section):
         gt=0,
         description="How long a login lasts without use: a page that is opened, or something that is chosen "
         "on it. A page that refreshes by itself is no use. Logins are in memory alone: a restart ends them.",
+    )
+
+    sockets_max: Count = Field(
+        200,
+        ge=1,
+        description="Pages that may be open at once, each with a websocket and a session in memory.",
+    )
+    sockets_per_address_max: Count = Field(
+        50,
+        ge=1,
+        description="Pages that one client address may have open. Behind a proxy that does not send "
+        "X-Forwarded-For from this machine, all clients have the proxy's address.",
     )
 
     @property

@@ -31,7 +31,8 @@ class QueryConfig(Section):
         2,
         ge=1,
         le=64,
-        description="Queries that run at the same time, each in a process of its own (about 120 MB idle).",
+        description="Queries that run at the same time, each in a process of its own (about 120 MB idle). "
+        "With keys of several tenants, one process more is kept ready.",
     )
     threads: Count = Field(
         0,

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import ipaddress
 import re
+from collections import Counter
+from collections.abc import Iterator
 from string import Template
 from urllib.parse import urlencode, urlsplit
 
+import structlog
 from anyio import to_thread
+from prometheus_client import Counter as CounterMetric
+from prometheus_client import Gauge
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.house import House
 from frazil.dashboard.sessions import COOKIE
 
-_OPEN_PATHS = ("/login", "/logout", "/livez", "/readyz", "/healthz", "/metrics", "/static/", "/_stcore/")
-"""Streamlit's own files and its socket hold nothing of anybody: the script asks for the session itself."""
 _FOR_MACHINES = ("/livez", "/readyz", "/healthz", "/metrics", "/_stcore/health")
 """They are asked by whatever name, and tell nothing of anybody's data."""
+_OPEN_PATHS = {"/login", "/logout", *_FOR_MACHINES}
+_OPEN_FOLDER = "/static/"
+"""Streamlit's scripts and styles, which are the same for everyone."""
+_STREAMLIT = "/_stcore/"
+_STREAMLIT_USED = ("/_stcore/health", "/_stcore/host-config", "/_stcore/stream", "/_stcore/bidi-components/")
+"""All that pages need. Of the rest, uploads are kept in memory without a bound on their number."""
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 _FORM_BYTES_MAX = 8 * 1024
+
+_SOCKETS = Gauge("frazil_dashboard_sockets", "Websockets of open dashboard pages.")
+_REFUSED = CounterMetric(
+    "frazil_dashboard_refused_total",
+    "Requests and websockets that the dashboard refused: path (one that no page uses), host (another "
+    "machine's name without keys, or a foreign origin), session (no login), or the name of the setting that "
+    "bounds open websockets.",
+    ["reason"],
+)
+for _reason in ("path", "host", "session", "dashboard.sockets_max", "dashboard.sockets_per_address_max"):
+    _REFUSED.labels(_reason)
+
+log = structlog.get_logger("frazil.dashboard")
 
 _PAGE = Template("""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>frazil: log in</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -56,11 +81,49 @@ _NO_KEYS = Template("""Without API keys the dashboard answers to localhost and 1
 """)
 
 
-class Gate:
-    """Around everything: while there are no keys strangers' names are refused, else pages without a login."""
+class Sockets:
+    """Counts open websockets, in all and of each address. IPv6 addresses of one /64 network are one."""
 
-    def __init__(self, app: ASGIApp, house: House) -> None:
-        self._app, self._house = app, house
+    def __init__(self, sockets_max: int, per_address_max: int) -> None:
+        self._max, self._per_address_max = sockets_max, per_address_max
+        self._open: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def opened(self, address: str) -> Iterator[str | None]:
+        """Counts a socket while it is open. Gives the setting that does not allow it, if one does not."""
+        address = _network(address)
+        if self._open.total() >= self._max:
+            yield "dashboard.sockets_max"
+            return
+        if self._open[address] >= self._per_address_max:
+            yield "dashboard.sockets_per_address_max"
+            return
+        self._open[address] += 1
+        _SOCKETS.inc()
+        try:
+            yield None
+        finally:
+            _SOCKETS.dec()
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else address
+
+
+class Gate:
+    """Around everything: without keys it refuses names of other machines, with keys requests without a login.
+    Uploads, and what else of Streamlit no page uses, are refused always.
+    """
+
+    def __init__(self, app: ASGIApp, house: House, sockets: Sockets) -> None:
+        self._app, self._house, self._sockets = app, house, sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -68,6 +131,9 @@ class Gate:
             return
         connection = HTTPConnection(scope)
         path = scope["path"]
+        if path.startswith(_STREAMLIT) and not path.startswith(_STREAMLIT_USED):
+            await _deny(scope, receive, send, 404, "Not found.\n", "path")
+            return
         if path not in _FOR_MACHINES and _host(connection) not in _LOOPBACK and not await self._is_locked():
             # A page elsewhere could give its own name this address, and read along.
             await _refuse(scope, receive, send)
@@ -75,13 +141,23 @@ class Gate:
         if scope["type"] == "websocket" and not _is_from_here(connection):
             await _refuse(scope, receive, send)
             return
-        is_page = scope["type"] == "http" and not path.startswith(_OPEN_PATHS)
-        if is_page and await self._is_stranger(connection):
-            wanted = path + (f"?{connection.url.query}" if connection.url.query else "")
-            away = RedirectResponse(f"/login?{urlencode({'next': wanted})}", status_code=303)
-            await away(scope, receive, send)
+        is_open = path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER)
+        if not is_open and await self._is_stranger(connection):
+            await _ask_to_log_in(connection, scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        address, _ = scope.get("client") or ("", None)
+        with self._sockets.opened(address) as bound:
+            if bound is None:
+                await self._app(scope, receive, send)
+                return
+        log.warning("websocket refused", bound=bound, address=address)
+        await _deny(scope, receive, send, 429, f"Too many open pages ({bound}).\n", bound)
 
     async def _is_stranger(self, connection: HTTPConnection) -> bool:
         if self._house.sessions.use(connection.cookies.get(COOKIE)) is not None:
@@ -101,12 +177,33 @@ def _host(connection: HTTPConnection) -> str:
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
     _, port = scope.get("server") or ("", None)
-    text = _NO_KEYS.substitute(scheme=scope["scheme"], port=port or 8501)
-    await Response(text, status_code=421, media_type="text/plain")(scope, receive, send)
+    text = _NO_KEYS.substitute(scheme=scope.get("scheme", "http"), port=port or 8501)
+    await _deny(scope, receive, send, 421, text, "host")
+
+
+async def _ask_to_log_in(connection: HTTPConnection, scope: Scope, receive: Receive, send: Send) -> None:
+    """Pages lead to the form; for anything else the status says it."""
+    path = scope["path"]
+    if scope["type"] == "websocket" or path.startswith(_STREAMLIT) or scope["method"] not in ("GET", "HEAD"):
+        await _deny(scope, receive, send, 401, "Log in first: open /login.\n", "session")
+        return
+    wanted = path + (f"?{connection.url.query}" if connection.url.query else "")
+    away = RedirectResponse(f"/login?{urlencode({'next': wanted})}", status_code=303)
+    await away(scope, receive, send)
+
+
+async def _deny(scope: Scope, receive: Receive, send: Send, status: int, text: str, reason: str) -> None:
+    """Answers in place of the application. A body is not read."""
+    _REFUSED.labels(reason).inc()
+    response = Response(text, status_code=status, media_type="text/plain")
+    if scope["type"] == "http":
+        response.headers["connection"] = "close"
+        await response(scope, receive, send)
+    elif "websocket.http.response" in scope.get("extensions", {}):
+        await WebSocket(scope, receive, send).send_denial_response(response)
+    else:
+        await send({"type": "websocket.close", "code": 1008})
 
 
 class Login:

@@ -42,7 +42,7 @@ _OPTIONS: dict[str, Any] = {
     "runner.magicEnabled": False,
     "runner.fastReruns": True,
     "server.enableCORS": False,  # the gate compares origin and host, whatever names lead here
-    "server.enableXsrfProtection": False,  # nothing is uploaded
+    "server.enableXsrfProtection": False,  # the gate refuses uploads
     "server.enableStaticServing": False,
     "server.fileWatcherType": "none",
     "server.headless": True,
@@ -82,7 +82,7 @@ def app(config: Config, house: House) -> Any:
 
     from frazil.dashboard import health
     from frazil.dashboard.assets import CompressedAssets
-    from frazil.dashboard.login import Gate, Login
+    from frazil.dashboard.login import Gate, Login, Sockets
     from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces  # noqa: F401  the first to come need not wait for them
 
     host, port = split_listen(config.dashboard.listen)
@@ -96,8 +96,11 @@ def app(config: Config, house: House) -> Any:
         Route("/logout", login.leave, methods=["GET"]),
         *health.routes(house, config),
     ]
+    sockets = Sockets(config.dashboard.sockets_max, config.dashboard.sockets_per_address_max)
     return st.App(
-        _SCRIPT, routes=routes, middleware=[Middleware(Gate, house=house), Middleware(CompressedAssets)]
+        _SCRIPT,
+        routes=routes,
+        middleware=[Middleware(Gate, house=house, sockets=sockets), Middleware(CompressedAssets)],
     )
 
 

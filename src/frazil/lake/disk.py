@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from frazil.lake.place import FoundFile, Listing
 from frazil.stopwatch import timed, timed_listing
 
 _ATTEMPTS_MAX = 3
-# Other engines read the tables too: the process's umask decides which users may.
-_FILE_MODE = 0o666
+# A process's umask can take more away. On a cluster's executors it may leave more.
+_FILE_MODE = 0o640
 
 
 class Disk:
@@ -64,6 +65,7 @@ class Disk:
         target = Path(path)
         with _failures(path):
             try:
+                os.chmod(local_file, stat.S_IMODE(os.stat(local_file).st_mode) & _FILE_MODE)
                 fsync_file(local_file)
                 os.link(local_file, target)
             finally:

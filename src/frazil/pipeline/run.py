@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
+from frazil.folders import keep_private
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
 from frazil.lake.recover import recover_tables
 from frazil.lake.tables import check_promoted
@@ -58,6 +59,7 @@ def run(config: Config) -> int:
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
     _check_retention(config)
+    keep_private(config)
     check_promoted(config, promoted(config)).refuse()
     Pipeline(config, stopping).run()
     return 0

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Stopped
+from frazil.folders import OwnFolder
 from frazil.pipeline.jars import jars
 from frazil.pipeline.java import cache_folder
 from frazil.pipeline.jvm import end_jvm, start_jvm
@@ -52,12 +53,17 @@ def spark_session(
             if key.startswith("spark.sql.catalog."):
                 beside.conf.set(key, value)
         return beside
-    settings = session_settings(config, app_name=app_name)
-    os.environ.update(_environment(config))
     with _own_interrupt_handler():
+        temp = _temporary_folder(config)
+        settings = session_settings(config, app_name=app_name, temp_dir=temp)
+        os.environ.update(_environment(config))
         # Only what a JVM must know at its start: everybody on the machine can read a command line, and among
         # the other settings are passwords. They go through the gateway.
-        gateway = start_jvm({key: value for key, value in settings.items() if key.startswith(_AT_START)})
+        try:
+            gateway = start_jvm({key: value for key, value in settings.items() if key.startswith(_AT_START)})
+        except BaseException:
+            _give_back_temporary()
+            raise
         try:
             with _given_up(stopping, gateway):
                 conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -113,14 +119,42 @@ def stop(session: SparkSession) -> None:
         _forget(gateway)
 
 
-def session_settings(config: Config, *, app_name: str) -> dict[str, str]:
+_temporary: list[OwnFolder] = []
+"""Of the JVM that runs: a process has one."""
+
+
+def _temporary_folder(config: Config) -> Path:
+    """A new folder in the data folder, for shuffles, spills and broadcasts: they hold rows. In the system's
+    temporary folder where the data folder cannot be written, as on a driver whose lake is on S3.
+    """
+    for parent in ((config.data_dir / "tmp").absolute(), None):
+        own = OwnFolder(parent, "frazil-spark-")
+        try:
+            folder = own.take()
+        except OSError:
+            if parent is None:
+                raise
+            continue
+        _temporary.append(own)
+        break
+    return folder
+
+
+def _give_back_temporary() -> None:
+    while _temporary:
+        _temporary.pop().give_back()
+
+
+def session_settings(config: Config, *, app_name: str, temp_dir: Path | None = None) -> dict[str, str]:
     """All that is not as Spark would have it. What the configuration says comes last."""
+    in_temp_dir = {} if temp_dir is None or not config.spark.is_local else {"spark.local.dir": str(temp_dir)}
     return {
         "spark.app.name": app_name,
         "spark.master": config.spark.master,
         "spark.submit.deployMode": "client",
         "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
-        "spark.driver.defaultJavaOptions": shlex.join(_jvm_options(config)),
+        "spark.driver.defaultJavaOptions": shlex.join(_jvm_options(config, temp_dir)),
+        **in_temp_dir,
         **_QUIET_AND_SMALL,
         **_FAIR,
         **_PYTHON_WORKERS,
@@ -169,8 +203,10 @@ _ON_THIS_MACHINE = {
 _SMALL_HEAP = ["-XX:+UseSerialGC", "-Xms96m"]
 
 
-def _jvm_options(config: Config) -> list[str]:
+def _jvm_options(config: Config, temp_dir: Path | None) -> list[str]:
     options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *trust_options()]
+    if temp_dir is not None:
+        options.append(f"-Djava.io.tmpdir={temp_dir}")
     # Two collectors are one too many: the JVM would not start.
     if not re.search(r"-XX:\+Use\w+GC\b", config.spark.settings.get("spark.driver.extraJavaOptions", "")):
         options += _SMALL_HEAP
@@ -224,3 +260,4 @@ def _forget(gateway: object) -> None:
     SparkContext._jvm = None
     SparkContext._active_spark_context = None  # a stop that got no answer leaves it
     end_jvm(gateway)
+    _give_back_temporary()

@@ -7,8 +7,9 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 import uuid
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ _START_SECONDS_MAX = 60.0
 _PARSE_SECONDS_MAX = 10.0
 _RESPAWN_SECONDS = 1.0
 _RESPAWN_SECONDS_MAX = 30.0
+_HOLD_SECONDS = 1.0
+_HOLD_SECONDS_MAX = 10.0
+_CRASHES_KEPT_SECONDS = 60.0
+_CRASHING_TENANTS_MAX = 1000
 
 log = structlog.get_logger("frazil.query")
 
@@ -45,6 +50,16 @@ class WorkerProcess:
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a process that has ended; negative: the signal that ended it."""
+        return None if self._process is None else self._process.returncode
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether this process has killed it: otherwise a worker that ended has crashed."""
+        return self._is_killed
 
     @property
     def is_alive(self) -> bool:
@@ -192,17 +207,52 @@ def _environment() -> dict[str, str]:
     return {key: os.environ[key] for key in kept if key in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
+class Crashes:
+    """Recent crashes of workers, counted for the tenant whose query caused each. A tenant is forgotten a
+    minute after its last crash.
+    """
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def note(self, tenant: str, now: float) -> float:
+        """Counts a crash. Returns for how long the tenant's place stays taken: not at all after the first
+        crash, then longer with each.
+        """
+        while self._of and next(iter(self._of.values()))[1] < now - _CRASHES_KEPT_SECONDS:
+            self._of.popitem(last=False)
+        count, _ = self._of.pop(tenant, (0, now))
+        self._of[tenant] = (count + 1, now)
+        if len(self._of) > _CRASHING_TENANTS_MAX:
+            self._of.popitem(last=False)
+        return min(_HOLD_SECONDS * 2.0 ** min(count - 1, 10), _HOLD_SECONDS_MAX) if count else 0.0
+
+
 class Pool:
-    """A fixed number of workers. Tenants take turns; within a tenant, who came first is served first."""
+    """Worker processes for a fixed number of queries at a time. Tenants take turns; within a tenant, queries
+    are served in the order in which they came.
+
+    Where several tenants share the pool, none can take all places, and one worker more than there are places
+    is kept ready. A worker that a tenant's query ended takes a place of that tenant until another worker has
+    replaced it, and longer if it happens again: other tenants do not wait for the replacement.
+    """
 
     def __init__(self, workers: int, *, queue_max: int, tenants_share: bool) -> None:
         self._wanted = workers
         self._queue_max = queue_max
-        # Where there are several tenants, none can have all workers to itself.
+        self._tenants_share = tenants_share
         self._share = max(1, workers - 1) if tenants_share else workers
+        self._spare = 1 if tenants_share else 0
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
-        self._busy: dict[str, int] = {}
+        self._watching: dict[WorkerProcess, asyncio.Task[None]] = {}
+        self._busy: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        """Places of tenants whose workers ended and are not replaced yet."""
+        self._crashes = Crashes()
         self._waiting: OrderedDict[str, deque[asyncio.Future[WorkerProcess]]] = OrderedDict()
         self._settings: Mapping[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -211,7 +261,7 @@ class Pool:
     async def start(self, settings: Mapping[str, Any]) -> None:
         """Returns when one worker is ready; the others follow. Those that do not start are tried again."""
         self._settings = settings
-        tasks = [self._begin(self._spawn()) for _ in range(self._wanted)]
+        tasks = [self._begin(self._spawn()) for _ in range(self._wanted + self._spare)]
         await asyncio.wait(tasks, timeout=_START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -261,12 +311,12 @@ class Pool:
                 delay = min(2 * delay, _RESPAWN_SECONDS_MAX)
                 continue
             self._idle.append(worker)
-            self._begin(self._watch(worker))
+            self._watching[worker] = self._begin(self._watch(worker))
             self._hand_out()
             return
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Replaces it when it has ended, whether a question ended it or not."""
+        """Replaces a worker that has ended, for whatever reason. Returns when the new one is ready."""
         await worker.ended()
         self._all.discard(worker)
         if worker in self._idle:
@@ -274,7 +324,8 @@ class Pool:
             log.warning("a query worker ended while it had nothing to do", pid=worker.pid)
             await asyncio.sleep(_RESPAWN_SECONDS)
         if not self._closed:
-            self._begin(self._spawn())
+            await self._spawn()
+        self._watching.pop(worker, None)
 
     @contextlib.asynccontextmanager
     async def worker(self, tenant: str, seconds_max: float) -> AsyncIterator[WorkerProcess]:
@@ -287,7 +338,7 @@ class Pool:
 
     async def _take(self, tenant: str, seconds_max: float) -> WorkerProcess:
         queue = self._waiting.setdefault(tenant, deque())
-        if len(queue) >= max(self._queue_max, 1 if self._idle else 0):
+        if len(queue) >= max(self._queue_max, 1 if self._free_worker(tenant) is not None else 0):
             raise Overloaded(
                 f"{len(queue)} queries of this tenant wait already (query.queue_max)",
                 bound="query.queue_max",
@@ -307,7 +358,8 @@ class Pool:
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise Overloaded(
-                f"no query worker was free for {seconds_max:g} s (query.queue_seconds_max)",
+                f"no query worker was free for {seconds_max:g} s (query.queue_seconds_max)"
+                + (": queries of this tenant ended their workers" if tenant in self._lost else ""),
                 bound="query.queue_seconds_max",
                 retry_after_seconds=2,
             ) from None
@@ -324,24 +376,50 @@ class Pool:
         if not queue:
             del self._waiting[tenant]
             return False
-        if self._busy.get(tenant, 0) >= self._share:
-            return False
-        # The one that has rested longest: it has its next DuckDB ready.
-        worker = next((worker for worker in self._idle if worker.is_free), None)
+        worker = self._free_worker(tenant)
         if worker is None:
             return False
         self._idle.remove(worker)
-        self._busy[tenant] = self._busy.get(tenant, 0) + 1
+        self._busy[tenant] += 1
         queue.popleft().set_result(worker)
         self._waiting.move_to_end(tenant)
         return True
 
+    def _free_worker(self, tenant: str) -> WorkerProcess | None:
+        """A worker for the tenant's next query; None while it has to wait."""
+        if self.running >= self._wanted or self._busy[tenant] + self._lost[tenant] >= self._share:
+            return None
+        # The one that has rested longest: it has its next DuckDB ready.
+        return next((worker for worker in self._idle if worker.is_free), None)
+
     def _give_back(self, tenant: str, worker: WorkerProcess) -> None:
-        self._busy[tenant] -= 1
-        if not self._busy[tenant]:
-            del self._busy[tenant]
+        _take_one(self._busy, tenant)
         if worker.is_free:
             self._idle.append(worker)
+        elif not self._closed:
+            is_crash = self._tenants_share and not worker.is_alive
+            seconds = self._crashes.note(tenant, time.monotonic()) if is_crash else 0.0
+            if seconds:
+                log.warning("tenant held back after crashes", tenant=tenant, seconds=seconds)
+            worker.kill_soon()
+            self._lost[tenant] += 1
+            self._begin(self._free_place(tenant, worker, seconds))
         else:
-            worker.kill_soon()  # who watches it replaces it
+            worker.kill_soon()
         self._hand_out()
+
+    async def _free_place(self, tenant: str, worker: WorkerProcess, seconds: float) -> None:
+        """Frees the place of a lost worker once it is replaced, and no earlier than in so many seconds."""
+        until = time.monotonic() + seconds
+        if (replacing := self._watching.get(worker)) is not None:
+            await asyncio.wait([replacing])
+        await asyncio.sleep(until - time.monotonic())
+        _take_one(self._lost, tenant)
+        self._hand_out()
+
+
+def _take_one(counts: Counter[str], tenant: str) -> None:
+    """Counts one less, and keeps nothing of a tenant that has none left."""
+    counts[tenant] -= 1
+    if counts[tenant] <= 0:
+        del counts[tenant]

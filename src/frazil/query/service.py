@@ -28,6 +28,7 @@ from frazil.errors import (
     QueryInvalid,
     StoreUnavailable,
 )
+from frazil.folders import OwnFolder
 from frazil.query.asked import Asked, Content
 from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
@@ -47,7 +48,7 @@ from frazil.query.plan import Plan, Planner
 from frazil.query.pool import Pool, WorkerDied, WorkerProcess
 from frazil.query.question import check
 from frazil.query.s3 import s3_options
-from frazil.query.spool import OwnFolder, Spool
+from frazil.query.spool import Spool
 from frazil.query.sql import Statement
 from frazil.query.tail import Tail
 from frazil.tables import SIGNALS
@@ -89,7 +90,7 @@ class _Kept:
 class Queries:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._own = OwnFolder(config.query.temp_dir)
+        self._own = OwnFolder(config.query.temp_dir, "frazil-query-")
         self._folder: Path | None = None
         self._metrics = QueryMetrics(config)
         self._audit = Audit(config.query.audit_file)
@@ -222,7 +223,7 @@ class Queries:
             raise StoreUnavailable("the query service is closing")
         self._admit(question.tenant)
         asked = Asked(question, question.id or uuid.uuid4().hex, Spool(self._folder))
-        asked.release = lambda: self._open.subtract((question.tenant,))
+        asked.release = lambda: self._release(question.tenant)
         key = (question.tenant, asked.id)
         if key in self._asked:
             asked.release()
@@ -254,6 +255,11 @@ class Queries:
                 bound="query.queue_max",
             )
         self._open[tenant] += 1
+
+    def _release(self, tenant: str) -> None:
+        self._open[tenant] -= 1
+        if not self._open[tenant]:
+            del self._open[tenant]  # nothing is kept of tenants that ask nothing
 
     def _finish(self, key: tuple[str, str], asked: Asked) -> None:
         self._asked.pop(key, None)
@@ -363,12 +369,8 @@ class Queries:
             with telemetry.span("query.parse"):
                 event = await worker.parse(sql)
         except WorkerDied:
-            self._metrics.killed.inc()
-            await worker.kill()
+            await self._lost(asked, worker)
             raise _ParserDied from None
-        except asyncio.CancelledError:
-            await worker.kill()  # what it answers later would be taken for the next answer
-            raise
         if event["event"] == "error":
             raise failure(event, self._config.query)
         try:
@@ -471,11 +473,24 @@ class Queries:
                 except (FrazilError, Unreadable) as found:
                     error = found
         except WorkerDied:
-            self._metrics.killed.inc()
-            await worker.kill()
+            await self._lost(asked, worker)
             raise asked.why_stopped or died() from None
         if error is not None:
             raise error
+
+    async def _lost(self, asked: Asked, worker: WorkerProcess) -> None:
+        """Counts a worker that ended over a query, and logs whose query it was unless it was killed here."""
+        self._metrics.killed.inc()
+        has_crashed = not worker.is_killed
+        await worker.kill()
+        if has_crashed:
+            log.warning(
+                "query worker crashed",
+                tenant=asked.question.tenant,
+                id=asked.id,
+                pid=worker.pid,
+                exit_code=worker.exit_code,
+            )
 
     async def _guard(self, asked: Asked, worker: WorkerProcess) -> None:
         query = self._config.query
@@ -494,7 +509,10 @@ class Queries:
         await worker.interrupt()
         await asyncio.sleep(_INTERRUPT_SECONDS)
         log.warning(
-            "a query did not stop when interrupted; its worker is killed", id=asked.id, pid=worker.pid
+            "query worker killed: the query did not stop when interrupted",
+            tenant=asked.question.tenant,
+            id=asked.id,
+            pid=worker.pid,
         )
         await worker.kill()
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
-import os
-import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator
@@ -14,44 +10,6 @@ from pathlib import Path
 
 _MEMORY_BYTES = 8 << 20
 _READ_BYTES = 256 << 10
-_PREFIX = "frazil-query-"
-_LOCK = ".lock"
-
-
-class OwnFolder:
-    """A folder for temporary files, of this process alone. What one that was killed left is cleared away:
-    there are rows of tenants in it.
-    """
-
-    def __init__(self, parent: Path | None) -> None:
-        self._parent = Path(tempfile.gettempdir()) if parent is None else parent
-        self._path: Path | None = None
-        self._lock: int | None = None
-
-    def take(self) -> Path:
-        self._parent.mkdir(parents=True, exist_ok=True)
-        self._clear()
-        self._path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-        self._lock = os.open(self._path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return self._path
-
-    def give_back(self) -> None:
-        if self._path is None or self._lock is None:
-            return
-        shutil.rmtree(self._path, ignore_errors=True)
-        os.close(self._lock)
-        self._path = self._lock = None
-
-    def _clear(self) -> None:
-        for folder in self._parent.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError):  # in use, being made, or someone else's
-                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
-                finally:
-                    os.close(lock)
 
 
 class Spool:

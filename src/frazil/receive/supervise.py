@@ -13,7 +13,7 @@ from granian import Granian
 from frazil import listen, tls
 from frazil.config import Config
 from frazil.family import end_with_parent
-from frazil.folders import check_writable
+from frazil.folders import check_writable, keep_private
 from frazil.ports import check_free, with_ports
 from frazil.receive.metrics import share_between_processes
 
@@ -29,7 +29,7 @@ def run(config: Config) -> int:
             check_free(f"receive.{name}.listen", address)
     tls.check("receive.tls", config.receive.tls)
     check_writable("data_dir", config.data_dir)
-    config.data_dir.mkdir(parents=True, exist_ok=True)
+    keep_private(config)
     listen.allow_many_files()
     folder = share_between_processes()
     multiprocessing.set_start_method("spawn", force=True)  # gRPC and Arrow threads do not survive a fork

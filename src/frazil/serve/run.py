@@ -16,7 +16,7 @@ from granian import Granian
 from frazil import listen, telemetry, tls
 from frazil.config import Config
 from frazil.family import end_with_parent
-from frazil.folders import check_writable
+from frazil.folders import check_writable, keep_private
 from frazil.ports import check_free, with_ports
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(config: Config) -> int:
     check_free("serve.listen", config.serve.listen)
     tls.check("serve.tls", config.serve.tls)
     check_writable("data_dir", config.data_dir)
-    config.data_dir.mkdir(parents=True, exist_ok=True)
+    keep_private(config)
     listen.allow_many_files()
     multiprocessing.set_start_method("spawn", force=True)  # threads do not survive a fork
     server = Granian(

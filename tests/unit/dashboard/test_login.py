@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from frazil.dashboard.ask import Api, Door, Trouble
 from frazil.dashboard.house import House
-from frazil.dashboard.login import Gate, Login
-from frazil.dashboard.sessions import Sessions
+from frazil.dashboard.login import Gate, Login, Sockets
+from frazil.dashboard.sessions import COOKIE, Sessions
 from tests.in_a_loop import in_a_loop
 
 KEY = "fz_" + "a" * 40
@@ -80,7 +80,7 @@ def client(house: House, **given: Any) -> httpx.AsyncClient:
             Route("/logout", login.leave),
             Route("/{path:path}", shown),
         ],
-        middleware=[Middleware(Gate, house=house)],
+        middleware=[Middleware(Gate, house=house, sockets=Sockets(10, 10))],
     )
     base = {"base_url": "http://localhost:8501"} | given
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), **base)
@@ -223,10 +223,30 @@ async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: House) -> N
         ("http://evil.example", "websocket.close"),
         ("http://localhost:8501", "websocket.accept"),
     ):
-        headers = [(b"host", b"localhost:8501"), (b"origin", origin.encode())]
+        cookie = f"{COOKIE}={house.sessions.begin(KEY)}"
+        headers = [(b"host", b"localhost:8501"), (b"origin", origin.encode()), (b"cookie", cookie.encode())]
         scope = {"type": "websocket", "path": "/_stcore/stream", "headers": headers, "query_string": b""}
-        await Gate(app, house)(scope, receive, send)
+        await Gate(app, house, Sockets(10, 10))(scope, receive, send)
         assert sent.pop()["type"] == first
+
+
+def test_sockets_are_bounded_in_all_and_for_each_address() -> None:
+    sockets = Sockets(3, 2)
+    with sockets.opened("10.0.0.1") as first, sockets.opened("10.0.0.1") as second:
+        assert (first, second) == (None, None)
+        with sockets.opened("10.0.0.1") as third:
+            assert third == "dashboard.sockets_per_address_max"
+        with sockets.opened("10.0.0.2") as other, sockets.opened("10.0.0.3") as last:
+            assert (other, last) == (None, "dashboard.sockets_max")
+    with sockets.opened("10.0.0.1") as again:
+        assert again is None
+    assert not sockets._open
+
+
+def test_addresses_of_one_ipv6_network_are_one_client() -> None:
+    sockets = Sockets(10, 1)
+    with sockets.opened("2001:db8:0:1::1"), sockets.opened("2001:db8:0:1::2") as second:
+        assert second == "dashboard.sockets_per_address_max"
 
 
 def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_has_none(house: House) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import uuid
 from pathlib import Path
@@ -100,6 +101,21 @@ def test_on_a_disk_a_name_is_taken_once(tmp_path: Path) -> None:
         files.publish(place, local)
     assert files.read(place) == b"first"
     assert not local.exists()
+
+
+def test_on_a_disk_files_are_not_for_other_users_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = LakeFileIO()
+        written, published = f"file://{tmp_path}/a/written", f"file://{tmp_path}/a/published"
+        files.write(written, b"x")
+        local = files.temporary(published)
+        local.write_bytes(b"x")
+        files.publish(published, local)
+    finally:
+        os.umask(before)
+    for name in ("written", "published"):
+        assert stat.S_IMODE((tmp_path / "a" / name).stat().st_mode) == 0o640
 
 
 def test_a_file_on_a_disk_is_read_where_it_is(tmp_path: Path) -> None:

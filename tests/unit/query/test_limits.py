@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from frazil.errors import LimitReached, Overloaded, QueryInvalid, RequestTooLarge
 from frazil.query.model import Question
@@ -23,6 +24,8 @@ from tests.unit.query.made import Service, Told, rows_of, running
 
 MIB = 1 << 20
 ENDLESS = "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
+CRASHING = "SELECT json_structure(repeat('[',100000)||repeat(']',100000))"
+DEAF = "SELECT levenshtein(repeat('a',300000), repeat('b',300000))"
 CROSS = "SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b"
 
 
@@ -43,7 +46,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def nothing_is_left(service: Service) -> Iterator[None]:
     yield
     assert service.ask("SELECT count(*) FROM logs").rows == [[rows_of("acme")]]
-    until(lambda: service.queries._pool.alive == 2 and not service.queries._pool.running)
+    until(lambda: service.queries._pool.alive == 3 and not service.queries._pool.running)
     until(lambda: not spilled(service), lambda: spilled(service))
 
 
@@ -204,6 +207,29 @@ def test_a_worker_that_is_killed_fails_its_query_and_no_other(service: Service) 
     assert service.ask("SELECT 1").rows == [[1]]
 
 
+def test_a_query_that_crashes_its_worker_is_logged_with_its_tenant_and_id(service: Service) -> None:
+    with capture_logs() as logged, pytest.raises(LimitReached, match="process was ended"):
+        service.ask(CRASHING, id="crashing")
+    (crash,) = [entry for entry in logged if entry["event"] == "query worker crashed"]
+    assert (crash["tenant"], crash["id"]) == ("acme", "crashing")
+    assert crash["exit_code"] < 0
+
+
+def test_a_query_that_does_not_stop_is_logged_with_its_tenant_and_id(service: Service) -> None:
+    with capture_logs() as logged:
+        assert limit_of(service, DEAF, id="deaf", seconds_max=0.5) == "query.seconds_max"
+    killed = [(entry["event"], entry["tenant"], entry["id"]) for entry in logged if "id" in entry]
+    assert ("query worker killed: the query did not stop when interrupted", "acme", "deaf") in killed
+    assert "query worker crashed" not in [event for event, _, _ in killed]
+
+
+def test_nothing_is_kept_of_tenants_that_ask_nothing(service: Service) -> None:
+    for number in range(3):
+        service.ask("SELECT 1", tenant=f"tenant{number}")
+    until(lambda: not any(tenant.startswith("tenant") for tenant in service.queries._open))
+    assert not service.queries._pool._busy
+
+
 def test_a_worker_that_is_killed_while_it_spills_leaves_nothing(service: Service) -> None:
     sql = "SELECT count(*) FROM (SELECT DISTINCT md5(i::VARCHAR) FROM range(900000) t(i)), range(100000000)"
     asking = running_query(service, "spills", sql)
@@ -302,7 +328,7 @@ def test_a_slow_reader_gets_all_and_holds_no_worker(service: Service) -> None:
 def test_a_worker_that_has_grown_is_replaced(service: Service) -> None:
     with pytest.raises(LimitReached):
         service.ask("SELECT repeat('x', 2000000) || i FROM range(2000) t(i)")
-    until(lambda: service.queries._pool.alive == 2)
+    until(lambda: service.queries._pool.alive == 3)
     for worker in list(service.queries._pool._all):
         resident = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1]) * 4096
         assert resident < 600 * MIB
@@ -361,7 +387,7 @@ def test_a_killed_parent_leaves_no_worker_and_the_next_start_clears_its_files(tm
     parent.wait(30)
     parent.stdout.close()
     parent.stdin.close()
-    assert len(pids) == 2
+    assert len(pids) == 3
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert len(list((tmp_path / "temp").iterdir())) == 1
     with running(tmp_path, filled=False) as service:

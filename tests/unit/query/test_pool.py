@@ -15,7 +15,7 @@ import pytest
 
 from frazil.errors import Overloaded
 from frazil.query import pool as pool_module
-from frazil.query.pool import Pool, WorkerProcess
+from frazil.query.pool import Crashes, Pool, WorkerDied, WorkerProcess
 from tests.in_a_loop import in_a_loop
 from tests.unit.query.made import Service, running
 
@@ -27,7 +27,7 @@ async def started(
     pool = Pool(workers, queue_max=queue_max, tenants_share=tenants_share)
     await pool.start(settings_in(folder))
     try:
-        await until(lambda: len(pool._idle) == workers)
+        await until(lambda: len(pool._idle) == workers + tenants_share)
         yield pool
     finally:
         await pool.close()
@@ -169,7 +169,7 @@ async def test_who_is_cancelled_while_waiting_or_just_served_leaves_no_hole(tmp_
             await first.task
             served.task.cancel()
             await asyncio.gather(served.task, return_exceptions=True)
-            assert (pool.running, pool.waiting, len(pool._idle)) == (0, 0, 1)
+            assert (pool.running, pool.waiting, len(pool._idle)) == (0, 0, 2)
 
 
 @in_a_loop
@@ -186,7 +186,7 @@ async def test_a_worker_that_dies_while_idle_is_replaced(tmp_path: Path, monkeyp
         async with pool.worker("a", 60) as worker:
             event = await worker.parse("SELECT 1")
             assert event["event"] == "parsed"
-        await until(lambda: pool.alive == 2 and len(pool._idle) == 2)
+        await until(lambda: pool.alive == 3 and len(pool._idle) == 3)
         assert before.isdisjoint({worker.pid for worker in pool._all})
 
 
@@ -200,7 +200,90 @@ async def test_a_worker_with_half_an_answer_is_not_handed_on(tmp_path: Path) -> 
             found = [event async for event in second.run(job(tmp_path, "SELECT 'of b' AS x"))]
         assert b"of a" not in b"".join(event for event in found if isinstance(event, bytes))
         assert second is not first
-        await until(lambda: pool.alive == 1)
+        await until(lambda: pool.alive == 2)
+
+
+async def crash(pool: Pool, tenant: str) -> None:
+    """Uses a worker as a query does that ends it."""
+    async with pool.worker(tenant, 60) as worker:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSEGV)
+        with pytest.raises(WorkerDied):
+            await worker.parse("SELECT 1")
+        await worker.ended()
+
+
+@in_a_loop
+async def test_only_the_tenant_that_ended_a_worker_waits_for_its_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start = asyncio.Event()
+    start = WorkerProcess.start
+
+    async def delayed(self: WorkerProcess, settings: Any) -> None:
+        await may_start.wait()
+        await start(self, settings)
+
+    async with started(tmp_path, 2) as pool:
+        monkeypatch.setattr(WorkerProcess, "start", delayed)
+        await crash(pool, "a")
+        order: list[str] = []
+        clients = [Client(pool, tenant, order) for tenant in ("a", "b", "c")]
+        await asyncio.gather(*(client.got.wait() for client in clients[1:]))
+        assert order == ["b", "c"]
+        for client in clients[1:]:
+            await client.done()
+        assert (pool.running, pool.waiting, len(pool._idle)) == (0, 1, 2), "a must not end these too"
+        may_start.set()
+        await clients[0].got.wait()
+        await clients[0].done()
+
+
+@in_a_loop
+async def test_a_tenant_that_ends_workers_again_and_again_is_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_HOLD_SECONDS", 3600.0)
+    monkeypatch.setattr(pool_module, "_HOLD_SECONDS_MAX", 3600.0)
+    async with started(tmp_path, 1) as pool:
+        await crash(pool, "a")
+        await crash(pool, "a")  # the first time costs only the start of another worker
+        await until(lambda: len(pool._idle) == 2)
+        with pytest.raises(Overloaded, match="queries of this tenant ended their workers"):
+            async with pool.worker("a", 0.05):
+                pass
+        async with pool.worker("b", 60):
+            pass
+
+
+@in_a_loop
+async def test_a_worker_that_is_only_replaced_holds_nobody_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_HOLD_SECONDS", 3600.0)
+    async with started(tmp_path, 1) as pool:
+        for _ in range(3):  # as when a client leaves before the answer has come
+            async with pool.worker("a", 60) as worker:
+                await anext(worker.run(job(tmp_path, "SELECT 1")))
+        async with pool.worker("a", 60):
+            pass
+        assert not pool._lost
+        assert len(pool._crashes) == 0
+
+
+def test_crashes_are_held_against_a_tenant_for_longer_each_time_and_forgotten() -> None:
+    crashes = Crashes()
+    assert [crashes.note("a", now) for now in range(7)] == [0, 1, 2, 4, 8, 10, 10]
+    assert crashes.note("b", 7) == 0
+    assert crashes.note("a", 7 + 61) == 0
+    assert len(crashes) == 1, "b is forgotten too"
+
+
+def test_the_crashes_of_any_number_of_tenants_take_bounded_memory() -> None:
+    crashes = Crashes()
+    for number in range(5000):
+        crashes.note(f"tenant{number}", 0.0)
+    assert len(crashes) == 1000
 
 
 @in_a_loop
@@ -248,7 +331,7 @@ async def test_a_start_that_fails_is_tried_again(tmp_path: Path, monkeypatch: py
         await start(self, settings)
 
     monkeypatch.setattr(WorkerProcess, "start", failing)
-    async with started(tmp_path, 1) as pool:
+    async with started(tmp_path, 1, tenants_share=False) as pool:
         assert starts == 4
         assert pool.alive == 1
 

@@ -312,7 +312,7 @@ def test_a_worker_knows_nothing_of_the_environment(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
     monkeypatch.setenv("FRAZIL_TEST_SECRET", "very-secret")
     with running(tmp_path, filled=False, workers=1) as service:
-        (worker,) = service.queries._pool._all
+        worker = next(iter(service.queries._pool._all))
         environment = Path(f"/proc/{worker.pid}/environ").read_bytes()
         arguments = Path(f"/proc/{worker.pid}/cmdline").read_bytes()
     assert b"very-secret" not in environment + arguments

@@ -1,0 +1,131 @@
+"""`python -m bench.hostile_queries`: one tenant's queries end its workers; how long does another tenant wait?
+
+A real API has keys of two tenants. Tenant b asks `count(*)` ten times a second: alone first, then while three
+clients of tenant a repeat a query that crashes its worker, then while they repeat one that does not stop
+when it is interrupted. The result cache is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from tests.unit.query.made import fill
+
+from bench.serving import running_api
+from frazil.config import Config
+from frazil.keys import new_key
+
+CRASHING = "SELECT json_structure(repeat('[',100000)||repeat(']',100000))"
+DEAF = "SELECT levenshtein(repeat('a',300000), repeat('b',300000))"
+DEAF_SECONDS_MAX = 1.0
+CLIENTS = 3
+PAUSE_SECONDS = 0.1
+P99_SECONDS_PROMISED = 1.0
+VICTIM, ATTACKER = "globex", "acme"
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a tenant's queries took, and the statuses of the others' answers."""
+
+    seconds: list[float]
+    failed: int
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def quantile(self, share: float) -> float:
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@contextmanager
+def attacked_api(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of an API with a small lake, and the keys of its two tenants."""
+    fill(Config(data_dir=folder / "data"))
+    keys, entries = {}, []
+    for tenant in (VICTIM, ATTACKER):
+        keys[tenant], digest = new_key(tenant)
+        entries.append({"name": tenant, "tenant": tenant, "hash": digest, "roles": ["read"]})
+    query = {"result_cache_bytes_max": 0}
+    log = {"level": "warning", "format": "json"}
+    with running_api(folder / "data", auth={"keys": entries}, query=query, log=log) as url:
+        yield url, keys
+
+
+def waits(url: str, keys: dict[str, str], seconds: float, attack: dict[str, object] | None = None) -> Waits:
+    """Asks as tenant b for so many seconds, while clients of tenant a repeat the `attack`."""
+    stop, statuses = threading.Event(), Counter[int]()
+
+    def repeat() -> None:
+        with _client(url, keys[ATTACKER]) as client:
+            while not stop.is_set():
+                statuses[client.post("/api/v1/sql", json=attack).status_code] += 1
+
+    attackers = [threading.Thread(target=repeat) for _ in range(CLIENTS if attack else 0)]
+    for attacker in attackers:
+        attacker.start()
+    taken, failed, end = [], 0, time.monotonic() + seconds
+    with _client(url, keys[VICTIM]) as client:
+        while (begin := time.monotonic()) < end:
+            answer = client.post("/api/v1/sql", json={"sql": "SELECT count(*) FROM logs"})
+            taken.append(time.monotonic() - begin)
+            failed += answer.status_code != 200
+            time.sleep(PAUSE_SECONDS)
+    stop.set()
+    for attacker in attackers:
+        attacker.join()
+    return Waits(taken, failed, statuses)
+
+
+def _client(url: str, key: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=120, headers={"authorization": f"Bearer {key}"})
+
+
+def crashes(url: str) -> float:
+    """Workers that were killed or died since the API's start."""
+    for line in httpx.get(f"{url}/metrics", timeout=30).text.splitlines():
+        if line.startswith("frazil_query_workers_killed_total "):
+            return float(line.split()[1])
+    return 0.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.hostile_queries", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=25, help="how long each attack lasts")
+    arguments = parser.parse_args()
+    attacks: dict[str, dict[str, object] | None] = {
+        "alone": None,
+        "beside crashing queries": {"sql": CRASHING},
+        "beside queries that ignore interrupts": {"sql": DEAF, "seconds_max": DEAF_SECONDS_MAX},
+    }
+    kept, alone = True, 0.0
+    with tempfile.TemporaryDirectory(prefix="frazil-bench-hostile-") as folder:
+        for name, attack in attacks.items():
+            place = Path(folder) / name.replace(" ", "-")
+            with attacked_api(place) as (url, keys):
+                waits(url, keys, 3)
+                found = waits(url, keys, arguments.seconds, attack)
+                killed = crashes(url)
+            p50, p99, most = found.quantile(0.5), found.quantile(0.99), max(found.seconds)
+            alone = alone or p99
+            print(
+                f"{name}: {len(found.seconds)} queries, {found.failed} failed, p50 {p50 * 1000:.0f} ms, "
+                f"p99 {p99 * 1000:.0f} ms ({p99 / alone:.1f} x alone), max {most * 1000:.0f} ms; "
+                f"{killed:.0f} workers killed, answers to the other tenant {dict(found.statuses)}",
+                flush=True,
+            )
+            kept = kept and not found.failed and p99 < P99_SECONDS_PROMISED
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
