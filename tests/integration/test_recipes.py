@@ -53,7 +53,7 @@ ELSEWHERE = {
     ("docs/quickstart.md", "export OTEL_EXPORTER_OTLP_ENDPOINT"): "tests/integration/test_quickstart.py",
     ("docs/quickstart.md", "from opentelemetry._logs"): "tests/integration/test_quickstart.py",
 }
-"""Blocks that another test reads from the page and runs. All SQL of docs/cookbook.md is run by test_cookbook.py,
+"""Blocks that another test reads from the page and runs. test_cookbook.py runs all SQL of docs/cookbook.md,
 after a compaction too."""
 
 NOT_RUN = {
