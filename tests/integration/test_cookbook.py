@@ -1,16 +1,13 @@
 """Every question of docs/cookbook.md, asked of a real lake through the real API: it runs, and it finds.
 
 The lake holds some minutes of the demo and faults whose every row is known (planted.py); nearly all of it has
-landed, and a last log has not. What the demo's answers must be is computed here from the WAL, without SQL.
+landed and was compacted, and a last log has not. What the demo's answers must be is computed here from the
+WAL, without SQL.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -23,17 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from frazil.demo import DemoOptions, VirtualClock, run_demo
-from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.metrics import Metrics
-from frazil.wal.reader import WalReader
-from frazil.wal.store import open_store
-from tests.integration.api import Api, running_api
+from tests.integration.api import running_api
 from tests.integration.clients import SIGNALS
+from tests.integration.documented import COMPACTS_EARLY, Stack
 from tests.integration.planted import NEW_ERROR, OLD_ERROR, SECOND, Planted
-from tests.kept_lake import tasks_run_here
-from tests.receiver import Receiver
 
 pytestmark = pytest.mark.slow
 
@@ -66,11 +56,7 @@ RECIPES = _recipes()
 WITH_SQL = [recipe for recipe in RECIPES.values() if recipe.blocks("sql")]
 
 
-@dataclass
-class Lake:
-    api: Api
-    receiver: Receiver
-
+class Lake(Stack):
     def rows(self, number: int) -> list[dict[str, Any]]:
         [sql] = RECIPES[number].blocks("sql")
         answer = self.api.sql(sql)
@@ -82,37 +68,10 @@ class Lake:
         [row] = [r for r in self.rows(number) if all(r[key] == value for key, value in where.items())]
         return row
 
-    def sh(self, command: str) -> str:
-        """As a person types it, with the commands of this environment and the API of this lake."""
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-euc", command.replace("http://127.0.0.1:4380", self.api.url)],
-            cwd=self.receiver.folder,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-
-def _land(receiver: Receiver) -> None:
-    config = receiver.config
-    with contextlib.closing(open_catalog(config)) as catalog, tasks_run_here():
-        ensure_namespace(catalog, config.lake.namespace)
-        reader = WalReader(open_store(config))
-        for signal in SIGNALS:
-            source = SegmentSource(config, signal, reader)
-            lander = Lander(config, signal, catalog, source, lambda: None, Metrics(), reader=reader)  # type: ignore[arg-type,return-value]
-            while lander.step(now_due=True) != "idle":
-                pass
-
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    with running_api(tmp_path_factory.mktemp("cookbook")) as (api, receiver):
+    with running_api(tmp_path_factory.mktemp("cookbook"), COMPACTS_EARLY) as (api, receiver):
         options = DemoOptions(
             endpoint=receiver.http,
             protocol="http",
@@ -124,11 +83,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         )
         begin = time.time_ns() - (DEMO_SECONDS + 60) * SECOND
         assert run_demo(options, clock=VirtualClock(begin)).failed == 0
+        lake = Lake(api, receiver)
+        lake.land()
         planted = Planted()
         planted.plant()
         planted.send(receiver)
-        _land(receiver)
-        lake = Lake(api, receiver)
+        lake.land()
+        lake.compact()
         [pinning] = [line for line in _lines(40) if "tag create" in line]
         lake.sh(pinning)
         late = Planted()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from frazil.dashboard.trace_read import CONSUMER, SpanRecord
-from frazil.dashboard.trace_tree import Place, Tree
+from frazil.dashboard.trace_read import CONSUMER
+from frazil.dashboard.trace_tree import Place, Tree, clock_shift
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """From `start_nano` to `end_nano` the root waited for this span itself, not for one below it."""
+    """From `start_nano` to `end_nano`, by the root's clock, the root waited for this span itself, not for one
+    below it.
+    """
 
     place: Place
     start_nano: int
     end_nano: int
+    shift_nano: int = 0
+    """How far the root's clock is ahead of the clock of the span."""
 
 
 @dataclass(frozen=True)
@@ -34,22 +38,23 @@ def critical_path(tree: Tree, root: Place) -> list[Stretch]:
 
     It is walked backwards from the end of the root. What a span waited for last is the child that ended last;
     before that child started, the one that had ended last by then, since one that was still running cannot be
-    what its start waited for. Between children the span itself was at work.
+    what its start waited for. Between children the span itself was at work. A child counts while its parent
+    lasts: instrumentations often end a child some microseconds after its parent.
     """
     found: list[Stretch] = []
-    stack = [(root, tree.spans[root].start_nano, tree.spans[root].end_nano)]
+    stack = [Stretch(root, tree.spans[root].start_nano, tree.spans[root].end_nano)]
     while stack:
-        place, begin, end = stack.pop()
-        cursor = end
-        for child, child_begin, child_end in _waited_for(tree, place, begin, end):
-            if child_end > cursor:
+        whole = stack.pop()
+        cursor = whole.end_nano
+        for child in _waited_for(tree, whole):
+            if child.end_nano > cursor:
                 continue
-            if child_end < cursor:
-                found.append(Stretch(place, child_end, cursor))
-            stack.append((child, child_begin, child_end))
-            cursor = child_begin
-        if begin < cursor:
-            found.append(Stretch(place, begin, cursor))
+            if child.end_nano < cursor:
+                found.append(replace(whole, start_nano=child.end_nano, end_nano=cursor))
+            stack.append(child)
+            cursor = child.start_nano
+        if whole.start_nano < cursor:
+            found.append(replace(whole, end_nano=cursor))
     return sorted(found, key=lambda stretch: stretch.start_nano)
 
 
@@ -70,22 +75,20 @@ def shares(tree: Tree, path: Sequence[Stretch]) -> list[Share]:
     return sorted(made, key=lambda share: (-share.nano, share.service, share.name))
 
 
-def _waited_for(tree: Tree, place: Place, begin: int, end: int) -> list[tuple[Place, int, int]]:
-    """The children that may have held the span up, with the part of each within its time; last ends first."""
-    parent = tree.spans[place]
-    found = []
-    for child in tree.children[place]:
-        span = tree.spans[child]
-        part = (child, max(span.start_nano, begin), min(span.end_nano, end))
-        if part[1] < part[2] and (span.end_nano <= parent.end_nano or not _is_left_behind(parent, span)):
-            found.append(part)
-    return sorted(found, key=lambda part: (-part[2], part[1], part[0]))
+def _waited_for(tree: Tree, whole: Stretch) -> list[Stretch]:
+    """Returns the children that may have held the span up, cut to its time; the last to end comes first.
 
-
-def _is_left_behind(parent: SpanRecord, child: SpanRecord) -> bool:
-    """Whether a child that ends after its parent was not waited for.
-
-    So it is by the same clock, and for who takes a message later. Between machines it is rather that clocks
-    differ: the child then counts until its parent ends.
+    A consumer that goes on after its parent took a message that the parent did not wait for.
     """
-    return child.kind == CONSUMER or parent.resource is child.resource or parent.resource == child.resource
+    parent = tree.spans[whole.place]
+    found = []
+    for place in tree.children[whole.place]:
+        child = tree.spans[place]
+        if child.kind == CONSUMER and child.end_nano > parent.end_nano:
+            continue
+        shift = whole.shift_nano + clock_shift(parent, child)
+        start = max(child.start_nano + shift, whole.start_nano)
+        end = min(child.end_nano + shift, whole.end_nano)
+        if start < end:
+            found.append(Stretch(place, start, end, shift))
+    return sorted(found, key=lambda part: (-part.end_nano, part.start_nano, part.place))

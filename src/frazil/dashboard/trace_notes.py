@@ -7,7 +7,7 @@ from frazil.dashboard.trace_tree import CLOCKS_DIFFER, IN_A_CIRCLE, SAME_ID, UNT
 from frazil.dashboard.words import duration
 
 _ODD = {
-    CLOCKS_DIFFER: ("starts before its parent", "start before their parents", ": clocks differ"),
+    CLOCKS_DIFFER: ("lies outside its parent", "lie outside their parents", ": clocks differ"),
     SAME_ID: ("has the id of another", "have the id of another", ""),
     IN_A_CIRCLE: ("is its own ancestor", "are their own ancestors", ": each circle is cut at its first span"),
     UNTIMED: ("has no time that makes sense", "have no time that makes sense", ""),

@@ -14,7 +14,7 @@ import orjson
 Told = Mapping[str, Any]
 
 KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
-CONSUMER = 5
+SERVER, CLIENT, CONSUMER = 2, 3, 5
 _STATUS_ERROR = 2
 _NOTHING: Told = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from frazil.dashboard.trace_read import SpanRecord
+from frazil.dashboard.trace_read import CLIENT, SERVER, SpanRecord, attributes
 
 Place = int
 """Where a span is in the sequence of the trace's spans."""
@@ -28,6 +28,8 @@ class Tree:
     """By the id of the parent that is not here."""
     notes: dict[Place, list[str]]
     """What is odd about a span, in words."""
+    outliving: dict[Place, int]
+    """Spans that go on after their parent, or start after it: when the parent ended, in unix nanoseconds."""
 
     @property
     def main(self) -> Place | None:
@@ -60,9 +62,43 @@ def build_tree(spans: Sequence[SpanRecord]) -> Tree:
     for place in _cut_circles(spans, parents, [*roots, *(p for group in orphans.values() for p in group)]):
         _note(notes, place, IN_A_CIRCLE)
         roots.append(place)
-    for place, span in enumerate(spans):
-        _note_times(notes, spans, place, span, parents[place])
-    return Tree(spans, _children(parents), sorted(roots), orphans, notes)
+    outliving: dict[Place, int] = {}
+    for place, (span, above) in enumerate(zip(spans, parents, strict=True)):
+        parent = None if above is None else spans[above]
+        if note := _note_on_times(span, parent):
+            _note(notes, place, note)
+        if parent and span.is_timed and span.end_nano > parent.end_nano and not clock_shift(parent, span):
+            outliving[place] = parent.end_nano
+    return Tree(spans, _children(parents), sorted(roots), orphans, notes, outliving)
+
+
+def clock_shift(parent: SpanRecord, child: SpanRecord) -> int:
+    """Returns the nanoseconds to add to a child's times so that they fit its parent's clock; mostly 0.
+
+    A server answers a client within the client's span. If it lies outside and their hosts differ, so do their
+    clocks: the server is moved to the middle, as if the request and the response travelled equally long. A
+    server that lasts longer than its client has more than another clock: it moves only if it lies outside
+    altogether.
+    """
+    is_within = parent.start_nano <= child.start_nano and child.end_nano <= parent.end_nano
+    if is_within or (parent.kind, child.kind) != (CLIENT, SERVER) or _have_one_clock(parent, child):
+        return 0
+    spare = parent.end_nano - parent.start_nano - (child.end_nano - child.start_nano)
+    if spare >= 0:
+        return parent.start_nano + spare // 2 - child.start_nano
+    is_apart = child.end_nano <= parent.start_nano or child.start_nano >= parent.end_nano
+    return parent.start_nano - child.start_nano if is_apart else 0
+
+
+def _have_one_clock(one: SpanRecord, other: SpanRecord) -> bool:
+    if one.resource is other.resource or one.resource == other.resource:
+        return True
+    host = _host(one)
+    return host != "" and host == _host(other)
+
+
+def _host(span: SpanRecord) -> str:
+    return next((each.text for each in attributes(span.resource) if each.key == "host.name"), "")
 
 
 def rows(tree: Tree) -> list[Row]:
@@ -146,18 +182,16 @@ def _cut_circles(
             is_hung[place] = True
 
 
-def _note_times(
-    notes: dict[Place, list[str]],
-    spans: Sequence[SpanRecord],
-    place: Place,
-    span: SpanRecord,
-    parent: Place | None,
-) -> None:
+def _note_on_times(span: SpanRecord, parent: SpanRecord | None) -> str:
     if not span.is_timed:
-        _note(notes, place, UNTIMED)
-    elif parent is not None and span.start_nano < spans[parent].start_nano:
-        early_ms = (spans[parent].start_nano - span.start_nano) / 1e6
-        _note(notes, place, f"starts {early_ms:.3g} ms before its parent: {CLOCKS_DIFFER}")
+        return UNTIMED
+    if parent is not None and span.start_nano < parent.start_nano:
+        early_ms = (parent.start_nano - span.start_nano) / 1e6
+        return f"starts {early_ms:.3g} ms before its parent: {CLOCKS_DIFFER}"
+    if parent is not None and clock_shift(parent, span):
+        late_ms = (span.end_nano - parent.end_nano) / 1e6
+        return f"lies outside its parent by {late_ms:.3g} ms: {CLOCKS_DIFFER}"
+    return ""
 
 
 def _note(notes: dict[Place, list[str]], place: Place, text: str) -> None:

@@ -41,7 +41,7 @@ def test_several_roots_and_odd_spans_are_counted() -> None:
     )
     assert noted(*spans) == [
         "3 spans have no parent; the critical path is that of the longest.",
-        "1 span starts before its parent: clocks differ.",
+        "1 span lies outside its parent: clocks differ.",
         "1 span has the id of another.",
         "1 span is its own ancestor: each circle is cut at its first span.",
         "2 spans have no time that makes sense.",

@@ -33,6 +33,8 @@ def show(trace: Trace, tree: Tree, place: Place, critical_nano: int) -> None:
     _heading(trace, span, critical_nano)
     for note in tree.notes.get(place, ()):
         st.caption(f":material/info: This span {words.plain(note)}.")
+    if place in tree.outliving:
+        st.caption(f":material/info: {_asynchronous(span, tree.outliving[place])}")
     if span.is_error:
         message = words.plain(span.status_message) or "It ended with an error and says no more."
         st.error(message, icon=":material/error:")
@@ -47,6 +49,14 @@ def show(trace: Trace, tree: Tree, place: Place, critical_nano: int) -> None:
     with right:
         attribute_table("Resource", attributes(span.resource), is_sought=True)
         _origin(span)
+
+
+def _asynchronous(span: SpanRecord, parent_end_nano: int) -> str:
+    if span.start_nano >= parent_end_nano:
+        later = words.duration((span.start_nano - parent_end_nano) / 1e6)
+        return f"Asynchronous: this span starts {later} after its parent ended."
+    longer = words.duration((span.end_nano - parent_end_nano) / 1e6)
+    return f"Asynchronous: this span goes on for {longer} after its parent ended."
 
 
 def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, str] | None, key: str) -> None:

@@ -120,7 +120,7 @@ def _body(opened: Opened) -> None:
     """Drawn again alone when a span is picked."""
     if opened.trace.spans:
         legend, toggle = st.columns([5, 1.4], vertical_alignment="center")
-        legend.caption("Click a span to see all of it. Ticks are events, dots are logs.")
+        legend.caption(_legend(opened.tree))
         is_critical = toggle.toggle("Critical path", value=True, key="critical", bind="query-params")
         told = st.session_state.setdefault(f"{_TOLD}_{opened.trace.id}", st.query_params.get("span"))
         drawn = opened.drawn | {"critical": is_critical, "picked": told}
@@ -136,6 +136,13 @@ def _body(opened: Opened) -> None:
         _critical(opened)
     else:
         _span(opened)
+
+
+def _legend(tree: Tree) -> str:
+    parts = ["Click a span to see all of it. Ticks are events, dots are logs."]
+    if tree.outliving:
+        parts.append("Hatched, and marked async: work after the end of the parent span.")
+    return " ".join(parts)
 
 
 def _pick(opened: Opened) -> None:
@@ -162,8 +169,8 @@ def _critical(opened: Opened) -> None:
         st.caption("The root takes no time: there is nothing to wait for.")
         return
     st.caption(
-        "Where the time of the root went: at each moment, the span that its end waited for. Work beside it, "
-        "and work that goes on after it, is not counted."
+        "Where the time of the root went: at each moment, the span that its end waited for. Parallel work is "
+        "not counted, and a span that goes on after its parent counts until its parent ends."
     )
     st.container(key="critical_table").dataframe(
         {

@@ -121,6 +121,11 @@ function drawName(chart, row, cell) {
   colour.style.background = row.v === undefined ? "transparent" : chart.data.services[row.v][1];
   if (row.e) mark(cell, "error", "!", "waterfall-error");
   if (row.o) mark(cell, "odd", "?", "waterfall-odd");
+  if (row.a !== undefined) {
+    const made = element(cell, "span", "asynchronous");
+    made.textContent = "async";
+    made.dataset.testid = "waterfall-async";
+  }
   element(cell, "span", "operation").textContent = row.n;
   if (row.v !== undefined) element(cell, "span", "service").textContent = chart.data.services[row.v][0];
   if (chart.closed.has(nameOf(row))) element(cell, "span", "hidden-count").textContent = `+${row.b}`;
@@ -136,6 +141,7 @@ function drawBar(chart, row, lane) {
   bar.style.left = `${clamp(left)}%`;
   bar.style.width = `max(2px, ${clamp(right) - clamp(left)}%)`;
   bar.style.background = row.v === undefined ? "" : chart.data.services[row.v][1];
+  if (row.a !== undefined) hatch(chart, lane, Math.max(row.s, row.a), row.s + row.l);
   for (const [start, length] of row.c ?? []) stretch(chart, lane, start, length);
   for (const [time, isException] of row.t ?? []) dot(chart, lane, time, isException ? "tick exception" : "tick");
   for (const [time, colour] of row.g ?? []) dot(chart, lane, time, "log", colour);
@@ -147,6 +153,15 @@ function drawBar(chart, row, lane) {
     label.classList.add("inside");
     label.style.left = `calc(${clamp(left)}% + 6px)`;
   }
+}
+
+// The part of a bar that lies after the end of its parent.
+function hatch(chart, lane, start, end) {
+  const left = clamp(place(chart, start));
+  const made = element(lane, "div", "after");
+  made.dataset.testid = "waterfall-after";
+  made.style.left = `${left}%`;
+  made.style.width = `max(2px, ${clamp(place(chart, end)) - left}%)`;
 }
 
 function stretch(chart, lane, start, length) {
@@ -297,6 +312,8 @@ function describe(chart, row) {
   told.push(`starts at ${duration(row.s)}, takes ${duration(row.l)}`);
   const critical = (row.c ?? []).reduce((sum, [, length]) => sum + length, 0);
   if (critical) told.push(`${duration(critical)} of it on the critical path`);
+  if (row.a > row.s) told.push(`asynchronous: goes on for ${duration(row.s + row.l - row.a)} after its parent ended`);
+  else if (row.a !== undefined) told.push(`asynchronous: starts ${duration(row.s - row.a)} after its parent ended`);
   if (row.o) told.push(row.o);
   return told.join("\n");
 }

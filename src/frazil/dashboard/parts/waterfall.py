@@ -33,7 +33,8 @@ def drawing(trace: Trace, tree: Tree, path: Sequence[Stretch]) -> dict[str, Any]
     critical: dict[int, list[list[float]]] = {}
     for stretch in path:
         marks = critical.setdefault(stretch.place, [])
-        marks.append([_micros(stretch.start_nano, start), _micros(stretch.end_nano, stretch.start_nano)])
+        own_start = stretch.start_nano - stretch.shift_nano  # by the clock of the span, as its bar is
+        marks.append([_micros(own_start, start), _micros(stretch.end_nano, stretch.start_nano)])
     logs: dict[str, list[LogRecord]] = {}
     for log in trace.logs:
         logs.setdefault(log.span_id, []).append(log)
@@ -82,7 +83,9 @@ def _row(
             ],
             "o": "; ".join(tree.notes.get(row.place, ())),
         }
-    made = {name: held for name, held in made.items() if held or name in ("s", "l", "v", "n")}
+        if row.place in tree.outliving:
+            made["a"] = _micros(tree.outliving[row.place], start)
+    made = {name: held for name, held in made.items() if held or name in ("s", "l", "v", "n", "a")}
     return made | {"d": row.depth, "b": row.below}
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from frazil.dashboard.look import SEVERITY_COLOURS, service_colours
 from frazil.dashboard.parts.waterfall import drawing
 from frazil.dashboard.trace_critical import critical_path
-from frazil.dashboard.trace_read import KINDS, LogRecord, SpanRecord, Trace
+from frazil.dashboard.trace_read import CLIENT, KINDS, SERVER, LogRecord, SpanRecord, Trace
 from frazil.dashboard.trace_tree import build_tree
 from tests.unit.dashboard.test_trace_tree import span
 
@@ -43,6 +43,26 @@ def test_rows_have_what_is_drawn_in_microseconds_and_nothing_that_is_empty() -> 
             {"h": "c", "n": "c", "v": 0, "k": 1, "s": 40.0, "l": 10.0, "d": 1, "b": 0},
         ],
     }  # fmt: skip
+
+
+def test_a_span_that_outlives_its_parent_has_the_time_when_its_parent_ended() -> None:
+    spans = (at("a", "", 0, 50), at("b", "a", 10, 60), at("c", "a", 70, 80), at("d", "b", 20, 30))
+    drawn = drawing(Trace("t", spans, ()), build_tree(spans), [])
+    assert {row["n"]: row.get("a") for row in drawn["rows"]} == {"a": None, "b": 50, "c": 50, "d": None}
+
+
+def test_the_critical_path_is_drawn_on_the_bar_of_a_span_whose_clock_differs() -> None:
+    hosts = [{"attributes": [{"key": "host.name", "value": {"stringValue": host}}]} for host in ("a", "b")]
+    spans = (
+        at("a", "", 0, 50, resource=hosts[0], kind=CLIENT),
+        at("b", "a", 100, 130, resource=hosts[1], kind=SERVER),
+    )
+    tree = build_tree(spans)
+    drawn = drawing(Trace("t", spans, ()), tree, critical_path(tree, 0))
+    assert [(row["s"], row["l"], row["c"]) for row in drawn["rows"]] == [
+        (0, 50, [[0, 10], [40, 10]]),
+        (100, 30, [[100, 30]]),
+    ]
 
 
 def test_what_is_odd_about_a_span_goes_with_its_row() -> None:
