@@ -23,7 +23,8 @@ from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoder, conform
 from frazil.otlp.encode import encode
 from frazil.otlp.json import request_from_json, request_to_json
-from frazil.otlp.split import _Malformed, _read_varint, split
+from frazil.otlp.shape import Malformed, ShapeLimits, elements, read_varint, shape_of
+from frazil.otlp.split import split
 from frazil.otlp.wire import REQUESTS
 from frazil.receive.body import decompressed
 from frazil.tables import SIGNALS, Signal
@@ -76,16 +77,16 @@ def has_groups(message: Descriptor, data: bytes) -> bool:
     at = 0
     try:
         while at < len(data):
-            tag, at = _read_varint(data, at)
+            tag, at = read_varint(data, at)
             match tag & 7:
                 case 0:
-                    _, at = _read_varint(data, at)
+                    _, at = read_varint(data, at)
                 case 1:
                     at += 8
                 case 5:
                     at += 4
                 case 2:
-                    size, at = _read_varint(data, at)
+                    size, at = read_varint(data, at)
                     field = message.fields_by_number.get(tag >> 3)
                     inner = None if field is None else field.message_type
                     if inner is not None and has_groups(inner, data[at : at + size]):
@@ -93,7 +94,7 @@ def has_groups(message: Descriptor, data: bytes) -> bool:
                     at += size
                 case _:
                     return True
-    except _Malformed:
+    except Malformed:
         pass
     return False
 
@@ -155,13 +156,46 @@ def test_splitting_raises_nothing_and_changes_no_judgement(signal: Signal) -> No
     corpus = bodies(signal, 200, 2)
     for rng in rounds(f"split {signal}"):
         body = mutated(rng, corpus)
-        parts = list(split(body, rng.choice([0, 1, 7, 30, 100, 300])))
+        parts = list(split(signal, body, rng.choice([0, 1, 7, 30, 100, 300])))
         if judged_by_protobuf(signal, body):
             request = REQUESTS[signal].FromString(body)
             together = REQUESTS[signal].FromString(b"".join(parts))
             assert CANONICAL[signal](together) == CANONICAL[signal](request), body.hex()
         elif all(judged_by_protobuf(signal, part) for part in parts):
             assert differs_as_documented(signal, body, True), body.hex()
+
+
+UNLIMITED = ShapeLimits(1 << 40, 1 << 40)
+
+
+@each_signal
+def test_counting_raises_nothing_and_counts_what_protobuf_reads(signal: Signal) -> None:
+    corpus = bodies(signal, 200, 5)
+    for rng in rounds(f"shape {signal}"):
+        body = mutated(rng, corpus)
+        parsed, walked = shape_of(body, UNLIMITED), shape_of(body, UNLIMITED, parsed_bytes_max=-1)
+        with contextlib.suppress(Malformed):
+            elements(signal, body, rng.choice([0, 10, 1 << 40]))
+        if judged_by_protobuf(signal, body):
+            counted = counted_by_protobuf(REQUESTS[signal].FromString(body))
+            assert parsed is not None
+            assert (parsed.groups, parsed.records) == counted, body.hex()
+            if (
+                walked != parsed
+            ):  # groups: field number 0 is none, and very long ones are malformed to the walk
+                assert walked is None, body.hex()
+                assert has_groups(REQUESTS[signal].DESCRIPTOR, body), body.hex()
+
+
+def counted_by_protobuf(request: object) -> tuple[int, int]:
+    """Resources and scopes together, and records (of metrics: the metrics)."""
+
+    def children(message: object, number: int) -> list:
+        return list(getattr(message, message.DESCRIPTOR.fields_by_number[number].name))  # type: ignore[attr-defined]
+
+    resources = children(request, 1)
+    scopes = [scope for resource in resources for scope in children(resource, 2)]
+    return len(resources) + len(scopes), sum(len(children(scope, 2)) for scope in scopes)
 
 
 @each_signal

@@ -13,6 +13,7 @@ import pyarrow as pa
 from frazil.errors import RequestInvalid
 from frazil.otlp import logs, metrics, spans
 from frazil.otlp.columns import Rejects, coded_schema, timestamps
+from frazil.otlp.density import check_density
 from frazil.otlp.values import OneofTwice
 from frazil.otlp.wire import GROUPS_MAX, nested, normalised
 from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted, Signal, table_spec
@@ -21,6 +22,8 @@ from frazil.tables.columns import TableSpec
 Indices = npt.NDArray[np.int64]
 Rows = Callable[..., tuple[dict[str, Any], Rejects, npt.NDArray[np.int32]]]
 _ROWS: dict[Signal, Rows] = {"logs": logs.rows, "spans": spans.rows, "metrics": metrics.rows}
+_DENSE_BYTES_MIN = 64 * 1024
+"""Bodies that are smaller together are decoded in time, whatever is in them."""
 _RECORDS: dict[Signal, str] = {"logs": "log records", "spans": "spans", "metrics": "data points"}
 
 
@@ -67,18 +70,25 @@ class Decoder:
         self.schema = coded_schema(self.spec, self._promoted)
 
     def decode(
-        self, bodies: Sequence[bytes], tenants: Sequence[str], received_unix_nano: Sequence[int]
+        self,
+        bodies: Sequence[bytes],
+        tenants: Sequence[str],
+        received_unix_nano: Sequence[int],
+        *,
+        bounded: bool = False,
     ) -> Decoded:
         """Rows of all bodies together; body i belongs to tenant i and came at time i.
 
-        Raises RequestInvalid if any body cannot be decoded: the caller then tries them one by one.
+        Raises RequestInvalid if any body cannot be decoded: the caller then tries them one by one. Raises
+        TooDense, if `bounded`, where it would take too long: the caller then decodes smaller parts of the
+        bodies.
         """
         try:
-            columns, rejects, request_of_row = self._rows(bodies, received_unix_nano)
+            columns, rejects, request_of_row = self._rows(bodies, received_unix_nano, bounded)
         except OneofTwice:
             plain = [self._plainest(body) for body in bodies]
             try:
-                columns, rejects, request_of_row = self._rows(plain, received_unix_nano)
+                columns, rejects, request_of_row = self._rows(plain, received_unix_nano, bounded)
             except OneofTwice:
                 raise RequestInvalid("a value is set twice, in a request that is nested too deeply") from None
         request = pa.array(request_of_row)
@@ -106,10 +116,13 @@ class Decoder:
         except RequestInvalid:
             return body
 
-    def _rows(self, bodies: Sequence[bytes], received_unix_nano: Sequence[int]) -> Any:
+    def _rows(self, bodies: Sequence[bytes], received_unix_nano: Sequence[int], bounded: bool) -> Any:
         try:
+            batch = nested(self.signal, bodies, self._groups_max)
+            if bounded and sum(map(len, bodies)) > _DENSE_BYTES_MIN:
+                check_density(batch)
             return _ROWS[self.signal](
-                nested(self.signal, bodies, self._groups_max),
+                batch,
                 self._promoted,
                 np.asarray(received_unix_nano, dtype=np.uint64),
                 self.depth_max,

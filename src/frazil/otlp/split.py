@@ -9,112 +9,117 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from frazil.errors import RequestTooLarge
+from frazil.otlp.shape import OTHER_FIELDS_MAX, RECORD_BYTES, UNBOUNDED, Malformed, field, run
 from frazil.otlp.varint import varint
+from frazil.tables import Signal
 
-_CHILDREN = (1, 2, 2)
-"""Field numbers on the way down: resources in a request, scopes in a resource, records (or metrics) in a
-scope.
-"""
+_Levels = tuple[tuple[int, ...], ...]
+_TO_RECORDS: _Levels = ((0x0A,), (0x12,), (0x12,))
+"""Tags on the way down: resources in a request, scopes in a resource, records (or metrics) in a scope."""
+_LEVELS: dict[Signal, _Levels] = {
+    "logs": _TO_RECORDS,
+    "spans": _TO_RECORDS,
+    "metrics": (*_TO_RECORDS, (0x2A, 0x3A, 0x4A, 0x52, 0x5A), (0x0A,)),
+}
+"""In a metric: its gauge, sum, histogram, exponential histogram or summary, and the data points in that."""
+
+_LIGHT_SHARE = 2**5 * (1 + RECORD_BYTES // 2)
+"""A child smaller than this share of a part is not cut, though room is halved at each of the levels."""
 
 
-_RECORD_BYTES = 16
-"""What a record counts beside its own bytes: an empty one takes none on the wire, but a row when decoded."""
+def split(signal: Signal, body: bytes, bytes_max: int) -> Iterator[bytes]:
+    """Parts whose bytes and RECORD_BYTES for each record are at most about `bytes_max`.
 
-
-class _Malformed(Exception):
-    pass
-
-
-def split(body: bytes, bytes_max: int, fields_max: int = 2_000_000) -> Iterator[bytes]:
-    """Parts of at most about `bytes_max`. A body that is small, malformed or cannot be cut comes back whole.
-
-    Raises RequestTooLarge if a body to cut has more than `fields_max` resources, scopes and records.
+    A body that is small, malformed or cannot be cut comes back whole.
     """
-    if len(body) <= bytes_max:
+    levels = _LEVELS[signal]
+    if not _is_heavy(body, 0, len(body), bytes_max, levels):
         yield body
         return
+    cutter = _Cutter(body, bytes_max)
     try:
-        _check(body, 0, len(body), 0, fields_max)
-    except _Malformed:
+        cutter.check(0, len(body), levels)
+    except Malformed:
         yield body  # decoding will say what is wrong with it
         return
-    yield from _parts(body, 0, len(body), bytes_max, 0)
+    yield from cutter.parts(0, len(body), bytes_max, levels)
 
 
-def _check(message: bytes, start: int, end: int, level: int, fields_left: int) -> int:
-    """Walks all framing that `_parts` will walk, so that cutting cannot fail half-way."""
-    for is_child, _, at, stop in _fields(message, start, end, _CHILDREN[level]):
-        fields_left -= 1
-        if fields_left < 0:
-            raise RequestTooLarge("the request has too many records; send smaller batches", bytes_max=0)
-        if is_child and level + 1 < len(_CHILDREN):
-            fields_left = _check(message, at, stop, level + 1, fields_left)
-    return fields_left
+def _is_heavy(message: bytes, start: int, end: int, room: int, levels: _Levels) -> bool:
+    """Whether the cost may be above `room`. Bytes that look like the tag of a record count as a record."""
+    size = end - start
+    if size > room or size * (1 + RECORD_BYTES // 2) <= room:
+        return size > room
+    records = max(message.count(bytes([tags[0]]), start, end) for tags in levels[-1:] + _TO_RECORDS[-1:])
+    return size + RECORD_BYTES * records > room
 
 
-def _parts(message: bytes, start: int, end: int, bytes_max: int, level: int) -> Iterator[bytes]:
-    child_field = _CHILDREN[level]
-    header = b"".join(
-        message[field:stop]
-        for is_child, field, _, stop in _fields(message, start, end, child_field)
-        if not is_child
-    )
-    room = bytes_max - len(header)
-    if room < bytes_max // 2:  # what all records share is most of it: copies would cost more than they save
-        yield message[start:end]
-        return
-    tag = bytes([child_field << 3 | 2])
-    part, size = [header], 0
-    for is_child, _, at, stop in _fields(message, start, end, child_field):
-        if not is_child:
-            continue
-        cut = stop - at > room and level + 1 < len(_CHILDREN)
-        for piece in _parts(message, at, stop, room, level + 1) if cut else (message[at:stop],):
-            cost = room if cut else len(piece) + _RECORD_BYTES  # a piece of a cut child is full
-            if size and size + cost > room:
-                yield b"".join(part)
-                part, size = [header], 0
-            part += (tag, varint(len(piece)), piece)
-            size += cost
-    if len(part) > 1 or header:
-        yield b"".join(part)
+class _Cutter:
+    """Cuts one body. `check` comes first, and walks all framing that `parts` will walk."""
 
+    def __init__(self, body: bytes, bytes_max: int) -> None:
+        self._body = body
+        self._light_bytes = bytes_max // _LIGHT_SHARE
+        self._others: dict[int, bytes] = {}
+        """What all children of a message share, by where the message begins."""
+        self._whole: set[int] = set()
+        """Where messages begin whose children depend on each other, as two members of a oneof do."""
+        self._passed = 0
 
-def _fields(message: bytes, at: int, end: int, child_field: int) -> Iterator[tuple[bool, int, int, int]]:
-    """For each field: whether it is a child, where the field begins, where its payload begins and ends."""
-    child_tag = child_field << 3 | 2
-    while at < end:
-        start = at
-        tag, at = _read_varint(message, at)
-        wire_type = tag & 7
-        if wire_type == 2:
-            length, at = _read_varint(message, at)
-            stop = at + length
-        elif wire_type == 0:
-            _, stop = _read_varint(message, at)
-        elif wire_type in (1, 5):
-            stop = at + (8 if wire_type == 1 else 4)
-        else:
-            raise _Malformed
-        if stop > end:
-            raise _Malformed
-        yield tag == child_tag, start, at, stop
-        at = stop
+    def check(self, start: int, end: int, levels: _Levels) -> None:
+        """Raises Malformed, so that cutting cannot fail half-way."""
+        body, tags, deeper = self._body, levels[0], levels[1:]
+        others: list[bytes] = []
+        chosen, at = 0, start
+        while at < end:
+            if len(tags) == 1:
+                at, _ = run(body, at, end, tags[0], size_max=self._light_bytes if deeper else UNBOUNDED)
+                if at == end:
+                    break
+            begin = at
+            tag, payload, at = field(body, at, end)
+            self._passed += 1
+            if self._passed > OTHER_FIELDS_MAX:
+                raise Malformed
+            if tag not in tags:
+                others.append(body[begin:at])
+                continue
+            chosen += 1
+            if deeper:
+                self.check(payload, at, deeper)
+        self._others[start] = b"".join(others)
+        if len(tags) > 1 and chosen > 1:
+            self._whole.add(start)
 
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    try:
-        byte = data[at]
-        if byte < 0x80:
-            return byte, at + 1
-        value, shift = byte & 0x7F, 7
-        for position in range(at + 1, at + 10):
-            byte = data[position]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, position + 1
-            shift += 7
-    except IndexError:
-        pass
-    raise _Malformed
+    def parts(self, start: int, end: int, bytes_max: int, levels: _Levels) -> Iterator[bytes]:
+        body, tags, deeper = self._body, levels[0], levels[1:]
+        header = self._others[start]
+        room = bytes_max - len(header)
+        # Where most of it is what all records share, copies would cost more than they save.
+        if room < bytes_max // 2 or start in self._whole:
+            yield body[start:end]
+            return
+        light = self._light_bytes if deeper else UNBOUNDED
+        part, size, at = [header], 0, start
+        while at < end:
+            if len(tags) == 1:
+                stop, count = run(body, at, end, tags[0], room - size, size_max=light)
+                if count:
+                    part.append(body[at:stop])
+                    size += stop - at + RECORD_BYTES * count
+                    at = stop
+                    continue
+            tag, payload, stop = field(body, at, end)
+            at = stop
+            if tag not in tags:
+                continue
+            cut = bool(deeper) and _is_heavy(body, payload, stop, room, levels)
+            for piece in self.parts(payload, stop, room, deeper) if cut else (body[payload:stop],):
+                cost = room if cut else len(piece) + RECORD_BYTES  # a piece of a cut child is full
+                if size and size + cost > room:
+                    yield b"".join(part)
+                    part, size = [header], 0
+                part += (bytes([tag]), varint(len(piece)), piece)
+                size += cost
+        if len(part) > 1 or header:
+            yield b"".join(part)

@@ -7,8 +7,8 @@ and key-value lists as OTLP/JSON; an empty value is NULL. Its kind is kept besid
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 
 import numpy as np
 import numpy.typing as npt
@@ -215,9 +215,9 @@ class Attributes:
         fragments: list[str | None] = [None] * (len(self.key_names) * len(KINDS))
         used = np.zeros(len(fragments), dtype=np.bool_)
         used[pairs] = True
-        for pair in np.flatnonzero(used):
+        for pair in np.flatnonzero(used).tolist():
             key, kind = self.key_names[pair // len(KINDS)], KINDS[pair % len(KINDS)]
-            fragments[pair] = f'{json.dumps(key, ensure_ascii=False)}:"{kind}"'
+            fragments[pair] = f'{encode_basestring(key)}:"{kind}"'
         lists = pa.ListArray.from_arrays(
             pa.array(offsets), pa.array(fragments, pa.string()).take(pa.array(pairs))
         )

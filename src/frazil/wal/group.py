@@ -3,6 +3,9 @@
 While one group is under way, requests that arrive wait and share the next; each is answered when its records
 are durable, or with the error that is its own. What a group becomes (a segment, messages of Kafka) is up to
 the kind of lane.
+
+Tenants take turns. A large group is worked on slice by slice; between two slices, groups of tenants that are
+not part of it get their turn. A tenant with more than a slice to decode has a group of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -22,7 +25,7 @@ from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUna
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import STACK_BYTES, check
 from frazil.wal.names import SegmentName
-from frazil.wal.slices import Request, SliceDecoder
+from frazil.wal.slices import SLICE_BYTES, Request, SliceDecoder
 
 _GAP_SECONDS_MAX = 1.0
 _GAP_WEIGHT = 0.2
@@ -64,6 +67,9 @@ class LaneSettings:
 
 
 ReceiptT = TypeVar("ReceiptT", bound=Receipt)
+ResultT = TypeVar("ResultT")
+Steps = Generator[None, None, ResultT]
+"""Work in steps: between two of them, others have their turn."""
 
 
 @dataclass
@@ -81,6 +87,16 @@ class Waiting(Generic[ReceiptT]):
         return len(self.request.body)
 
 
+@dataclass
+class _Job(Generic[ReceiptT]):
+    """A group under way."""
+
+    group: list[Waiting[ReceiptT]]
+    tenants: list[str]
+    size: int
+    steps: Steps[list[ReceiptT | FrazilError]]
+
+
 class Lane(ABC, Generic[ReceiptT]):
     """`run` is a task for the lane's life; `append` waits for durability; `close` flushes and ends it."""
 
@@ -93,9 +109,10 @@ class Lane(ABC, Generic[ReceiptT]):
         self._observer = observer
         self._group_wait_seconds = settings.group_wait_seconds
         self._group_bytes_max = settings.group_bytes_max
-        self._waiting: deque[Waiting[ReceiptT]] = deque()
+        self._waiting: dict[str, deque[Waiting[ReceiptT]]] = {}
+        """By tenant. A tenant that was served goes to the end."""
         self._waiting_bytes = 0
-        self._storing_bytes = 0
+        self._jobs: deque[_Job[ReceiptT]] = deque()
         self._arrived = asyncio.Event()
         self._last_arrival = float("-inf")
         self._gap_seconds = settings.group_wait_seconds
@@ -104,30 +121,31 @@ class Lane(ABC, Generic[ReceiptT]):
         self.failure: FrazilError | None = None
 
     @abstractmethod
-    def _process(self, requests: Sequence[Request]) -> list[ReceiptT]:
-        """Does all of these requests' work at once, in the lane's thread; a receipt for each.
+    def _process(self, requests: Sequence[Request]) -> Steps[list[ReceiptT]]:
+        """Does all of these requests' work, step by step, in the lane's thread; a receipt for each.
 
-        RequestInvalid or RequestTooLarge if some of them cannot be taken: the others are then tried without.
-        StoreUnavailable if none can be: requests are refused until `failure` is None again.
+        A step takes as long as a slice. RequestInvalid or RequestTooLarge if some of them cannot be taken:
+        the others are then tried without. StoreUnavailable if none can be: requests are refused until
+        `failure` is None again.
         """
 
     @property
     def load_bytes(self) -> int:
         """What waits and what is being made durable."""
-        return self._waiting_bytes + self._storing_bytes
+        return self._waiting_bytes + sum(job.size for job in self._jobs)
 
-    async def append(self, body: bytes, tenant: str, received_unix_nano: int) -> ReceiptT:
-        """Returns when the request's records are durable."""
+    async def append(self, body: bytes, tenant: str, received_unix_nano: int, records: int = 0) -> ReceiptT:
+        """Returns when the request's records are durable. It was counted to have so many `records`."""
         if self._closing:
             raise StoreUnavailable("the receiver is shutting down")
         if self.failure is not None:
             raise self.failure.again()
         done: asyncio.Future[ReceiptT] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(Request(body, tenant, received_unix_nano), done)
+        waiting = Waiting(Request(body, tenant, received_unix_nano, records), done)
         gap = min(waiting.arrived - self._last_arrival, _GAP_SECONDS_MAX)
         self._gap_seconds += (gap - self._gap_seconds) * _GAP_WEIGHT
         self._last_arrival = waiting.arrived
-        self._waiting.append(waiting)
+        self._waiting.setdefault(tenant, deque()).append(waiting)
         self._waiting_bytes += waiting.size
         self._arrived.set()
         try:
@@ -138,57 +156,71 @@ class Lane(ABC, Generic[ReceiptT]):
                 telemetry.past(self._work, waiting.taken, time.monotonic())
 
     async def run(self) -> None:
-        while await self._group_is_ready():
-            await self._settle(self._take_group())
+        last: _Job[ReceiptT] | None = None
+        while await self._work_is_ready():
+            self._begin_jobs()
+            if self._jobs[0] is last:  # those that have just begun come before the one that had its turn
+                self._jobs.rotate(-1)
+            last = self._jobs[0]
+            await self._advance(last)
 
-    async def _settle(self, group: list[Waiting[ReceiptT]]) -> None:
-        """Makes a group durable and answers its requests."""
+    async def _advance(self, job: _Job[ReceiptT]) -> None:
+        """One step of a job. After the last one its requests are answered."""
         loop = asyncio.get_running_loop()
-        self._storing_bytes = sum(waiting.size for waiting in group)
+        outcomes: Sequence[ReceiptT | FrazilError] | None
         try:
-            outcomes = await loop.run_in_executor(
-                self._thread, self._commit, [waiting.request for waiting in group]
-            )
+            outcomes = await loop.run_in_executor(self._thread, _next_step, job)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a defect, or a panic in Rust: clients retry, the lane lives on
             failure = StoreUnavailable(f"the segment could not be written: {error!r}")
             self._observer.segment_failed(failure)
-            outcomes = [failure] * len(group)
-        for waiting, outcome in zip(group, outcomes, strict=True):
+            outcomes = [failure] * len(job.group)
+        if outcomes is None:
+            return
+        self._jobs.remove(job)
+        for waiting, outcome in zip(job.group, outcomes, strict=True):
             if waiting.done.done():
                 continue  # the client has gone
             if isinstance(outcome, FrazilError):
                 waiting.done.set_exception(outcome.again())
             else:
                 waiting.done.set_result(outcome)
-        self._storing_bytes = 0
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
         """While the store fails, what waits must not try it group by group, each until its time is over."""
         if self.failure is None:
             return
-        for waiting in self._waiting:
+        refused = [waiting for queue in self._waiting.values() for waiting in queue]
+        for job in self._jobs:
+            refused += job.group
+        for waiting in refused:
             if not waiting.done.done():
                 waiting.done.set_exception(self.failure.again())
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._jobs.clear()
 
     async def close(self) -> None:
         """No new requests; what waits becomes durable now. Ends `run`."""
         self._closing = True
         self._arrived.set()
 
-    async def _group_is_ready(self) -> bool:
-        """Waits for a first request and then for its company; False when closed and nothing is left."""
-        while not self._waiting:
+    async def _work_is_ready(self) -> bool:
+        """Waits for a first request and then for others; False when closed and nothing is left.
+
+        While a job is under way there is no need to wait.
+        """
+        while not self._waiting and not self._jobs:
             if self._closing:
                 self._thread.shutdown(wait=False)
                 return False
             self._arrived.clear()
             await self._arrived.wait()
-        deadline = self._waiting[0].arrived + self._wait_seconds()
+        if self._jobs:
+            return True
+        deadline = min(queue[0].arrived for queue in self._waiting.values()) + self._wait_seconds()
         while not self._closing and self._waiting_bytes < self._group_bytes_max:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -205,24 +237,48 @@ class Lane(ABC, Generic[ReceiptT]):
         wait = self._group_wait_seconds
         return wait if self._gap_seconds < wait else wait / 10
 
-    def _take_group(self) -> list[Waiting[ReceiptT]]:
-        group = [self._waiting.popleft()]
-        size = group[0].size
-        while self._waiting and size + self._waiting[0].size <= self._group_bytes_max:
-            group.append(self._waiting.popleft())
-            size += group[-1].size
-        self._waiting_bytes -= size
-        now = time.monotonic()
-        for waiting in group:
+    def _begin_jobs(self) -> None:
+        """Groups of those who wait and have none under way: a tenant with much to decode has its own."""
+        busy = {tenant for job in self._jobs for tenant in job.tenants}
+        light = [tenant for tenant in self._waiting if tenant not in busy]
+        if len(light) > 1:
+            heavy = [tenant for tenant in light if self._is_heavy(tenant)]
+            light = [tenant for tenant in light if tenant not in heavy]
+            for tenant in heavy:
+                self._begin_job([tenant])
+        if light:
+            self._begin_job(light)
+
+    def _is_heavy(self, tenant: str) -> bool:
+        return sum(waiting.request.cost for waiting in self._waiting[tenant]) > SLICE_BYTES
+
+    def _begin_job(self, tenants: list[str]) -> None:
+        """One request of each tenant after the other, up to the bytes of a group."""
+        group: list[Waiting[ReceiptT]] = []
+        size, turns, now = 0, deque(tenants), time.monotonic()
+        while turns:
+            tenant = turns.popleft()
+            queue = self._waiting[tenant]
+            if group and size + queue[0].size > self._group_bytes_max:
+                continue
+            waiting = queue.popleft()
             waiting.taken = now
-        return group
+            group.append(waiting)
+            size += waiting.size
+            del self._waiting[tenant]
+            if queue:
+                self._waiting[tenant] = queue
+                turns.append(tenant)
+        self._waiting_bytes -= size
+        steps = self._commit([waiting.request for waiting in group])
+        self._jobs.append(_Job(group, tenants, size, steps))
 
     # What follows runs in the lane's thread.
 
-    def _commit(self, group: list[Request]) -> list[ReceiptT | FrazilError]:
+    def _commit(self, group: list[Request]) -> Steps[list[ReceiptT | FrazilError]]:
         """Processes the group; where it cannot be taken as a whole, does so without the culprits."""
         try:
-            return [*self._process(group)]
+            return [*(yield from self._process(group))]
         except (RequestInvalid, RequestTooLarge) as error:
             if len(group) == 1:
                 return [error]
@@ -230,16 +286,26 @@ class Lane(ABC, Generic[ReceiptT]):
             self.failure = error
             self._observer.segment_failed(error)
             return [error for _ in group]
-        refused = [self._malformed(request) for request in group]
+        refused = yield from self._all_malformed(group)
         good = [request for request, error in zip(group, refused, strict=True) if error is None]
         if len(good) == len(group):  # well-formed, and yet refused: nested too deeply, or too much together
             half = len(group) // 2
-            outcomes = self._commit(group[:half])
+            outcomes = yield from self._commit(group[:half])
             if self.failure is not None:
                 return [*outcomes, *(self.failure for _ in group[half:])]
-            return [*outcomes, *self._commit(group[half:])]
-        kept = iter(self._commit(good) if good else ())
+            return [*outcomes, *(yield from self._commit(group[half:]))]
+        kept = iter((yield from self._commit(good)) if good else ())
         return [error if error is not None else next(kept) for error in refused]
+
+    def _all_malformed(self, group: list[Request]) -> Steps[list[FrazilError | None]]:
+        refused, size = [], 0
+        for request in group:
+            size += len(request.body)
+            if size > SLICE_BYTES:
+                size = 0
+                yield
+            refused.append(self._malformed(request))
+        return refused
 
     def _malformed(self, request: Request) -> FrazilError | None:
         """By the reference parser: 10 µs for a small request, where decoding it alone takes 3 ms."""
@@ -248,6 +314,16 @@ class Lane(ABC, Generic[ReceiptT]):
         except RequestInvalid as error:
             return error
         return None
+
+
+def _next_step(job: _Job[ReceiptT]) -> list[ReceiptT | FrazilError] | None:
+    """None while there are more steps."""
+    try:
+        next(job.steps)
+    except StopIteration as end:
+        outcomes: list[ReceiptT | FrazilError] = end.value
+        return outcomes
+    return None
 
 
 def _thread(name: str) -> ThreadPoolExecutor:

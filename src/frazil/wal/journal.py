@@ -112,14 +112,16 @@ class Journal:
         self._tasks = [asyncio.create_task(lane.run()) for lane in self._all()]
         self._recovery = asyncio.create_task(self._recover(None if probing.done() else probing))
 
-    async def append(self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int) -> Receipt:
-        """Returns when the request's records are durable."""
+    async def append(
+        self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
+    ) -> Receipt:
+        """Returns when the request's records are durable. It was counted to have so many `records`."""
         if self._unprobed is not None:
             raise self._unprobed.again()
         if (skewed := self._watch.failure) is not None:
             raise skewed
         lane = min(self._lanes[signal], key=lambda lane: lane.load_bytes)
-        return await lane.append(body, tenant, received_unix_nano)
+        return await lane.append(body, tenant, received_unix_nano, records)
 
     async def close(self) -> None:
         """Makes durable what waits, then ends. Safe when never started and when called twice."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from frazil.errors import RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoder
 from frazil.wal.clock import Clock, boot_seconds
-from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, SegmentWritten
+from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, SegmentWritten, Steps
 from frazil.wal.names import new_stream
 from frazil.wal.segment import SegmentWriter
 from frazil.wal.slices import Request, Tally
@@ -47,13 +47,13 @@ class SegmentLane(Lane[Receipt]):
         self._compression_level = settings.compression_level
         self._stream = Stream(decoder.signal, settings.stream_use_seconds, clock, stream_ids)
 
-    def _process(self, requests: Sequence[Request]) -> list[Receipt]:
+    def _process(self, requests: Sequence[Request]) -> Steps[list[Receipt]]:
         for _ in range(_ATTEMPTS_MAX):
             try:
-                tallies = self._write(requests)
+                tallies = yield from self._write(requests)
             except FileExistsError:  # fenced: this writer was taken for dead, and its stream was closed
                 self._stream.renew()
-            except (RequestInvalid, RequestTooLarge):  # nothing was begun
+            except (RequestInvalid, RequestTooLarge, GeneratorExit):  # nothing was begun
                 raise
             except BaseException:  # whether the segment is there is unknown: its name is not used again
                 self._stream.renew()
@@ -63,13 +63,21 @@ class SegmentLane(Lane[Receipt]):
                 return [Receipt(one.accepted, one.rejected, one.explained(signal)) for one in tallies]
         raise StoreUnavailable("the store says that every new name exists already")
 
-    def _write(self, requests: Sequence[Request]) -> list[Tally]:
-        """FileExistsError if the stream's next name is taken."""
-        begin = time.perf_counter()
+    def _write(self, requests: Sequence[Request]) -> Steps[list[Tally]]:
+        """FileExistsError if the stream's next name is taken.
+
+        The segment gets its name when it is complete: segments of other jobs may come in between.
+        """
+        begin, paused = time.perf_counter(), 0.0
         tallies = [Tally() for _ in requests]
         writer = SegmentWriter(self._compression_level, self._decoder.fill.fingerprint)
-        for part in self._slice_decoder.slices(requests, tallies):
-            writer.write(part.decoded.table)
+        for number, part in enumerate(self._slice_decoder.slices(requests, tallies)):
+            if number:
+                pause = time.perf_counter()
+                yield
+                paused += time.perf_counter() - pause
+            if part is not None:
+                writer.write(part.decoded.table)
         if writer.rows == 0:
             return tallies  # nothing to keep: empty requests, or all records rejected
         times = [request.received_unix_nano for request in requests]
@@ -81,6 +89,8 @@ class SegmentLane(Lane[Receipt]):
         self.failure = None
         stored = time.perf_counter()
         self._observer.segment_written(
-            SegmentWritten(name, len(requests), writer.rows, len(data), encoded - begin, stored - encoded)
+            SegmentWritten(
+                name, len(requests), writer.rows, len(data), encoded - begin - paused, stored - encoded
+            )
         )
         return tallies

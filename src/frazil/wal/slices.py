@@ -9,25 +9,37 @@ import structlog
 
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge
 from frazil.otlp.decode import Decoded, Decoder, explain
+from frazil.otlp.density import TooDense
+from frazil.otlp.shape import RECORD_BYTES, UNBOUNDED, Malformed, ShapeLimits, elements, shape_of
 from frazil.otlp.split import split
 from frazil.tables import Signal
 
 SLICE_BYTES = 2 * 2**20
 """Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held.
 """
-_OTHER_FIELDS_MAX = 1_000_000
-"""Resources, scopes and what they hold, in a request that is cut: each costs about a microsecond."""
+_WHOLE_ELEMENTS_MAX = 100_000
+"""In what is larger than a slice and cannot be cut, such as a record with a very long body."""
+
+_UNLIMITED = ShapeLimits(UNBOUNDED, UNBOUNDED)
 
 log = structlog.get_logger("frazil.wal")
 
 
 @dataclass(frozen=True)
 class Request:
-    """An OTLP request in protobuf, whose it is and when it came."""
+    """An OTLP request in protobuf, whose it is and when it came. `records` are as many as it was counted to
+    have.
+    """
 
     body: bytes
     tenant: str
     received_unix_nano: int
+    records: int = 0
+
+    @property
+    def cost(self) -> int:
+        """Its bytes, with RECORD_BYTES for each record: SLICE_BYTES of it are decoded at once."""
+        return len(self.body) + RECORD_BYTES * self.records
 
 
 @dataclass
@@ -64,19 +76,95 @@ class SliceDecoder:
     def __init__(self, decoder: Decoder, records_per_request_max: int) -> None:
         self._decoder = decoder
         self._records_per_request_max = records_per_request_max
-        self.fields_max = records_per_request_max + _OTHER_FIELDS_MAX
-        """For whoever cuts a request by `split`: one with more fields may be refused."""
 
-    def slices(self, group: Sequence[Request], tallies: Sequence[Tally]) -> Iterator[Slice]:
+    def slices(self, group: Sequence[Request], tallies: Sequence[Tally]) -> Iterator[Slice | None]:
         """All of the group in order; counts what each request had into its tally.
 
+        None is nothing but an opportunity to let others work, after a step that took long by itself.
         RequestInvalid or RequestTooLarge is due to some of the requests; it does not say to which.
         """
-        for owners, bodies in _packed([request.body for request in group], self.fields_max):
+        for owners, bodies in self._packed(group):
+            if not bodies:
+                yield None
+                continue
+            for part in self._decoded(owners, bodies, group):
+                if part is not None:
+                    for position, owner in enumerate(part.owners):
+                        self._count(part.decoded, position, tallies[owner])
+                yield part
+
+    def _packed(self, group: Sequence[Request]) -> Iterator[tuple[list[int], list[bytes]]]:
+        """Bodies packed to about SLICE_BYTES, large ones cut; with the index of the body of each piece.
+
+        There are no bodies after a step that took long by itself.
+        """
+        owners: list[int] = []
+        pieces: list[bytes] = []
+        size = 0
+        for owner, request in enumerate(group):
+            if request.cost > SLICE_BYTES:
+                if pieces:
+                    yield owners, pieces
+                    owners, pieces, size = [], [], 0
+                for number, piece in enumerate(split(self._decoder.signal, request.body, SLICE_BYTES)):
+                    if number == 0:  # all of the body was walked for it
+                        yield [], []
+                    self._check_whole(piece)
+                    yield [owner], [piece]
+                continue
+            if pieces and size + request.cost > SLICE_BYTES:
+                yield owners, pieces
+                owners, pieces, size = [], [], 0
+            owners.append(owner)
+            pieces.append(request.body)
+            size += request.cost
+        if pieces:
+            yield owners, pieces
+
+    def _check_whole(self, piece: bytes) -> None:
+        """What could not be cut to a slice is decoded at once: it must not hold many small things."""
+        if len(piece) <= 2 * SLICE_BYTES:
+            return
+        try:
+            counted = elements(self._decoder.signal, piece, _WHOLE_ELEMENTS_MAX)
+        except Malformed:
+            raise RequestInvalid(f"not an OTLP {self._decoder.signal} request: malformed framing") from None
+        if counted > _WHOLE_ELEMENTS_MAX:
+            raise RequestTooLarge(
+                f"a record, a resource or a scope is larger than {SLICE_BYTES} bytes and holds more than "
+                f"{_WHOLE_ELEMENTS_MAX} fields",
+                bytes_max=SLICE_BYTES,
+            )
+
+    def _decoded(
+        self, owners: list[int], bodies: list[bytes], group: Sequence[Request]
+    ) -> Iterator[Slice | None]:
+        """As one slice, or as several where these bodies hold very many small things."""
+        try:
             decoded = self._decode(bodies, [group[owner] for owner in owners])
-            for position, owner in enumerate(owners):
-                self._count(decoded, position, tallies[owner])
+        except TooDense as error:
+            smaller = self._smaller(owners, bodies, error)
+        else:
             yield Slice(owners, bodies, decoded)
+            return
+        yield None
+        for some_owners, some_bodies in smaller:
+            yield from self._decoded(some_owners, some_bodies, group)
+
+    def _smaller(
+        self, owners: list[int], bodies: list[bytes], error: TooDense
+    ) -> list[tuple[list[int], list[bytes]]]:
+        if len(bodies) > 1:
+            half = len(bodies) // 2
+            return [(owners[:half], bodies[:half]), (owners[half:], bodies[half:])]
+        (body,) = bodies
+        shape = shape_of(body, _UNLIMITED)
+        records = 0 if shape is None else shape.records
+        for size in (len(body) + RECORD_BYTES * records, len(body)):
+            pieces = list(split(self._decoder.signal, body, int(size / (error.times + 1))))
+            if len(pieces) > 1:
+                return [(owners, [piece]) for piece in pieces]
+        raise RequestTooLarge(str(error), bytes_max=0)
 
     def _count(self, decoded: Decoded, position: int, tally: Tally) -> None:
         tally.seen += int(decoded.seen[position])
@@ -92,29 +180,10 @@ class SliceDecoder:
                 bodies,
                 [request.tenant for request in owners],
                 [request.received_unix_nano for request in owners],
+                bounded=True,
             )
-        except (FrazilError, MemoryError):
+        except (FrazilError, MemoryError, TooDense):
             raise
         except BaseException as error:
             log.exception("defect while decoding", signal=self._decoder.signal)
             raise RequestInvalid(f"the request cannot be decoded: {type(error).__name__}") from None
-
-
-def _packed(bodies: Sequence[bytes], fields_max: int) -> Iterator[tuple[list[int], list[bytes]]]:
-    """Bodies packed to about SLICE_BYTES, large ones cut; with the index of the body of each piece."""
-    owners: list[int] = []
-    pieces: list[bytes] = []
-    size = 0
-    for owner, body in enumerate(bodies):
-        if len(body) > SLICE_BYTES:
-            for piece in split(body, SLICE_BYTES, fields_max):
-                yield [owner], [piece]
-            continue
-        if pieces and size + len(body) > SLICE_BYTES:
-            yield owners, pieces
-            owners, pieces, size = [], [], 0
-        owners.append(owner)
-        pieces.append(body)
-        size += len(body)
-    if pieces:
-        yield owners, pieces

@@ -9,9 +9,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from frazil.errors import FrazilError, RequestTooLarge
+from frazil.errors import FrazilError
 from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
+from frazil.otlp.shape import RECORD_BYTES
 from frazil.otlp.split import split
 from frazil.otlp.wire import REQUESTS
 from frazil.tables import Signal
@@ -24,7 +25,7 @@ from tests.otlp_requests import (
     trace_requests,
     with_unknown_fields,
 )
-from tests.otlp_wire import delimited, number, within
+from tests.otlp_wire import delimited, fixed64, number, within
 
 CANONICAL: dict[str, Any] = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
 SIGNAL_REQUESTS = st.one_of(
@@ -59,7 +60,7 @@ def rows_of(signal: Signal, bodies: list[bytes]) -> list[Any]:
 def test_the_parts_hold_the_same_records(case: Any, form: str, seed: int, bytes_max: int) -> None:
     signal, request = case
     body = FORMS[form](request, seed)
-    parts = list(split(body, bytes_max))
+    parts = list(split(signal, body, bytes_max))
     assert records_of(signal, parts) == records_of(signal, [body])
 
 
@@ -68,7 +69,7 @@ def test_the_parts_hold_the_same_records(case: Any, form: str, seed: int, bytes_
 def test_the_parts_decode_to_the_same_rows(case: Any, form: str, seed: int, bytes_max: int) -> None:
     signal, request = case
     body = FORMS[form](request, seed)
-    assert rows_of(signal, list(split(body, bytes_max))) == rows_of(signal, [body])
+    assert rows_of(signal, list(split(signal, body, bytes_max))) == rows_of(signal, [body])
 
 
 def outcome(signal: Signal, bodies: list[bytes]) -> Any:
@@ -91,7 +92,7 @@ def test_damaged_bodies_are_refused_or_mean_the_same_cut_or_whole(
             body[at] ^= 1 << data.draw(st.integers(0, 7))
     del body[data.draw(st.integers(0, len(body))) :]
     damaged = bytes(body)
-    assert outcome(signal, list(split(damaged, bytes_max))) == outcome(signal, [damaged])
+    assert outcome(signal, list(split(signal, damaged, bytes_max))) == outcome(signal, [damaged])
 
 
 @patient
@@ -100,7 +101,7 @@ def test_damaged_bodies_are_refused_or_mean_the_same_cut_or_whole(
 @example(b"\x0a\x05\x12\x7f", 1)
 @example(b"\x0b\x0c", 0)
 def test_any_bytes_come_back_whole_or_in_parts_and_nothing_is_raised(body: bytes, bytes_max: int) -> None:
-    parts = list(split(body, bytes_max))
+    parts = list(split("logs", body, bytes_max))
     try:
         expected = records_of("logs", [body])
     except DecodeError:
@@ -117,12 +118,12 @@ def test_malformed_framing_comes_back_whole() -> None:
         good + b"\x0b",
         delimited(1, b"\x12\x7f") * 20,
     ):
-        assert list(split(bad, 40)) == [bad]
+        assert list(split("logs", bad, 40)) == [bad]
 
 
 def test_small_bodies_come_back_as_they_are() -> None:
-    body = within((1, 2), delimited(2, b"") * 10)
-    (part,) = split(body, len(body))
+    body = within((1, 2), delimited(2, b"x") * 10)
+    (part,) = split("logs", body, len(body) + 11 * RECORD_BYTES)
     assert part is body
 
 
@@ -130,7 +131,7 @@ def test_parts_are_about_as_large_as_asked() -> None:
     record = delimited(2, within((5, 1), b"x" * 90))
     scope = delimited(2, delimited(1, delimited(1, b"scope")) + record * 300)
     body = delimited(1, delimited(1, within((1, 1), b"resource")) + scope * 3) * 3
-    parts = list(split(body, 5_000))
+    parts = list(split("logs", body, 5_000))
     assert max(len(part) for part in parts) <= 5_100
     assert len(parts) >= len(body) // 5_000
     assert sum(len(part) for part in parts) < 1.3 * len(body)
@@ -138,7 +139,7 @@ def test_parts_are_about_as_large_as_asked() -> None:
 
 def test_a_record_larger_than_a_part_is_a_part_of_its_own() -> None:
     large, small = delimited(2, within((5, 1), b"x" * 5_000)), delimited(2, within((5, 1), b"x" * 10))
-    parts = list(split(within((1, 2), small * 3 + large + small * 3), 1_000))
+    parts = list(split("logs", within((1, 2), small * 3 + large + small * 3), 1_000))
     assert sorted(len(part) > 4_000 for part in parts) == [False, False, True]
 
 
@@ -153,19 +154,37 @@ def test_what_all_records_share_is_not_multiplied(place: str) -> None:
         "scope": within((1, 2), delimited(1, huge) + records),
     }[place]
     for bytes_max in (50_000, 110_000, 150_000, 250_000, 1_000_000):
-        assert sum(len(part) for part in split(body, bytes_max)) < 3 * len(body)
+        assert sum(len(part) for part in split("logs", body, bytes_max)) < 3 * len(body)
 
 
 def test_empty_records_count_too() -> None:
     """A million empty records are two megabytes, and take hundreds once decoded."""
     body = within((1, 2), delimited(2, b"") * 100_000)
-    parts = list(split(body, 100_000))
+    parts = list(split("logs", body, 100_000))
     assert max(part.count(b"\x12\x00") for part in parts) < 10_000
 
 
-def test_too_many_records_are_refused_before_they_are_cut() -> None:
-    body = within((1, 2), delimited(2, b"") * 10_000)
-    with pytest.raises(RequestTooLarge):
-        list(split(body, 1_000, fields_max=5_000))
-    with pytest.raises(RequestTooLarge):
-        list(split(number(99, 1) * 10_000, 1_000, fields_max=5_000))
+def test_a_small_body_of_many_empty_records_is_cut_too() -> None:
+    body = within((1, 2), delimited(2, b"") * 100_000)
+    parts = list(split("logs", body, 2 * len(body)))
+    assert max(part.count(b"\x12\x00") for part in parts) <= 2 * len(body) // RECORD_BYTES
+
+
+POINTS = b"".join(delimited(1, fixed64(3, n) + fixed64(6, n)) for n in range(1, 301))
+
+
+@pytest.mark.parametrize("kind", [5, 7, 9, 10, 11])
+def test_a_metric_of_many_points_is_cut_between_them(kind: int) -> None:
+    metric = delimited(1, b"latency") + delimited(kind, POINTS + number(2, 2)) + delimited(3, b"ms")
+    body = within((1, 2, 2), metric)
+    parts = list(split("metrics", body, 1_000))
+    assert len(parts) > 5
+    assert max(map(len, parts)) < 1_100
+    assert rows_of("metrics", parts) == rows_of("metrics", [body])
+
+
+def test_a_metric_of_two_kinds_is_not_cut() -> None:
+    """The last kind counts, and a second message of the same kind may change what the first one says."""
+    for second in (delimited(5, POINTS), delimited(7, POINTS + number(2, 1))):
+        body = within((1, 2, 2), delimited(7, POINTS + number(2, 2)) + second)
+        assert len(list(split("metrics", body, 1_000))) == 1

@@ -18,6 +18,7 @@ from frazil.wal.clock import Clock, boot_seconds
 from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.reader import WalReader
 from frazil.wal.segment_lane import SegmentLane, SegmentSettings
+from frazil.wal.slices import SLICE_BYTES
 from tests.otlp_wire import delimited, log_with_body, nested_value, number, within
 from tests.wal_stores import MemoryStore
 
@@ -96,6 +97,11 @@ class Bench:
 
     def send(self, body: bytes, tenant: str = "t", received: int = 7) -> asyncio.Task[Receipt]:
         return asyncio.create_task(self.lane.append(body, tenant, received))
+
+    async def begun(self, tenant: str) -> None:
+        """Returns when a group of this tenant is under way."""
+        while not any(tenant in job.tenants for job in self.lane._jobs):
+            await turns(1)
 
     async def outcome(self, body: bytes) -> Receipt | FrazilError:
         try:
@@ -528,3 +534,71 @@ def test_many_clients_are_all_answered_and_each_record_is_there_once() -> None:
                 assert own == [f"{number_}/{turn}" for turn in range(10)]
 
     asyncio.run(test())
+
+
+LARGE_RECORDS = 3 * SLICE_BYTES // 10_000
+LARGE = within((1, 2), delimited(2, delimited(3, b"x" * 10_000)) * LARGE_RECORDS)
+
+
+@run
+async def test_tenants_take_turns_between_the_slices_of_a_large_request() -> None:
+    """While one tenant's request is being decoded, another tenant's small one is made durable."""
+    async with bench(group_bytes_max=16 * SLICE_BYTES) as at:
+        large = at.send(LARGE, tenant="a")
+        await at.begun("a")
+        assert await at.send(logs("b"), tenant="b") == Receipt(1)
+        assert not large.done()
+        assert (await large).accepted == LARGE_RECORDS
+        assert [item.rows for item in at.seen.written] == [1, LARGE_RECORDS]
+
+
+@run
+async def test_a_tenant_with_more_than_a_slice_has_a_group_of_its_own() -> None:
+    async with bench(Gate(), group_bytes_max=16 * SLICE_BYTES) as at:
+        at.store.shut()
+        tasks = [at.send(logs("first"), tenant="a")]
+        await at.store.reached()
+        tasks += [at.send(LARGE, tenant="a")]
+        tasks += [at.send(logs(tenant), tenant=tenant) for tenant in "bcb"]
+        at.store.open()
+        await settled(*tasks)
+        assert [item.requests for item in at.seen.written] == [1, 3, 1]
+
+
+@run
+async def test_a_large_group_gets_its_turns_however_many_small_requests_come() -> None:
+    async with bench(group_bytes_max=16 * SLICE_BYTES) as at:
+        large = at.send(LARGE, tenant="a")
+        small = 0
+        while not large.done():
+            assert await at.send(logs("b"), tenant="b") == Receipt(1)
+            small += 1
+        assert (await large).accepted == LARGE_RECORDS
+        assert small < 30
+
+
+@run
+async def test_a_group_serves_all_tenants_in_turn() -> None:
+    body = logs("x" * 500)
+    async with bench(Gate(), group_bytes_max=4 * len(body)) as at:
+        at.store.shut()
+        tasks = [at.send(body, tenant="first")]
+        await at.store.reached()
+        tasks += [at.send(body, tenant=tenant) for tenant in "aaaaaab"]
+        at.store.open()
+        await settled(*tasks)
+        reader = WalReader(at.store)
+        rows = reader.rows(at.seen.written[1].name, DECODER.spec)[1]
+        assert rows.column("tenant_id").to_pylist() == ["a", "b", "a", "a"]
+
+
+@run
+async def test_a_store_failure_refuses_the_groups_that_are_under_way_too() -> None:
+    async with bench(group_bytes_max=16 * SLICE_BYTES) as at:
+        large = at.send(LARGE, tenant="a")
+        await at.begun("a")
+        failing(at.store)
+        for outcome in await settled(at.send(logs("b"), tenant="b"), large):
+            assert isinstance(outcome, StoreUnavailable)
+        assert at.store.objects == {}
+        assert at.lane.load_bytes == 0

@@ -27,7 +27,7 @@ def test_small_requests_share_a_slice_and_large_ones_are_cut() -> None:
     large = within((1, 2), delimited(2, delimited(3, b"x" * 1000)) * (3 * SLICE_BYTES // 1000))
     group = [request(body) for body in (half, half, half, large, within((1, 2), RECORD))]
     tallies = [Tally() for _ in group]
-    found = list(SliceDecoder(DECODER, 1_000_000).slices(group, tallies))
+    found = [part for part in SliceDecoder(DECODER, 1_000_000).slices(group, tallies) if part is not None]
     assert all(sum(map(len, part.bodies)) <= SLICE_BYTES + 100 for part in found)
     owners = [part.owners for part in found]
     assert [0, 1] in owners
@@ -57,6 +57,53 @@ def test_parts_with_one_tally_are_one_request_to_the_bound() -> None:
 
 
 def test_a_defect_in_decoding_is_some_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DECODER, "decode", lambda *_: 1 // 0)
+    monkeypatch.setattr(DECODER, "decode", lambda *_, **__: 1 // 0)
     with pytest.raises(RequestInvalid, match="ZeroDivisionError"):
         list(SliceDecoder(DECODER, 10).slices([request(b"")], [Tally()]))
+
+
+ATTRIBUTE = delimited(6, b"")
+
+
+def decoded(body: bytes) -> tuple[int, int]:
+    """The rows of a request, and how many slices they came in."""
+    found = [part for part in SliceDecoder(DECODER, 1_000_000).slices([request(body)], [Tally()]) if part]
+    return sum(part.decoded.table.num_rows for part in found), len(found)
+
+
+def test_records_with_very_many_attributes_are_decoded_in_smaller_slices() -> None:
+    rows, slices = decoded(within((1, 2), delimited(2, ATTRIBUTE * 10_000) * 50))
+    assert rows == 50
+    assert slices > 2
+
+
+def test_many_records_that_repeat_many_attributes_of_their_resource_are_decoded_in_smaller_slices() -> None:
+    resource = b"".join(delimited(1, delimited(1, b"k%d" % n)) for n in range(80))
+    body = delimited(1, delimited(1, resource) + delimited(2, RECORD * 60_000))
+    rows, slices = decoded(body)
+    assert rows == 60_000
+    assert slices > 2
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ATTRIBUTE * 400_000,
+        ATTRIBUTE * 4_000_000,
+        within((5, 5), delimited(1, b"") * 400_000),
+        within((5, 6), delimited(1, b"") * 400_000),
+    ],
+    ids=["attributes", "more attributes than a slice", "array", "key-value list"],
+)
+def test_a_record_that_would_take_too_long_is_refused(record: bytes) -> None:
+    with pytest.raises(RequestTooLarge, match="record"):
+        decoded(within((1, 2, 2), record))
+
+
+def test_a_record_with_a_very_long_text_is_not_too_much() -> None:
+    assert decoded(within((1, 2, 2, 5, 1), b"\n" * (3 * SLICE_BYTES))) == (1, 1)
+
+
+def test_a_large_malformed_body_is_refused_before_it_is_decoded() -> None:
+    with pytest.raises(RequestInvalid, match="malformed"):
+        decoded(within((1, 2), RECORD * (3 * SLICE_BYTES // 2)) + b"\xff")

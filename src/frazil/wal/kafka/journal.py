@@ -80,7 +80,9 @@ class KafkaJournal:
         await asyncio.wait({probing}, timeout=_START_SECONDS)
         self._recovery = asyncio.create_task(self._recover(probing))
 
-    async def append(self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int) -> Receipt:
+    async def append(
+        self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
+    ) -> Receipt:
         """Returns when all in-sync replicas have every message of the request.
 
         StoreUnavailable if that is not known in time. Some of its messages may be there all the same: the
@@ -92,7 +94,7 @@ class KafkaJournal:
             raise self._failure.again()
         with self._counted():
             begin = time.perf_counter()
-            prepared = await self._lanes[signal].prepare(body, tenant, received_unix_nano)
+            prepared = await self._lanes[signal].prepare(body, tenant, received_unix_nano, records)
             if prepared.values:
                 key, headers = addressed(tenant, received_unix_nano, self._kafka)
                 topic = self._kafka.topic(signal)

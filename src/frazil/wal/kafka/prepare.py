@@ -13,7 +13,7 @@ from frazil.errors import RequestTooLarge
 from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
 from frazil.otlp.split import split
-from frazil.wal.group import Lane, LaneSettings, Observer, Receipt
+from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, Steps
 from frazil.wal.kafka.messages import value_of
 from frazil.wal.kafka.thinning import without
 from frazil.wal.slices import Request, Slice, Tally
@@ -68,31 +68,45 @@ class PreparingLane(Lane[Prepared]):
         growth = _JSON_GROWTH if kafka.encoding == "otlp_json" else 1
         self._part_bytes_max = kafka.message_bytes_max // growth - _FRAMING_BYTES
 
-    async def prepare(self, body: bytes, tenant: str, received_unix_nano: int) -> Prepared:
+    async def prepare(self, body: bytes, tenant: str, received_unix_nano: int, records: int = 0) -> Prepared:
         """RequestInvalid if it cannot be decoded, RequestTooLarge if a record does not fit in a message."""
-        return await self.append(body, tenant, received_unix_nano)
+        return await self.append(body, tenant, received_unix_nano, records)
 
     # What follows runs in the lane's thread.
 
-    def _process(self, requests: Sequence[Request]) -> list[Prepared]:
+    def _process(self, requests: Sequence[Request]) -> Steps[list[Prepared]]:
         tallies = [Tally() for _ in requests]
-        parts = [self._parts(request) for request in requests]
-        self._check(
+        parts: list[list[_Part]] = [[] for _ in requests]
+        for request, of_request in zip(requests, parts, strict=True):
+            of_request += yield from self._parts(request)
+        yield from self._check(
             [part for of_request in parts for part in of_request],
             [tally for tally, of_request in zip(tallies, parts, strict=True) for _ in of_request],
         )
-        return [self._prepared(*of_request) for of_request in zip(tallies, parts, strict=True)]
+        prepared = []
+        for tally, of_request in zip(tallies, parts, strict=True):
+            prepared.append((yield from self._prepared(tally, of_request)))
+        return prepared
 
-    def _parts(self, request: Request) -> list[_Part]:
+    def _parts(self, request: Request) -> Steps[list[_Part]]:
         """The request, cut where it is too large for a message. What is malformed stays whole."""
-        pieces = split(request.body, self._part_bytes_max, self._slice_decoder.fields_max)
-        return [_Part(replace(request, body=piece)) for piece in pieces]
+        if len(request.body) <= self._part_bytes_max:
+            return [_Part(request)]
+        parts = []
+        for piece in split(self._decoder.signal, request.body, self._part_bytes_max):
+            parts.append(_Part(replace(request, body=piece, records=0)))
+            yield
+        return parts
 
-    def _check(self, parts: Sequence[_Part], tallies: Sequence[Tally]) -> None:
+    def _check(self, parts: Sequence[_Part], tallies: Sequence[Tally]) -> Steps[None]:
         """Decodes all parts, only to know which records are valid. `tallies` are those of their requests."""
-        for piece in self._slice_decoder.slices([part.request for part in parts], tallies):
-            for position, owner in enumerate(piece.owners):
-                self._keep_valid(parts[owner], piece, position)
+        slices = self._slice_decoder.slices([part.request for part in parts], tallies)
+        for number, piece in enumerate(slices):
+            if number:
+                yield
+            if piece is not None:
+                for position, owner in enumerate(piece.owners):
+                    self._keep_valid(parts[owner], piece, position)
 
     def _keep_valid(self, part: _Part, of: Slice, position: int) -> None:
         body, seen = of.bodies[position], int(of.decoded.seen[position])
@@ -105,20 +119,27 @@ class PreparingLane(Lane[Prepared]):
         if seen:
             part.accepted.append(body)
 
-    def _prepared(self, tally: Tally, parts: Sequence[_Part]) -> Prepared:
-        values = [value for part in parts if part.accepted for value in self._values(part)]
+    def _prepared(self, tally: Tally, parts: Sequence[_Part]) -> Steps[Prepared]:
+        values: list[bytes] = []
+        for number, part in enumerate(parts):
+            if number:
+                yield
+            if part.accepted:
+                values += self._values(part)
         reason = tally.explained(self._decoder.signal)
         return Prepared(tally.accepted, tally.rejected, reason, tuple(values))
 
     def _values(self, of: _Part) -> Iterator[bytes]:
         whole = of.body
-        for body in split(whole, self._part_bytes_max, len(whole)):
+        for body in split(self._decoder.signal, whole, self._part_bytes_max):
             value = self._value(body)
             if len(value) <= self._kafka.message_bytes_max:
                 yield value
             else:  # a metric of many points, or records whose resource is most of them
-                for piece in self._slice_decoder.slices([replace(of.request, body=body)], [Tally()]):
-                    yield from self._values_of_rows(piece.decoded.table)
+                request = replace(of.request, body=body, records=0)
+                for piece in self._slice_decoder.slices([request], [Tally()]):
+                    if piece is not None:
+                        yield from self._values_of_rows(piece.decoded.table)
 
     def _values_of_rows(self, rows: pa.Table) -> Iterator[bytes]:
         value = self._value(self._encoded(rows))
