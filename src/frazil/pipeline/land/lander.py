@@ -17,7 +17,7 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.clock import landing_time, note_late
+from frazil.lake.clock import late_before, note_late
 from frazil.lake.commit import Checkpoint, committer_of
 from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
@@ -216,12 +216,12 @@ class Lander:
         """Rows that were received long before they land: the log waited, or the receiver's clock was behind
         and `time` may be wrong. Retention then counts their age from now.
         """
-        gap = self._config.maintain.retention.clock_gap_seconds_max
-        now = landing_time(table.metadata, _wall_clock(), gap)
+        now = _wall_clock()
+        before = late_before(table.metadata, now, self._config.maintain.retention.clock_gap_seconds_max)
         late = {
             int(file.partition[1])
             for result in outcome.results
-            if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < now - gap
+            if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < before
             for file in result.files
         }
         if late:
