@@ -170,7 +170,7 @@ class Lander:
         }
         position = outcome.position.without_streams(gone)
         files = _files(outcome)
-        self._note_late(checkpoint.table, outcome)
+        self._note_late(checkpoint.table, outcome, began)
         written = self._clock()
         try:
             with telemetry.span("land.commit", table=self.signal, files=len(files)) as commit:
@@ -212,11 +212,10 @@ class Lander:
             **({"clamped": clamped} if (clamped := sum(each.clamped for each in outcome.results)) else {}),
         )
 
-    def _note_late(self, table: Table, outcome: Outcome) -> None:
+    def _note_late(self, table: Table, outcome: Outcome, now: float) -> None:
         """Rows that were received long before they land: the log waited, or the receiver's clock was behind
         and `time` may be wrong. Retention then counts their age from now.
         """
-        now = _wall_clock()
         before = late_before(table.metadata, now, self._config.maintain.retention.clock_gap_seconds_max)
         late = {
             int(file.partition[1])
