@@ -84,10 +84,13 @@ def note_time(catalog: Catalog, table: Table, now_seconds: float) -> None:
     change(catalog, table, step)
 
 
-def landing_time(metadata: TableMetadata, clock_seconds: float, gap_seconds_max: float) -> float:
-    """The time of a landing: the clock's, or the last noted time if both are further apart than the gap."""
+def late_before(metadata: TableMetadata, clock_seconds: float, gap_seconds_max: float) -> float:
+    """Rows that were received before this time, in seconds since 1970, land late: longer than the gap before
+    the clock's time, or before the last noted time if both are further apart than the gap.
+    """
     known = noted_time(metadata)
-    return clock_seconds if known is None or abs(clock_seconds - known) <= gap_seconds_max else known
+    is_believed = known is None or abs(clock_seconds - known) <= gap_seconds_max
+    return (clock_seconds if known is None or is_believed else known) - gap_seconds_max
 
 
 def late_days(metadata: TableMetadata) -> dict[int, float]:
@@ -99,11 +102,12 @@ def late_days(metadata: TableMetadata) -> dict[int, float]:
     return found
 
 
-def note_late(catalog: Catalog, table: Table, days: Iterable[int], landed_seconds: float) -> None:
+def note_late(catalog: Catalog, table: Table, days: Iterable[int], clock_seconds: float) -> None:
     """Durable when it returns: call it before the rows are committed. Days that had not ended by then are
-    left out, as their rows cannot fall due too soon.
+    left out, as their rows cannot fall due too soon. A clock that is behind counts as the noted time.
     """
-    late = {day: landed_seconds for day in days if (day + 1) * _DAY_SECONDS < landed_seconds}
+    landed = max(clock_seconds, noted_time(table.metadata) or 0.0)
+    late = {day: landed for day in days if (day + 1) * _DAY_SECONDS < landed}
 
     def more(known: Mapping[int, float]) -> dict[int, float]:
         merged = {**known, **{day: max(at, known.get(day, 0.0)) for day, at in late.items()}}

@@ -190,10 +190,10 @@ def test_removed_rows_that_do_not_add_up_are_not_committed(
     rules = [{"after_seconds": "1d", "where": "body = 'b'", "table": "logs"}]
     with kept(tmp_path, maintain={"retention": {"rules": rules}}) as lake:
         lake.fill([("acme", body, 5, 10.0) for body in "abc"])
-        before = lake.table().metadata_location
+        before = lake.table().metadata.current_snapshot_id
         with pytest.raises(AssertionError, match="3 rows became 1, and 1 were to go"):
             maintainer_of(lake).run("retention", "logs")
-        assert lake.table().metadata_location == before
+        assert lake.table().metadata.current_snapshot_id == before
 
 
 def _of_one_row_less(file: DataFile) -> DataFile:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from frazil.errors import Conflict
+from frazil.lake import commit
 from frazil.lake.commit import Committer
 from frazil.ledger import balance
+from frazil.pipeline.land import set_aside as landing_set_aside
 from frazil.pipeline.maintain import retain_set_aside
 from frazil.wal.store import Store
 from tests.kept_lake import DAY, Kept
@@ -94,6 +98,27 @@ def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
     lake.now += 400 * DAY
     lake.retain(table="set_aside", confirmed=True)
     assert copies(lake) == [Path(name.path).name]
+
+
+def test_what_a_clock_that_is_behind_sets_aside_is_as_young_as_the_table_knows(
+    lake: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.retain(table="set_aside")
+    behind = time.time() - 200 * DAY
+    monkeypatch.setattr(landing_set_aside, "time", SimpleNamespace(time=lambda: behind))
+    monkeypatch.setattr(commit, "time", SimpleNamespace(time=lambda: behind, monotonic=time.monotonic))
+    set_aside(lake, 2)
+    assert lake.retain(table="set_aside").rows_removed == 0
+    assert rows(lake) == 3
+
+
+def test_a_clock_a_year_ahead_keeps_what_was_set_aside_until_it_is_confirmed(lake: Kept) -> None:
+    lake.retain(table="set_aside")
+    lake.now += 365 * DAY
+    report = lake.retain(table="set_aside")
+    assert "--confirm set_aside" in report.held
+    assert (rows(lake), len(copies(lake))) == (2, 4)
+    assert lake.retain(table="set_aside", confirmed=True).rows_removed == 2
 
 
 def test_rows_of_one_file_that_are_young_stay(lake: Kept) -> None:

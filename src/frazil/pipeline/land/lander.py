@@ -17,7 +17,7 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.clock import landing_time, note_late
+from frazil.lake.clock import late_before, note_late
 from frazil.lake.commit import Checkpoint, committer_of
 from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
@@ -174,7 +174,7 @@ class Lander:
         }
         position = outcome.position.without_streams(gone)
         files = _files(outcome)
-        self._note_late(checkpoint.table, outcome)
+        self._note_late(checkpoint.table, outcome, began)
         written = self._clock()
         try:
             with telemetry.span("land.commit", table=self.signal, files=len(files)) as commit:
@@ -216,16 +216,15 @@ class Lander:
             **({"clamped": clamped} if (clamped := sum(each.clamped for each in outcome.results)) else {}),
         )
 
-    def _note_late(self, table: Table, outcome: Outcome) -> None:
+    def _note_late(self, table: Table, outcome: Outcome, now: float) -> None:
         """Rows that were received long before they land: the log waited, or the receiver's clock was behind
         and `time` may be wrong. Retention then counts their age from now.
         """
-        gap = self._config.maintain.retention.clock_gap_seconds_max
-        now = landing_time(table.metadata, _wall_clock(), gap)
+        before = late_before(table.metadata, now, self._config.maintain.retention.clock_gap_seconds_max)
         late = {
             int(file.partition[1])
             for result in outcome.results
-            if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < now - gap
+            if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < before
             for file in result.files
         }
         if late:

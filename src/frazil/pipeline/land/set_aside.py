@@ -10,10 +10,12 @@ from dataclasses import replace
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import Fenced, SegmentCorrupt
 from frazil.lake.catalog import catalog_errors
+from frazil.lake.clock import noted_time
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
@@ -54,7 +56,7 @@ def set_aside(
             return
         began = time.time()
         layout = Layout.plain(checkpoint.table, SET_ASIDE, config.land.compression_level)
-        file = write_part(layout, Part(None, None, _rows(signal, new)), layout.batch)
+        file = write_part(layout, Part(None, None, _rows(signal, new, _now(checkpoint.table))), layout.batch)
         try:
             committer.append(checkpoint, [file], checkpoint.position, began=began)
         except Fenced:  # another table's landing was faster
@@ -72,8 +74,12 @@ def _copied(signal: Signal, item: Unreadable, reader: WalReader | None) -> Unrea
     return replace(item, location=copy.path)
 
 
-def _rows(signal: Signal, items: Sequence[Unreadable]) -> pa.Table:
-    now = datetime.datetime.now(datetime.UTC)
+def _now(table: Table) -> datetime.datetime:
+    """No earlier than the time that the table knows: retention goes by it, and this clock may be behind."""
+    return datetime.datetime.fromtimestamp(max(time.time(), noted_time(table.metadata) or 0.0), datetime.UTC)
+
+
+def _rows(signal: Signal, items: Sequence[Unreadable], now: datetime.datetime) -> pa.Table:
     return pa.table(
         {
             "time": [now for _ in items],
