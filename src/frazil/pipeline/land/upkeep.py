@@ -140,7 +140,7 @@ class Upkeep:
                 yield batch
             if deleted:
                 log.info("cleaned up", table=signal, segments=deleted, bytes=size)
-            first.update({stream: at.sequence for stream, at in settled.streams.items()})
+            first.update({name: max(at.sequence, first.get(name, 0)) for name, at in settled.streams.items()})
         self._due[signal] = None if later is None else later + grace
         self._observe(signal, landed)
         return gone
