@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -66,6 +67,19 @@ def test_a_batch_of_wide_rows_is_bounded_in_bytes(spark: SparkSession) -> None:
     found = [row.bytes for row in wide.mapInArrow(sizes, "bytes long").collect()]
     assert sum(found) > 30_000 * 1024
     assert max(found) <= ARROW_BATCH_BYTES_MAX * 1.05
+
+
+def test_a_function_that_holds_much_leaves_no_file_on_the_driver(spark: SparkSession) -> None:
+    """As of a landing that names many segments. A pipeline runs for months."""
+    folder, much = Path(spark.sparkContext._temp_dir), os.urandom(2_000_000)
+    before = set(folder.iterdir())
+
+    def size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"bytes": [len(much)]})
+
+    assert [row.bytes for row in spark.range(1).mapInArrow(size, "bytes long").collect()] == [2_000_000]
+    assert set(folder.iterdir()) == before
 
 
 def test_an_error_of_a_worker_reaches_the_driver_with_its_traceback(spark: SparkSession) -> None:

@@ -79,7 +79,9 @@ class Metrics:
         self._fenced = Counter(
             "frazil_land_fenced", "Batches discarded as another process was first", table, registry=registry
         )
-        self._errors = Counter("frazil_land_errors", "Rounds that failed", table, registry=registry)
+        self._errors = Counter(
+            "frazil_land_errors", "Rounds of landing, or of WAL upkeep, that failed", table, registry=registry
+        )
         self._seconds = Histogram(
             "frazil_land_seconds", "A batch, from its position to its commit", table,
             registry=registry, buckets=_SECONDS,
@@ -116,7 +118,7 @@ class Metrics:
             "frazil_land_stopped", "1 while a table waits for someone to decide", table, registry=registry
         )
         self._cleaned = Counter(
-            "frazil_wal_cleaned_segments", "Segments deleted after they landed", table, registry=registry
+            "frazil_wal_cleaned_segments", "WAL segments deleted after landing", table, registry=registry
         )
         self._cleaned_bytes = Counter(
             "frazil_wal_cleaned_bytes",

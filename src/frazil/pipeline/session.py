@@ -185,6 +185,9 @@ _PYTHON_WORKERS = {
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_RECORDS_MAX),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES_MAX),
+    # A larger function, as of a batch with 18,000 segments, would be written to a file on the driver that
+    # stays until Spark ends.
+    "spark.broadcast.UDFCompressionThreshold": "1g",
 }
 _SQL = {
     "spark.sql.session.timeZone": "UTC",

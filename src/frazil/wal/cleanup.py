@@ -13,7 +13,7 @@ from itertools import islice
 from frazil.errors import DeleteRefused
 from frazil.tables import Signal
 from frazil.wal.position import Position
-from frazil.wal.reader import Segment, WalReader
+from frazil.wal.reader import Segment, WalReader, side_by_side
 from frazil.wal.store import Store
 
 SEGMENTS_AT_ONCE_MAX = 10_000
@@ -89,8 +89,9 @@ def clean_up_pass(
 
 
 def _landed(reader: WalReader, signal: Signal, streams: list[str], position: Position) -> Iterator[Segment]:
-    for stream in streams:
-        for segment in reader.stream(signal, stream):
+    listings = side_by_side(reader.stream(signal, stream) for stream in streams)
+    for stream, listing in zip(streams, listings, strict=True):
+        for segment in listing:
             if segment.name.sequence >= position.streams[stream].sequence:
                 break
             yield segment

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from frazil.tables import SIGNALS, Signal
 
 _STREAM = r"[0-9]{8}T[0-9]{9}-[0-9a-f]{16}"
+_SIGNALS: dict[str, Signal] = {name: name for name in SIGNALS}
 _PATH = re.compile(rf"(logs|spans|metrics)/({_STREAM})/([0-9]{{20}})\.parquet")
 
 
@@ -49,5 +50,4 @@ class SegmentName:
         match = _PATH.fullmatch(path)
         if match is None:
             return None
-        signal = next(name for name in SIGNALS if name == match[1])
-        return cls(signal, match[2], int(match[3]))
+        return cls(_SIGNALS[match[1]], match[2], int(match[3]))

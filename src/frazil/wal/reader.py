@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import pyarrow as pa
 
@@ -19,6 +21,7 @@ NOTHING_LANDED = Position()
 SWEPT = "swept-"
 """How the names of the marks begin that sweep.py leaves; the number of rows follows, in 20 digits."""
 _SET_ASIDE = "set-aside"
+_LISTINGS_AT_ONCE_MAX = 16
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,21 @@ class WalReader:
         position does not name begins at 0; one that is closed has nothing more to give.
         """
         for stream in self.streams(signal):
-            at = position.streams.get(stream, StreamPosition())
-            if at.closed:
-                continue
-            for wanted, segment in enumerate(self.stream(signal, stream, at.sequence), at.sequence):
-                if segment.name.sequence != wanted:
-                    break
-                yield segment
+            yield from self._contiguous(signal, stream, position)
+
+    def pending_by_stream(self, signal: Signal, position: Position) -> list[Iterator[Segment]]:
+        """The same, each stream by itself. Streams are listed side by side, and no further than is read."""
+        streams = self.streams(signal)
+        return list(side_by_side(self._contiguous(signal, stream, position) for stream in streams))
+
+    def _contiguous(self, signal: Signal, stream: str, position: Position) -> Iterator[Segment]:
+        at = position.streams.get(stream, StreamPosition())
+        if at.closed:
+            return
+        for wanted, segment in enumerate(self.stream(signal, stream, at.sequence), at.sequence):
+            if segment.name.sequence != wanted:
+                return
+            yield segment
 
     def strays(self, signal: Signal, position: Position) -> Iterator[Segment]:
         """Segments that will never land, for the ledger.
@@ -138,6 +149,18 @@ class WalReader:
             name = SegmentName.parse(facts["segment"])
             if name is not None:
                 yield SetAside(name, entry.path.removesuffix(".json"), facts["reason"])
+
+
+def side_by_side(listings: Iterable[Iterator[Segment]]) -> Iterator[Iterator[Segment]]:
+    """The same listings, with the first requests of several made at once: in a bucket each takes a while."""
+    rest = iter(listings)
+    while group := list(islice(rest, _LISTINGS_AT_ONCE_MAX)):
+        if len(group) == 1:
+            yield group[0]
+            continue
+        with ThreadPoolExecutor(len(group), thread_name_prefix="wal-list") as pool:
+            firsts = list(pool.map(lambda listing: list(islice(listing, 1)), group))
+        yield from map(chain, firsts, group)
 
 
 def _swept_rows(name: str) -> int | None:

@@ -21,6 +21,7 @@ from frazil.pipeline.land import segments, upkeep
 from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.metrics import Metrics
 from frazil.wal import Entry, SegmentName, cleanup
+from frazil.wal.lease import open_lease
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position, StreamPosition
 from tests.components.process import wait_until
@@ -98,7 +99,8 @@ class Busy(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "grace_seconds"), [(90, 5.0), pytest.param(3600, GRACE_SECONDS, marks=pytest.mark.slow)]
+    ("seconds", "grace_seconds"),
+    [(90, 5.0), pytest.param(3600, GRACE_SECONDS, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
 def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
     tmp_path: Path, seconds: int, grace_seconds: float
@@ -194,6 +196,29 @@ def test_landing_waits_for_no_disk_and_no_deletion(
     go_on.set()
     assert_landed(tmp_path, content)
     assert {thread.name for thread in called_by} == {"upkeep"}
+
+
+def test_upkeep_begins_with_the_lease_and_ends_before_it_is_given_back(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"enabled": False})})
+    stopping, lease = threading.Event(), open_lease(config)
+    made = pipeline_run.Pipeline(config, stopping)
+    assert lease.acquire()
+    working = threading.Thread(target=made._work, args=(lease,))
+    working.start()
+    try:
+        assert wait_until(
+            lambda: made._upkeep is not None and made._upkeep._thread.is_alive(), seconds_max=60
+        )
+    finally:
+        stopping.set()
+        working.join(60)
+        lease.release()
+        made._close_catalog()
+        made._health.start()
+        made._health.stop()
+    assert not working.is_alive()
+    assert not thread_of(made)._thread.is_alive()
 
 
 def test_streams_of_which_nothing_is_left_leave_the_position_with_a_later_landing(

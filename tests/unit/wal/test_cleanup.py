@@ -169,7 +169,9 @@ def test_a_bucket_gets_one_delete_request_for_a_thousand_segments(
 ) -> None:
     s3: S3Server = request.getfixturevalue(server)
     proxy = faulty_proxy(s3.host, s3.port)
-    store = s3_store(s3.through(proxy), s3.make_bucket(f"wal-{secrets.token_hex(6)}"), prefix="pre/fix")
+    store = s3_store(
+        s3.through(proxy), s3.make_bucket(f"wal-{secrets.token_hex(6)}"), request_timeout_seconds=60
+    )
     with ThreadPoolExecutor(8) as pool:
         list(
             pool.map(lambda place: holding(place, store=store), [(s, n) for s in (0, 1) for n in range(700)])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.errors import SegmentCorrupt
-from frazil.wal import SegmentName
+from frazil.errors import SegmentCorrupt, StoreUnavailable
+from frazil.wal import Entry, SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
 from tests.unit.wal.test_segment import DECODER, segment, table
@@ -57,7 +59,39 @@ def test_only_the_contiguous_part_from_the_position_on_is_pending(
         while (stream, sequence) in there:
             expected.append((stream, sequence))
             sequence += 1
-    assert found(WalReader(store), at(position)) == expected
+    reader = WalReader(store)
+    assert found(reader, at(position)) == expected
+    assert places_of(chain(*reader.pending_by_stream("logs", at(position)))) == expected
+
+
+def test_streams_are_listed_side_by_side() -> None:
+    """Each listing waits for the others: one after another they would never end."""
+    store = MemoryStore()
+    store.objects = {name(stream, sequence).path: b"x" for stream in range(3) for sequence in range(2)}
+    together, real = threading.Barrier(3), store.list
+
+    def list_together(prefix: str, after: str | None = None) -> Iterator[Entry]:
+        together.wait(60)
+        return real(prefix, after)
+
+    store.list = list_together  # type: ignore[method-assign]
+    found = WalReader(store).pending_by_stream("logs", NOTHING_LANDED)
+    assert [len(list(stream)) for stream in found] == [2, 2, 2]
+
+
+def test_a_listing_that_fails_beside_others_is_told() -> None:
+    store = MemoryStore()
+    store.objects = {name(stream, 0).path: b"x" for stream in range(3)}
+    real = store.list
+
+    def fail(prefix: str, after: str | None = None) -> Iterator[Entry]:
+        if STREAMS[1] in prefix:
+            raise StoreUnavailable("no answer")
+        return real(prefix, after)
+
+    store.list = fail  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        WalReader(store).pending_by_stream("logs", NOTHING_LANDED)
 
 
 def test_a_stream_is_listed_from_its_position_on_and_a_closed_one_not_at_all() -> None:

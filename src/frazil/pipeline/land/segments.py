@@ -85,7 +85,22 @@ class SegmentSource:
         self._reader = reader
 
     def pending(self, position: Position) -> SegmentWork:
-        return SegmentWork(self._config, position, list(self._reader.pending(self._signal, position)))
+        """Enough for a batch: a longer backlog is not listed to its end. By stream in turn, as `batch` takes
+        them.
+        """
+        streams = self._reader.pending_by_stream(self._signal, position)
+        found: list[Segment] = []
+        size = 0
+        while streams and size <= self._config.land.batch_bytes_max:
+            waiting = []
+            for stream in streams:
+                if (segment := next(stream, None)) is None:
+                    continue
+                waiting.append(stream)
+                found.append(segment)
+                size += segment.size
+            streams = waiting
+        return SegmentWork(self._config, position, sorted(found, key=lambda each: each.name))
 
 
 def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:

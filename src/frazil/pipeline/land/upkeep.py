@@ -27,7 +27,7 @@ from frazil.wal.closing import Closer
 from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
-from frazil.wal.reader import WalReader
+from frazil.wal.reader import WalReader, side_by_side
 from frazil.wal.store import Store
 from frazil.wal.sweep import MARK_SECONDS, remove_old_marks
 
@@ -140,7 +140,7 @@ class Upkeep:
                 yield batch
             if deleted:
                 log.info("cleaned up", table=signal, segments=deleted, bytes=size)
-            first.update({stream: at.sequence for stream, at in settled.streams.items()})
+            first.update({name: max(at.sequence, first.get(name, 0)) for name, at in settled.streams.items()})
         self._due[signal] = None if later is None else later + grace
         self._observe(signal, landed)
         return gone
@@ -150,12 +150,12 @@ class Upkeep:
         known = self._first.get(signal)
         if known is None:
             reader = WalReader(self._store)
-            there = set(reader.streams(signal))
-            known = {}
-            for stream, at in landed.streams.items():
+            known = {stream: at.sequence for stream, at in landed.streams.items()}
+            there = [stream for stream in reader.streams(signal) if stream in known]
+            for listing in side_by_side(reader.stream(signal, stream) for stream in there):
                 self._check_stopping()
-                left = next(reader.stream(signal, stream), None) if stream in there else None
-                known[stream] = at.sequence if left is None else left.name.sequence
+                for left in itertools.islice(listing, 1):
+                    known[left.name.stream] = left.name.sequence
         self._first[signal] = {stream: at for stream, at in known.items() if stream in landed.streams}
         return self._first[signal]
 
@@ -194,18 +194,21 @@ class Upkeep:
         a first look may be overtaken by a writer, or by another pipeline.
         """
         reader, before = WalReader(self._store), self._missing.get(signal, {})
+        wanted = [
+            SegmentName(signal, stream, 0 if at is None else at.sequence)
+            for stream in reader.streams(signal)
+            # A segment behind a stream's end was written too late, and its writer never acked it.
+            if (at := position.streams.get(stream)) is None or not at.closed
+        ]
         missing = {}
-        for stream in reader.streams(signal):
+        listings = side_by_side(reader.stream(signal, name.stream, name.sequence) for name in wanted)
+        for name, listing in zip(wanted, listings, strict=True):
             self._check_stopping()
-            at = position.streams.get(stream)
-            if at is not None and at.closed:
-                continue  # what may lie there was written too late, and nobody was told that it is durable
-            wanted = SegmentName(signal, stream, 0 if at is None else at.sequence)
-            there = list(itertools.islice(reader.stream(signal, stream, wanted.sequence), 2))
+            there = list(itertools.islice(listing, 2))
             # A single one in a stream that the position does not name is what a late writer leaves.
-            alone = at is None and len(there) == 1
-            if there and there[0].name != wanted and not alone:
-                missing[wanted] = before.get(wanted, 0) + 1
+            alone = name.stream not in position.streams and len(there) == 1
+            if there and there[0].name != name and not alone:
+                missing[name] = before.get(name, 0) + 1
         self._missing[signal] = missing
         return missing
 
