@@ -60,6 +60,8 @@ class Layout:
     spec_id: int
     sort_order_id: int
     compression_level: int
+    changed_ms: int
+    """When the table was last changed, since 1970."""
     batch: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
@@ -107,6 +109,7 @@ class Layout:
             table.metadata.default_spec_id,
             table.metadata.default_sort_order_id,
             compression_level,
+            table.metadata.last_updated_ms,
         )
 
     @cached_property

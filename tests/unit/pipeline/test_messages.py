@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from frazil.config import Config
 from frazil.config.wal import KafkaConfig
+from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import Horizon
+from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land import messages
-from frazil.pipeline.land.messages import Reading, land_messages
+from frazil.pipeline.land.messages import Reading, land_messages, received_bounds
 from frazil.pipeline.land.results import TaskResult
+from frazil.tables import landed_spec
+from frazil.wal.kafka.messages import RECEIVED_HEADER
 
-READING = Reading(KafkaConfig(brokers=("nowhere:1",)), "logs", "otlp_logs", "default", 32)
-HORIZON = Horizon(1, 1)
+NOW = 1_790_000_000_123_456_789
+DAY = 86_400 * 10**9
+READING = Reading(
+    KafkaConfig(brokers=("nowhere:1",)),
+    "logs",
+    "otlp_logs",
+    "default",
+    32,
+    now_unix_nano=NOW,
+    received_max_unix_nano=NOW + DAY,
+)
+HORIZON = Horizon(DAY // 1000, DAY // 1000)
 
 
 class NoLayout:
@@ -25,16 +46,31 @@ class NoLayout:
     batch = "batch"
 
 
-def landed(*values: bytes | None) -> TaskResult:
+def landed(
+    *values: bytes | None,
+    timestamp: int = 0,
+    header: int | None = None,
+    layout: Any = NoLayout,
+    files_max: int | None = None,
+) -> TaskResult:
+    """`timestamp` is Kafka's, in microseconds; `header` is a receiver's, in nanoseconds."""
+    headers = None if header is None else [{"key": RECEIVED_HEADER, "value": str(header).encode()}]
     rows = [
-        {"partition": 0, "offset": offset, "timestamp": 0, "key": None, "value": value, "headers": None}
+        {
+            "partition": 0,
+            "offset": offset,
+            "timestamp": timestamp,
+            "key": None,
+            "value": value,
+            "headers": headers,
+        }
         for offset, value in enumerate(values)
     ]
     types = {"partition": pa.int32(), "offset": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
-    others = {"key": pa.binary(), "value": pa.binary(), "headers": pa.null()}
+    header_type = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}.items()))
+    others = {"key": pa.binary(), "value": pa.binary(), "headers": header_type}
     batch = pa.RecordBatch.from_pylist(rows, pa.schema((types | others).items()))
-    layout: Any = NoLayout()
-    return land_messages([batch], layout, HORIZON, READING, files_max=None)
+    return land_messages([batch], layout, HORIZON, READING, files_max=files_max)
 
 
 def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +95,63 @@ def test_a_topic_full_of_garbage_does_not_fill_the_driver(monkeypatch: pytest.Mo
     assert [len(item.payload or b"") for item in result.unreadable] == [40, 40, 0, 0, 0]
     assert [item.size for item in result.unreadable] == [40] * 5
     assert "in Kafka alone" in result.unreadable[-1].reason
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Iterator[Layout]:
+    config = Config.model_validate({"data_dir": tmp_path})
+    with contextlib.closing(open_catalog(config)) as catalog:
+        ensure_namespace(catalog, config.lake.namespace)
+        opened = open_table(catalog, config.lake.namespace, landed_spec("logs"), "at 0")
+        yield Layout.of(opened.table, "logs", (), 1)
+
+
+@pytest.mark.parametrize("by_header", [False, True])
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        (NOW - 400 * DAY, NOW - 400 * DAY),  # a backlog may be old
+        (NOW, NOW),
+        (NOW + DAY // 2, NOW + DAY // 2),  # the clock here may be slow
+        (NOW + DAY + 10**9, NOW),
+        (NOW + 50_000 * DAY, NOW),
+    ],
+)
+def test_a_message_was_not_received_in_the_future_whatever_its_producer_says(
+    layout: Layout, by_header: bool, said: int, taken: int
+) -> None:
+    request = ExportLogsServiceRequest()
+    record = request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=said)
+    record.body.string_value = "x"
+    when = {"header": said} if by_header else {"timestamp": said // 1000}
+    result = landed(request.SerializeToString(), layout=layout, **when)
+    (file,) = result.files
+    assert file.partition[1] == taken // DAY
+    rows = pq.read_table(pa.BufferReader(Path(file.file_path.removeprefix("file://")).read_bytes()))
+    (received,) = rows["received_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    assert received // 1000 == taken // 10**6
+    assert rows["time_unix_nano"].to_pylist() == [said]
+
+
+def test_the_clock_that_bounds_received_times_is_never_behind_the_tables_last_change() -> None:
+    """A pipeline whose clock is far behind must not move right times."""
+    wall, changed = NOW - 200 * DAY, NOW // 10**6
+    assert received_bounds(wall, changed, ahead_micros=DAY // 1000) == (
+        NOW // 10**6 * 10**6,
+        NOW // 10**6 * 10**6 + DAY,
+    )
+    assert received_bounds(NOW, changed - 1000, ahead_micros=DAY // 1000) == (NOW, NOW + DAY)
+
+
+@pytest.mark.parametrize(("files_max", "written"), [(None, 2), (2, 2), (1, 0)])
+def test_a_task_that_needs_more_files_than_its_share_writes_none_and_says_so(
+    layout: Layout, files_max: int | None, written: int
+) -> None:
+    values = []
+    for days in range(2):
+        request = ExportLogsServiceRequest()
+        request.resource_logs.add().scope_logs.add().log_records.add(time_unix_nano=NOW - days * DAY)
+        values.append(request.SerializeToString())
+    result = landed(*values, layout=layout, files_max=files_max, header=NOW)
+    assert (len(result.files), result.files_needed) == (written, 2)
+    assert result.too_many_files == (written == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from frazil.pipeline import parcel
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.jobs import collected, job_errors
-from frazil.pipeline.land.messages import COLUMNS, Reading, message_task
+from frazil.pipeline.land.messages import COLUMNS, Reading, message_task, received_bounds
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.tables import Signal
@@ -94,6 +95,7 @@ class KafkaWork:
             self.label,
             self.config.tenants.default,
             self.config.receive.limits.nesting_depth_max,
+            *received_bounds(time.time_ns(), layout.changed_ms, ahead_micros=horizon.ahead_micros),
         )
         per_task = kafka.messages_per_task_max
         topic = kafka.topic(self.signal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -39,6 +38,9 @@ class Reading:
     label: str
     tenant: str
     depth_max: int
+    now_unix_nano: int
+    """When a message was received that does not say it, or says a time after the next one."""
+    received_max_unix_nano: int
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,15 @@ def land_messages(
     return measured(result, begin)
 
 
+def received_bounds(wall_unix_nano: int, table_changed_ms: int, *, ahead_micros: int) -> tuple[int, int]:
+    """The present, and the latest time at which a message may have been received: producers choose the times
+    of their messages, and the horizon is measured from them. A clock that is behind the table's last change
+    is wrong.
+    """
+    now = max(wall_unix_nano, table_changed_ms * 1_000_000)
+    return now, now + ahead_micros * 1000
+
+
 @lru_cache(maxsize=8)
 def _decoder(signal: Signal, extra: tuple[Promoted, ...], depth_max: int) -> Decoder:
     return Decoder(signal, extra, depth_max=depth_max)
@@ -111,7 +122,9 @@ def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> li
             _set_aside(row["partition"], source, value or b"", str(error), result)
             continue
         tenant = tenant_of(headers, row["key"], reading.kafka, reading.tenant)
-        received = received_unix_nano(headers, timestamp_ms) or time.time_ns()  # a message may have no time
+        received = received_unix_nano(headers, timestamp_ms)
+        if not 0 < received <= reading.received_max_unix_nano:
+            received = reading.now_unix_nano
         result.received(received)
         found.append(_Message(row["partition"], source, body, value, tenant, received))
     return found
