@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.parquet as pq
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -22,6 +23,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics
+from frazil.tables import DEFAULT_PROMOTED, Fill
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.integration.api import Api, running_api
@@ -79,6 +81,8 @@ RECIPES_FIND: dict[int, tuple[str, set[tuple[Any, ...]]]] = {
 }
 """Of docs/cookbook.md, by number: columns, and what they hold."""
 
+FINGERPRINT = Fill.of(DEFAULT_PROMOTED).fingerprint
+
 
 def _recent(value: Any, shift: int) -> Any:
     """The recording with all times so many nanoseconds later."""
@@ -124,5 +128,7 @@ def test_promoted_columns_hold_what_older_conventions_call_otherwise(tmp_path: P
             assert answer.status_code == 200, answer.text
         _assert_answers(api)
         assert receiver.rows("spans").num_rows == 6
+        [segment] = receiver.config.wal_dir.glob("spans/*/*.parquet")
+        assert pq.read_metadata(segment).metadata[b"frazil.promoted"].decode() == FINGERPRINT
         _land(receiver.config)
         _assert_answers(api)

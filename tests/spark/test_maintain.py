@@ -21,7 +21,9 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.runner import SparkRunner
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import SIGNALS, Signal
+from frazil.tables.promoted import fingerprint_of
 from tests.integration.messages import request
+from tests.previous_version import writing_as_before
 from tests.spark.land_lake import Lake, Sent, Stream, canonical_rows, opened
 
 BATCHES = 4
@@ -84,11 +86,29 @@ def test_small_files_become_one_and_every_engine_reads_the_same_rows(lake: Lake,
 
 
 @pytest.mark.slow
+def test_files_of_an_earlier_release_are_filled_beside_others_and_every_engine_reads_the_same_rows(
+    lake: Lake,
+) -> None:
+    with writing_as_before():
+        fill(lake, 2, "logs")
+    fill(lake, 1, "logs")
+    before, landed = rows_of(lake, "logs"), landed_at(lake, "logs")
+    report = maintainer(lake).run("fill", "logs")
+    assert (report.files_in, report.files_out, report.rows) == (2, 2, 2 * RECORDS)
+    assert all(fingerprint_of(path) for path in files_of(lake, "logs"))
+    assert rows_of(lake, "logs") == before
+    assert canonical_rows("logs", lake.by_spark("logs")) == before
+    assert landed_at(lake, "logs") == landed
+    assert not lake.ledger().problems
+    assert maintainer(lake).run("fill", "logs").is_nothing
+
+
+@pytest.mark.slow
 def test_a_dry_run_says_what_it_would_do_and_changes_nothing(lake: Lake) -> None:
     fill(lake, BATCHES, "logs")
     table = lake.table("logs")
     there = sorted(lake.config.data_dir.rglob("*"))
-    for task in ("retention", "compact", "manifests", "expire", "orphans"):
+    for task in ("retention", "compact", "manifests", "expire", "orphans", "fill"):
         maintainer(lake).run(task, "logs", dry_run=True)
     report = maintainer(lake).run("compact", "logs", dry_run=True)
     assert (report.files_in, report.files_out, report.rows) == (BATCHES, 1, BATCHES * RECORDS)

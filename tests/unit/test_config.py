@@ -21,6 +21,8 @@ from frazil.config import (
     tenant_id,
 )
 from frazil.errors import ConfigError
+from frazil.tables import Promoted
+from frazil.wal.journal import promoted
 
 HASH = "sha256:" + "ab" * 32
 Load = Callable[..., Config]
@@ -287,6 +289,16 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
             "frazil.yaml:1:20: tables.promoted: names column a_b twice (given a list)\n"
             "    give one of them another `column`",
         ),
+        (
+            "tables: {promoted: [{attribute: [a, '']}]}",
+            "frazil.yaml:1:33: tables.promoted[0].attribute: must be the name of an attribute, or a list of"
+            " names (given a list)\n    for example http.route, or [http.request.method, http.method]",
+        ),
+        (
+            "tables: {promoted: [{attribute: [a, a]}]}",
+            "frazil.yaml:1:33: tables.promoted[0].attribute: names an attribute twice (given a list)\n"
+            "    leave the second one out",
+        ),
         ("- a", "frazil.yaml:1:1: must be sections with keys, such as `log: {level: debug}`"),
     ],
 )
@@ -483,6 +495,14 @@ def test_promoted_columns_are_named_after_their_attribute(load: Load) -> None:
     assert PromotedColumn(attribute="HTTP.Route-x").name == "http_route_x"
     assert PromotedColumn(attribute="2fa").name == "_2fa"
     assert PromotedColumn(attribute="a", column="b").name == "b"
+    assert PromotedColumn(attribute=("new.name", "old.name")).name == "new_name"
+
+
+def test_a_promoted_column_may_have_a_list_of_attributes_the_first_is_tried_first(load: Load) -> None:
+    text = "tables: {promoted: [{attribute: [new.name, old.name], type: int}, {attribute: one}]}"
+    listed, single = promoted(load(text))
+    assert listed == Promoted("new.name", "record", "int", "new_name", older=("old.name",))
+    assert single == Promoted("one", name="one")
 
 
 def test_a_section_with_everything_commented_out_means_defaults(load: Load) -> None:

@@ -60,6 +60,14 @@ def test_the_footer_says_what_the_segment_is() -> None:
     assert len(facts.nonce) == 32
 
 
+def test_the_footer_says_how_promoted_columns_were_filled() -> None:
+    writer = SegmentWriter(1, DECODER.fill.fingerprint)
+    writer.write(table(1))
+    data = writer.finish(NAME, stream_rows=0, received=(1, 2))
+    assert read_facts(NAME, data).fill == DECODER.fill.fingerprint
+    assert read_facts(NAME, DATA).fill == "", "as those of older versions"
+
+
 def test_two_segments_of_the_same_rows_differ_by_their_nonce() -> None:
     assert read_facts(NAME, segment()).nonce != read_facts(NAME, segment()).nonce
 
