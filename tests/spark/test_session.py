@@ -120,17 +120,9 @@ def test_files_of_spark_are_in_the_data_folder_and_not_for_other_users(spark: Sp
     temp = Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))
     assert temp.parent.name == "tmp"
     assert stat.S_IMODE(temp.stat().st_mode) == 0o700
-    assert spark.conf.get("spark.local.dir") == str(temp)
     assert Path(spark.sparkContext._temp_dir).is_relative_to(temp)
     spark.range(0, 1000, 1, 4).repartition(3).count()
     assert any(temp.glob("blockmgr-*/*/shuffle_*"))
-
-
-def test_a_folder_that_the_user_chose_for_spark_is_used(tmp_path: Path) -> None:
-    settings = {"spark.local.dir": "/fast/disk"}
-    config = Config.model_validate({"data_dir": tmp_path, "spark": {"settings": settings}})
-    found = session_settings(config, app_name="frazil", temp_dir=tmp_path / "tmp")
-    assert found["spark.local.dir"] == "/fast/disk"
 
 
 @pytest.mark.slow

@@ -147,14 +147,12 @@ def _give_back_temporary() -> None:
 
 def session_settings(config: Config, *, app_name: str, temp_dir: Path | None = None) -> dict[str, str]:
     """All that is not as Spark would have it. What the configuration says comes last."""
-    in_temp_dir = {} if temp_dir is None or not config.spark.is_local else {"spark.local.dir": str(temp_dir)}
     return {
         "spark.app.name": app_name,
         "spark.master": config.spark.master,
         "spark.submit.deployMode": "client",
         "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
         "spark.driver.defaultJavaOptions": shlex.join(_jvm_options(config, temp_dir)),
-        **in_temp_dir,
         **_QUIET_AND_SMALL,
         **_FAIR,
         **_PYTHON_WORKERS,
@@ -206,6 +204,7 @@ _SMALL_HEAP = ["-XX:+UseSerialGC", "-Xms96m"]
 def _jvm_options(config: Config, temp_dir: Path | None) -> list[str]:
     options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *trust_options()]
     if temp_dir is not None:
+        # Spark's default for spark.local.dir too, which would log a warning if it were set.
         options.append(f"-Djava.io.tmpdir={temp_dir}")
     # Two collectors are one too many: the JVM would not start.
     if not re.search(r"-XX:\+Use\w+GC\b", config.spark.settings.get("spark.driver.extraJavaOptions", "")):
