@@ -34,6 +34,7 @@ ARROW_BATCH_RECORDS_MAX = 65_536
 LOCAL_SHUFFLE_PARTITIONS = 4
 
 _WATCH_SECONDS = 0.2
+_AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.")
 _AT_START = ("spark.driver.", "spark.master", "spark.submit.")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -160,6 +161,7 @@ def session_settings(config: Config, *, app_name: str, temp_dir: Path | None = N
         # Stays empty, tables are in Iceberg's catalog; but by default it is made in the current folder.
         "spark.sql.warehouse.dir": (cache_folder() / "spark-warehouse").as_uri(),
         **(_ON_THIS_MACHINE if config.spark.is_local else _on_a_cluster(config)),
+        **_authentication(config),
         **_jar_settings(config),
         **_catalog_settings(config),
         **config.spark.settings,
@@ -210,6 +212,16 @@ def _jvm_options(config: Config, temp_dir: Path | None) -> list[str]:
     if not re.search(r"-XX:\+Use\w+GC\b", config.spark.settings.get("spark.driver.extraJavaOptions", "")):
         options += _SMALL_HEAP
     return options
+
+
+def _authentication(config: Config) -> dict[str, str]:
+    """Closes the driver's ports to other users of the machine, who can reach loopback. For such masters Spark
+    makes a random secret; a cluster has its own, which `spark.settings` must name.
+    """
+    is_chosen = any(key.startswith(_AUTHENTICATION) for key in config.spark.settings)
+    if is_chosen or re.fullmatch(r"local(\[.*\])?", config.spark.master) is None:
+        return {}
+    return dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "true")
 
 
 def _on_a_cluster(config: Config) -> dict[str, str]:
