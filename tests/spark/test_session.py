@@ -17,6 +17,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
+from frazil.config.lake import SparkConfig
 from frazil.pipeline.session import ARROW_BATCH_BYTES_MAX, session_settings, spark_session
 
 from .driver import Driver
@@ -65,7 +66,8 @@ def test_a_client_without_the_secret_does_not_reach_the_driver(spark: SparkSessi
 
 def test_authentication_is_left_to_clusters_and_to_settings(tmp_path: Path) -> None:
     def is_set(**spark: Any) -> bool:
-        config = Config.model_validate({"data_dir": tmp_path, "spark": spark})
+        # A cluster needs a WAL that its workers reach, which is of no concern here.
+        config = Config(data_dir=tmp_path).model_copy(update={"spark": SparkConfig.model_validate(spark)})
         return session_settings(config, app_name="frazil").get("spark.network.crypto.enabled") == "true"
 
     assert is_set(master="local[*]")
