@@ -72,7 +72,6 @@ def test_authentication_is_left_to_clusters_and_to_settings(tmp_path: Path) -> N
 
     assert is_set(master="local[*]")
     assert not is_set(master="spark://master:7077")
-    assert not is_set(master="local-cluster[1,1,512]")
     assert not is_set(master="local[2]", settings={"spark.authenticate": "false"})
 
 

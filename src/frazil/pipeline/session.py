@@ -219,7 +219,7 @@ def _authentication(config: Config) -> dict[str, str]:
     makes a random secret; a cluster has its own, which `spark.settings` must name.
     """
     is_chosen = any(key.startswith(_AUTHENTICATION) for key in config.spark.settings)
-    if is_chosen or re.fullmatch(r"local(\[.*\])?", config.spark.master) is None:
+    if is_chosen or not config.spark.is_local:
         return {}
     return dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "true")
 
