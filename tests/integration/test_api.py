@@ -408,3 +408,30 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         config = Config.model_validate({"data_dir": str(tmp_path), "serve": {"listen": f"127.0.0.1:{port}"}})
         with pytest.raises(ConfigError, match=r"serve\.listen"):
             run(config)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b'content-length: 1000\r\n\r\n{"sql":', b""),
+        (b"transfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
+    ],
+    ids=["half a body", "a broken chunk"],
+)
+def test_a_body_that_does_not_come_to_its_end_is_no_defect(pair: Pair, sent: bytes, status: bytes) -> None:
+    api, _ = pair
+    answered = 'frazil_api_requests_total{route="/api/v1/sql",status="400"}'
+
+    def refused() -> float:
+        lines = api.get("/metrics").text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(answered))
+
+    before, logged = refused(), len(api.log())
+    address = httpx.URL(api.url)
+    with socket.create_connection((address.host, address.port or 80), 30) as connection:
+        head = f"POST /api/v1/sql HTTP/1.1\r\nhost: {address.host}\r\nauthorization: Bearer fz_first\r\n"
+        connection.sendall(head.encode() + b"content-type: application/json\r\n" + sent)
+        if status:
+            assert connection.recv(4096).split(b" ")[1] == status
+    assert wait_until(lambda: refused() == before + 1, seconds_max=30)
+    assert "defect" not in api.log()[logged:]

@@ -7,15 +7,18 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
+from frazil.config.lake import SparkConfig
 from frazil.pipeline.session import ARROW_BATCH_BYTES_MAX, session_settings, spark_session
 
 from .driver import Driver
@@ -45,6 +48,32 @@ def test_spark_listens_on_this_machine_only(spark: SparkSession) -> None:
     listening = [c.laddr.ip for c in jvm_of(spark).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     assert listening
     assert {address.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+def test_a_client_without_the_secret_does_not_reach_the_driver(spark: SparkSession) -> None:
+    """Any user of the machine can connect to loopback."""
+    jvm = spark._jvm
+    conf, none = jvm.org.apache.spark.SparkConf(False), getattr(jvm.scala, "None$")
+    names = getattr(getattr(jvm.org.apache.spark.internal.config, "package$"), "MODULE$")
+    security = jvm.org.apache.spark.SecurityManager(conf, getattr(none, "MODULE$"), names.AUTH_SECRET_FILE())
+    client = jvm.org.apache.spark.rpc.RpcEnv.create("stranger", "127.0.0.1", 0, conf, security, True)
+    driver = jvm.org.apache.spark.rpc.RpcAddress("127.0.0.1", int(spark.conf.get("spark.driver.port")))
+    try:
+        with pytest.raises(Py4JJavaError, match="awaitResult"):
+            client.setupEndpointRef(driver, "MapOutputTracker")
+    finally:
+        client.shutdown()
+
+
+def test_authentication_is_left_to_clusters_and_to_settings(tmp_path: Path) -> None:
+    def is_set(**spark: Any) -> bool:
+        # A cluster needs a WAL that its workers reach, which is of no concern here.
+        config = Config(data_dir=tmp_path).model_copy(update={"spark": SparkConfig.model_validate(spark)})
+        return session_settings(config, app_name="frazil").get("spark.network.crypto.enabled") == "true"
+
+    assert is_set(master="local[*]")
+    assert not is_set(master="spark://master:7077")
+    assert not is_set(master="local[2]", settings={"spark.authenticate": "false"})
 
 
 def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
@@ -134,17 +163,9 @@ def test_files_of_spark_are_in_the_data_folder_and_not_for_other_users(spark: Sp
     temp = Path(spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))
     assert temp.parent.name == "tmp"
     assert stat.S_IMODE(temp.stat().st_mode) == 0o700
-    assert spark.conf.get("spark.local.dir") == str(temp)
     assert Path(spark.sparkContext._temp_dir).is_relative_to(temp)
     spark.range(0, 1000, 1, 4).repartition(3).count()
     assert any(temp.glob("blockmgr-*/*/shuffle_*"))
-
-
-def test_a_folder_that_the_user_chose_for_spark_is_used(tmp_path: Path) -> None:
-    settings = {"spark.local.dir": "/fast/disk"}
-    config = Config.model_validate({"data_dir": tmp_path, "spark": {"settings": settings}})
-    found = session_settings(config, app_name="frazil", temp_dir=tmp_path / "tmp")
-    assert found["spark.local.dir"] == "/fast/disk"
 
 
 @pytest.mark.slow

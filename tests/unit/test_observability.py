@@ -20,7 +20,7 @@ from typer.main import get_command
 from frazil import stopwatch
 from frazil.cli import app
 from frazil.config import Config
-from frazil.dashboard import ask
+from frazil.dashboard import ask, login
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query.metrics import QueryMetrics
@@ -35,6 +35,7 @@ NAME = re.compile(r"\bfrazil_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\bfrazil:[a-z0-9_]+:[a-z0-9_]+\b")
 UNITS = ("_seconds", "_bytes", "_total", "_info")
 COUNTS = {  # gauges and histograms of things that are counted
+    "frazil_dashboard_sockets",
     "frazil_land_commit_files", "frazil_land_pending_segments", "frazil_land_stopped",
     "frazil_pipeline_leader", "frazil_process_count", "frazil_process_open_files", "frazil_queries_running",
     "frazil_queries_waiting", "frazil_receive_ready_workers", "frazil_retention_held", "frazil_table_files",
@@ -67,6 +68,8 @@ def metrics() -> Iterator[Mapping[str, Described]]:
     shown = CollectorRegistry()
     shown.register(ask.QUESTIONS)
     shown.register(ask.SECONDS)
+    shown.register(login.SOCKETS)
+    shown.register(login.REFUSED)
     registries = (receiver, landing, query.registry, shown)
     yield functools.reduce(operator.or_, map(_described, registries)) | _role_metrics(config)
     stopwatch.listen(None)

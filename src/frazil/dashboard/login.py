@@ -36,8 +36,8 @@ _STREAMLIT_USED = ("/_stcore/health", "/_stcore/host-config", "/_stcore/stream",
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 _FORM_BYTES_MAX = 8 * 1024
 
-_SOCKETS = Gauge("frazil_dashboard_sockets", "Websockets of open dashboard pages.")
-_REFUSED = CounterMetric(
+SOCKETS = Gauge("frazil_dashboard_sockets", "Websockets of open dashboard pages.")
+REFUSED = CounterMetric(
     "frazil_dashboard_refused_total",
     "Requests and websockets that the dashboard refused: path (one that no page uses), host (another "
     "machine's name without keys, or a foreign origin), session (no login), or the name of the setting that "
@@ -45,7 +45,7 @@ _REFUSED = CounterMetric(
     ["reason"],
 )
 for _reason in ("path", "host", "session", "dashboard.sockets_max", "dashboard.sockets_per_address_max"):
-    _REFUSED.labels(_reason)
+    REFUSED.labels(_reason)
 
 log = structlog.get_logger("frazil.dashboard")
 
@@ -99,11 +99,11 @@ class Sockets:
             yield "dashboard.sockets_per_address_max"
             return
         self._open[address] += 1
-        _SOCKETS.inc()
+        SOCKETS.inc()
         try:
             yield None
         finally:
-            _SOCKETS.dec()
+            SOCKETS.dec()
             self._open[address] -= 1
             if not self._open[address]:
                 del self._open[address]
@@ -195,7 +195,7 @@ async def _ask_to_log_in(connection: HTTPConnection, scope: Scope, receive: Rece
 
 async def _deny(scope: Scope, receive: Receive, send: Send, status: int, text: str, reason: str) -> None:
     """Answers in place of the application. A body is not read."""
-    _REFUSED.labels(reason).inc()
+    REFUSED.labels(reason).inc()
     response = Response(text, status_code=status, media_type="text/plain")
     if scope["type"] == "http":
         response.headers["connection"] = "close"

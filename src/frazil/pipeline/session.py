@@ -34,6 +34,7 @@ ARROW_BATCH_RECORDS_MAX = 65_536
 LOCAL_SHUFFLE_PARTITIONS = 4
 
 _WATCH_SECONDS = 0.2
+_AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.")
 _AT_START = ("spark.driver.", "spark.master", "spark.submit.")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -147,14 +148,12 @@ def _give_back_temporary() -> None:
 
 def session_settings(config: Config, *, app_name: str, temp_dir: Path | None = None) -> dict[str, str]:
     """All that is not as Spark would have it. What the configuration says comes last."""
-    in_temp_dir = {} if temp_dir is None or not config.spark.is_local else {"spark.local.dir": str(temp_dir)}
     return {
         "spark.app.name": app_name,
         "spark.master": config.spark.master,
         "spark.submit.deployMode": "client",
         "spark.driver.memory": f"{config.spark.driver_memory_bytes >> 10}k",
         "spark.driver.defaultJavaOptions": shlex.join(_jvm_options(config, temp_dir)),
-        **in_temp_dir,
         **_QUIET_AND_SMALL,
         **_FAIR,
         **_PYTHON_WORKERS,
@@ -162,6 +161,7 @@ def session_settings(config: Config, *, app_name: str, temp_dir: Path | None = N
         # Stays empty, tables are in Iceberg's catalog; but by default it is made in the current folder.
         "spark.sql.warehouse.dir": (cache_folder() / "spark-warehouse").as_uri(),
         **(_ON_THIS_MACHINE if config.spark.is_local else _on_a_cluster(config)),
+        **_authentication(config),
         **_jar_settings(config),
         **_catalog_settings(config),
         **config.spark.settings,
@@ -209,11 +209,22 @@ _SMALL_HEAP = ["-XX:+UseSerialGC", "-Xms96m"]
 def _jvm_options(config: Config, temp_dir: Path | None) -> list[str]:
     options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *trust_options()]
     if temp_dir is not None:
+        # Spark's default for spark.local.dir too, which would log a warning if it were set.
         options.append(f"-Djava.io.tmpdir={temp_dir}")
     # Two collectors are one too many: the JVM would not start.
     if not re.search(r"-XX:\+Use\w+GC\b", config.spark.settings.get("spark.driver.extraJavaOptions", "")):
         options += _SMALL_HEAP
     return options
+
+
+def _authentication(config: Config) -> dict[str, str]:
+    """Closes the driver's ports to other users of the machine, who can reach loopback. For such masters Spark
+    makes a random secret; a cluster has its own, which `spark.settings` must name.
+    """
+    is_chosen = any(key.startswith(_AUTHENTICATION) for key in config.spark.settings)
+    if is_chosen or not config.spark.is_local:
+        return {}
+    return dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "true")
 
 
 def _on_a_cluster(config: Config) -> dict[str, str]:

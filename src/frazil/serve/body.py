@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+import structlog
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from frazil.config import Config
 from frazil.errors import QueryInvalid, RequestInvalid, RequestTooLarge
@@ -26,6 +28,8 @@ _TAG_CHARS_MAX = 256
 _INT64 = 2**63
 _FIELDS = ("sql", "params", "as_of", "seconds_max", "rows_max", "partial", "id")
 _PLAIN = ("text/plain", "application/sql")
+
+log = structlog.get_logger("frazil.serve")
 
 
 async def read_question(request: Request, caller: Caller, config: Config, format: Format) -> Question:
@@ -78,6 +82,9 @@ async def _body(request: Request, bytes_max: int) -> bytes:
                 pieces.append(piece)
     except TimeoutError:
         raise RequestInvalid("the body came too slowly") from None
+    except ClientDisconnect:  # also raised for a chunk that is not valid
+        log.debug("request body ended early", bytes=size)
+        raise RequestInvalid("the body ended before it was complete, or its chunks are not valid") from None
     return b"".join(pieces)
 
 
