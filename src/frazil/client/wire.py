@@ -239,12 +239,13 @@ _TABLE_DEFAULTS: Mapping[str, Any] = {
     "last_time": None,
     "snapshot_id": None,
     "landed_at": None,
+    "newest_time": None,
 }
 
 
 def _table(found: Mapping[str, Any]) -> TableInfo:
     values: dict[str, Any] = {**_TABLE_DEFAULTS, **found}
-    for name in ("first_time", "last_time", "landed_at"):
+    for name in ("first_time", "last_time", "landed_at", "newest_time"):
         values[name] = _micros(values[name])
     if values["snapshot_id"] is not None:
         values["snapshot_id"] = int(values["snapshot_id"])  # text: JavaScript could not hold the number

@@ -66,6 +66,7 @@ def _table(
     if cut is not None:
         cut.release()
     files = None if version is None else version.files(tenant)
+    times = (None if files is None else files.last_time, None if cut is None else cut.time_max)
     spec = planner.specs[signal]
     columns = [
         ColumnInfo(column.name, type_name(column.type), column.doc, column.source) for column in spec.columns
@@ -82,6 +83,7 @@ def _table(
         last_time=None if files is None else files.last_time,
         snapshot_id=None if version is None else version.snapshot_id,
         landed_at=None if version is None else version.committed_at,
+        newest_time=max((each for each in times if each is not None), default=None),
         health=None if version is None else health_of(version, config, tenant),
         whole=None if version is None or not whole else health_of(version, config, None),
     )

@@ -146,6 +146,8 @@ class TableInfo:
     snapshot_id: int | None
     landed_at: int | None
     """When the last snapshot was committed, microseconds since 1970."""
+    newest_time: int | None = None
+    """Microseconds since 1970, of the tenant's newest row, landed or not: what a query sees."""
     is_view: bool = False
     health: TableHealth | None = None
     """Of the tenant's files. None for a view, and before anything has landed."""

@@ -67,6 +67,8 @@ class TailCut:
     """What should be in it and is not, for people."""
     key: str
     """Cuts with the same key hold the same rows."""
+    time_max: int | None = None
+    """The newest `time` of its rows, in microseconds. None if it has no rows."""
     _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def release(self) -> None:
@@ -338,4 +340,11 @@ def _cut(inside: Sequence[_Taken], missing: Sequence[str], what: str, release: C
         spans.append((taken.stream, sequence, run.last))
         before = taken.number
     key = hashlib.sha256(repr((what, tuple(missing), spans)).encode()).hexdigest()
-    return TailCut(tuple(chunks), sum(chunk.rows for chunk in chunks), tuple(missing), key, release)
+    return TailCut(
+        tuple(chunks),
+        sum(chunk.rows for chunk in chunks),
+        tuple(missing),
+        key,
+        max((taken.run.time_max for taken in inside), default=None),
+        release,
+    )

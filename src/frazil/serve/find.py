@@ -45,7 +45,8 @@ TraceId = Annotated[str | None, Query(description="32 hexadecimal digits.")]
 Attributes = Annotated[
     list[str] | None,
     Query(
-        description="`key=value` or `key:value`: an attribute of the record or its resource. Repeatable.",
+        description="`key=value` or `key:value`: an attribute of the record, of its resource, or of an event "
+        "of a span. Repeatable.",
         examples=["http.route=/cart"],
         max_length=20,
     ),
@@ -81,7 +82,7 @@ async def log_filter(
     if trace_id is not None:
         filter.add("trace_id = ?", parameters.trace_id(trace_id))
     filter.text("logs", q, regex)
-    filter.attributes(attr or [])
+    filter.attributes("logs", attr or [])
     if received_from is not None:
         since = parameters.fixed("received_from", received_from)
         filter.add("received_time >= CAST(? AS TIMESTAMPTZ)", since)
@@ -119,7 +120,7 @@ async def span_filter(
     if trace_id is not None:
         filter.add("trace_id = ?", parameters.trace_id(trace_id))
     filter.text("spans", q, regex)
-    filter.attributes(attr or [])
+    filter.attributes("spans", attr or [])
     return filter
 
 
@@ -178,7 +179,8 @@ async def logs(
     "/spans",
     summary="Find spans",
     description="Spans by time (their start), service, name, duration, status and attributes; newest first, "
-    "page by page. `q` and `regex` look at the name and the status message.",
+    "page by page. `q` and `regex` look at the name, the status message, and the names and attribute values "
+    "of events, such as exceptions.",
     response_class=Response,
     responses=_PAGE | ERRORS,
 )

@@ -39,7 +39,27 @@ _NANOS: dict[Searched, str] = {
     "logs": "coalesce(time_unix_nano, observed_time_unix_nano, 0)",
     "spans": "coalesce(start_time_unix_nano, 0)",
 }
-_TEXT: dict[Searched, str] = {"logs": "body", "spans": "concat_ws(' ', name, status_message)"}
+_SPAN_TEXT = "concat_ws(' ', name, status_message)"
+# What events say, such as exceptions: their names and the values of their attributes. Most spans have none:
+# only the others are looked at more closely.
+_EVENT_TEXTS = "flatten(list_transform(events, lambda e: list_prepend(e.name, map_values(e.attributes))))"
+_WORDS: dict[Searched, str] = {
+    "logs": "search(body, ?)",
+    "spans": f"(search({_SPAN_TEXT}, ?) OR (len(events) > 0 AND "
+    f"search(concat_ws(' ', {_SPAN_TEXT}, array_to_string({_EVENT_TEXTS}, ' ')), ?)))",
+}
+_REGEX: dict[Searched, str] = {
+    "logs": "regexp_matches(body, ?)",
+    # Each text by itself: `^` and `$` are its own beginning and end.
+    "spans": f"(regexp_matches({_SPAN_TEXT}, ?) OR (len(events) > 0 AND "
+    f"len(list_filter({_EVENT_TEXTS}, lambda t: regexp_matches(t, ?))) > 0))",
+}
+_ATTRIBUTE: dict[Searched, str] = {
+    "logs": "(attributes[?] = ? OR resource_attributes[?] = ?)",
+    "spans": "(attributes[?] = ? OR resource_attributes[?] = ? OR (len(events) > 0 AND "
+    "len(list_filter(events, lambda e: e.attributes[?] = ?)) > 0))",
+}
+"""SQL with the key and the value for each place that is looked at."""
 
 
 @cache
@@ -67,15 +87,15 @@ class Filter:
 
     def text(self, signal: Searched, words: str | None, regex: str | None) -> None:
         if words and words.strip():
-            self.add(f"search({_TEXT[signal]}, ?)", words)
+            self.add(_WORDS[signal], *[words] * _WORDS[signal].count("?"))
         if regex:
-            self.add(f"regexp_matches({_TEXT[signal]}, ?)", regex)
+            self.add(_REGEX[signal], *[regex] * _REGEX[signal].count("?"))
 
-    def attributes(self, pairs: Sequence[str]) -> None:
-        """Of the record or of its resource."""
+    def attributes(self, signal: Searched, pairs: Sequence[str]) -> None:
+        """Of the record, of its resource, or of an event of a span."""
+        condition = _ATTRIBUTE[signal]
         for pair in pairs:
-            key, value = parameters.attribute(pair)
-            self.add("(attributes[?] = ? OR resource_attributes[?] = ?)", key, value, key, value)
+            self.add(condition, *parameters.attribute(pair) * (condition.count("?") // 2))
 
 
 @dataclass(frozen=True)

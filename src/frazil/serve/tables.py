@@ -18,7 +18,7 @@ from frazil.serve.state import Asked, Settings
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
 
-_TIMES = ("first_time", "last_time", "landed_at")
+_TIMES = ("first_time", "last_time", "landed_at", "newest_time")
 _HEALTH = {
     "files": 12,
     "bytes": 48_000_000,
@@ -52,6 +52,7 @@ _EXAMPLE = {
     "first_time": "2026-11-01T00:00:00.000000Z",
     "last_time": "2026-11-15T10:00:00.000000Z",
     "landed_at": "2026-11-15T10:00:02.000000Z",
+    "newest_time": "2026-11-15T10:00:31.000000Z",
     "snapshot_id": "1234",
     "is_view": False,
     "columns": [{"name": "time", "type": "TIMESTAMP", "doc": "When it happened", "source": "…"}],

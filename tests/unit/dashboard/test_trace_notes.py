@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from frazil.dashboard.trace_notes import trace_notes
-from frazil.dashboard.trace_read import SpanRecord, Trace
+from frazil.dashboard.trace_read import CLIENT, SERVER, SpanRecord, Trace
 from frazil.dashboard.trace_tree import build_tree
 from tests.unit.dashboard.test_trace_tree import span
 
@@ -20,6 +20,15 @@ def test_of_a_trace_as_it_should_be_there_is_nothing_to_say() -> None:
 def test_work_after_the_root_is_told_with_how_long_both_took() -> None:
     spans = span("a", "", 0, 300 * MS), span("b", "a", 10 * MS, 900 * MS)
     assert noted(*spans) == ["The root took 300 ms; work went on for 600 ms after it."]
+
+
+def test_a_clock_that_is_ahead_is_not_work_after_the_root() -> None:
+    here, there = (
+        {"attributes": [{"key": "host.name", "value": {"stringValue": host}}]} for host in ("here", "there")
+    )
+    client = span("a", "", 0, 300 * MS, kind=CLIENT, resource=here)
+    server = span("b", "a", 800 * MS, 900 * MS, kind=SERVER, resource=there)
+    assert noted(client, server) == ["1 span lies outside its parent: clocks differ."]
 
 
 def test_a_missing_root_and_missing_parents_are_told() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,18 @@ from frazil.config import AuthConfig
 from frazil.lake.catalog import open_catalog
 from frazil.lake.health import measure
 from frazil.query.model import TableInfo
-from tests.unit.query.made import DAYS, LANDED_PER_DAY, TENANTS, Service, files_of, running
+from frazil.wal.names import SegmentName
+from tests.unit.query.made import (
+    DAYS,
+    LANDED_PER_DAY,
+    STREAM,
+    TAIL_ROWS,
+    TENANTS,
+    Service,
+    add_tail,
+    files_of,
+    running,
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +53,31 @@ def test_health_is_that_of_the_tenants_own_files(service: Service, tenant: str) 
     assert found["metrics"].health is None, "nothing has landed"
     assert tables(service, "nobody")["logs"].health is not None
     assert tables(service, "nobody")["logs"].health.files == 0  # type: ignore[union-attr]
+
+
+def test_the_newest_time_is_what_a_query_of_the_tenant_sees(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        later = time.time_ns() + 60 * 10**9
+        add_tail(service.config, "logs", {"globex": 1}, later, sequence=1, before=sum(TAIL_ROWS.values()))
+        for tenant in TENANTS:
+            for table in ("logs", "spans"):
+                newest = service.ask(f"SELECT epoch_us(max(time)) FROM {table}", tenant).rows[0][0]
+                found = tables(service, tenant)[table]
+                assert found.newest_time == newest
+                assert found.last_time is not None
+                assert newest - found.last_time > 80_000_000_000, "a day, since when nothing has landed"
+        assert tables(service, "globex")["logs"].newest_time == later // 1000
+        assert tables(service, "nobody")["logs"].newest_time is None
+        assert tables(service, "acme")["metrics"].newest_time is None
+
+
+def test_the_newest_time_is_of_landed_rows_where_those_are_newer(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        (service.config.wal_dir / SegmentName("logs", STREAM, 0).path).unlink()
+    with running(tmp_path) as service:
+        found = tables(service, "acme")["logs"]
+        assert (found.newest_time, found.tail_rows) == (found.last_time, 0)
+        assert found.newest_time is not None
 
 
 def test_the_api_and_the_pipeline_see_the_same_health(service: Service) -> None:

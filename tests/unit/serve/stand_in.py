@@ -103,7 +103,20 @@ class StandIn:
     async def tables(self, tenant: str, *, whole: bool = False) -> Sequence[TableInfo]:
         columns = [ColumnInfo(c.name, str(c.type), c.doc, c.source) for c in table_spec("logs").columns]
         rows = len(self._of_tenant("logs", tenant))
-        facts = ["logs", "One row a log record.", columns, rows, 0, 0, 0, None, 1_000_000, 2**60, 0]
+        facts = [
+            "logs",
+            "One row a log record.",
+            columns,
+            rows,
+            0,
+            0,
+            0,
+            None,
+            1_000_000,
+            2**60,
+            0,
+            2_000_000,
+        ]
         mine = health(self.files(tenant), MaintainConfig(), 0.0)
         state = TableState(7, 3, None, 0, 100, {"expired_at": 5.0})
         all_of_it = health(self.files(*self.tenants), MaintainConfig(), 0.0, table=state) if whole else None

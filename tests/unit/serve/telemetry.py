@@ -8,6 +8,7 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 BEGIN = 1_790_000_000
 """Unix seconds. Records are counted from here."""
@@ -44,6 +45,12 @@ def logs(*records: Mapping[str, Any], service: str = "cart", **resource: Any) ->
             **fields,
         )
     return request
+
+
+def exception(type: str, message: str, **attributes: Any) -> Span.Event:
+    """As SDKs record it on a span."""
+    given = {"exception.type": type, "exception.message": message, **attributes}
+    return Span.Event(name="exception", time_unix_nano=BEGIN * 10**9, attributes=pairs(given))
 
 
 def spans(*records: Mapping[str, Any], service: str = "cart") -> ExportTraceServiceRequest:

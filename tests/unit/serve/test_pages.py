@@ -21,6 +21,7 @@ def test_tables_are_described(client: Client, queries: StandIn) -> None:
     (table,) = client.get("/api/v1/tables").json()["tables"]
     assert (table["name"], table["rows"]) == ("logs", 2)
     assert table["last_time"] == "1970-01-01T00:00:01.000000Z"
+    assert table["newest_time"] == "1970-01-01T00:00:02.000000Z"
     assert table["first_time"] is None
     assert table["snapshot_id"] == str(2**60)
     assert {"name", "type", "doc", "source"} == set(table["columns"][0])

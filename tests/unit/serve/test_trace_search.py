@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from frazil.config import Config
 from frazil.keys import hash_key
 from frazil.serve import trace_search
 from frazil.serve.app import create_app
+from frazil.serve.search import Filter
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import BEGIN, spans
+from .telemetry import BEGIN, exception, spans
 
 MS = 10**6
 SECOND = 10**9
@@ -88,6 +90,33 @@ def test_all_filters_must_hold_for_one_and_the_same_span(client: Client, queries
     assert ids(client, attr="k=v", q="b", regex="^b") == [1]
     assert ids(client, attr="k=v", name="a") == []
     assert found(client)["traces"][0]["matched"] == 2
+
+
+def test_a_trace_is_found_by_an_exception_of_a_span(client: Client, queries: StandIn) -> None:
+    failed = [exception("ValueError", "Kaboom in aisle 7"), Span.Event(name="gave up")]
+    queries.add("spans", spans(span(1, 1, name="pay", events=failed), span(2, 2, name="pay")))
+    queries.add("spans", spans(span(3, 3, events=[exception("KeyError", "aisle", retries=3)])))
+    assert ids(client, q="kaboom") == [1]
+    assert ids(client, q="aisle valueerror") == ids(client, q="pay kaboom gave") == [1]
+    assert ids(client, q="kaboom keyerror") == []
+    assert sorted(ids(client, q="aisle")) == [1, 3]
+    assert ids(client, regex="^Kaboom in|^GET$") == ids(client, regex="aisle [0-9]+$") == [1]
+    assert ids(client, regex="^pay$", attr="exception.type=ValueError") == [1]
+    assert ids(client, attr="exception.message=Kaboom in aisle 7") == [1]
+    assert ids(client, attr="exception.message=Kaboom") == ids(client, attr="name=exception") == []
+    assert ids(client, attr=["exception.type=KeyError", "retries=3"]) == [3]
+
+
+def test_events_are_read_only_for_words_and_attributes() -> None:
+    """The column is the largest of the table where spans have many of them."""
+    filter = Filter()
+    filter.services(["cart"])
+    filter.add("name = ?", "GET /cart")
+    assert not any("events" in condition for condition in filter.conditions)
+    logs = Filter()
+    logs.text("logs", "kaboom", "ka.*m")
+    logs.attributes("logs", ["k=v"])
+    assert not any("events" in condition for condition in logs.conditions)
 
 
 def test_the_newest_matching_span_puts_a_trace_first(client: Client, queries: StandIn) -> None:

@@ -363,7 +363,7 @@ def _nothing(view: View, search: LogSearch) -> None:
     if not table.get("rows") and not table.get("tail_rows"):
         show_how_to_send(view, "logs")
         return
-    newest = table.get("last_time")
+    newest = table.get("newest_time")
     if search.is_empty:
         st.info("No logs in this time range.", icon=":material/search_off:")
     else:

@@ -17,6 +17,8 @@ from frazil.dashboard.present import present
 from frazil.dashboard.view import View
 
 _FRESH_SECONDS = 4.0
+_NEWEST_FRESH_SECONDS = 1.0
+"""The age of the newest data is shown: an older answer would add its own age to it."""
 _SERVICES_SHOWN = 12
 
 Moments = dict[str, list[golden.Moment]]
@@ -29,7 +31,7 @@ def page(view: View) -> None:
 
 
 def _draw(view: View) -> None:
-    listed = view.api.get("tables", fresh_seconds=_FRESH_SECONDS)["tables"]
+    listed = view.api.get("tables", fresh_seconds=_NEWEST_FRESH_SECONDS)["tables"]
     tables = {table["name"]: table for table in listed}
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
@@ -62,12 +64,15 @@ def _headlines(
         "Newest data",
         f"{words.ago(_age_seconds(tables))} ago",
         border=True,
-        help="The newest record of any table. It can be asked about as soon as it was acked.",
+        help="The age of the newest record that a query sees, in any table. Queries see a record as soon as "
+        "it is acknowledged, before it has landed.",
     )
 
 
 def _age_seconds(tables: dict[str, Any]) -> float | None:
-    newest = max((table["last_time"] for table in tables.values() if table.get("last_time")), default=None)
+    newest = max(
+        (table["newest_time"] for table in tables.values() if table.get("newest_time")), default=None
+    )
     if newest is None:
         return None
     age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(newest)

@@ -82,7 +82,8 @@ def _filters(records: list[dict[str, Any]]) -> None:
         key="q",
         bind="query-params",
         placeholder="timeout, or 5b8efff7…",
-        help="Words in the name or the status message of a span; the id of a trace opens it.",
+        help="Words in the name or the status message of a span, or in its events, such as the message of an "
+        "exception; the id of a trace opens it.",
         on_change=_open_written,
     )
     service.multiselect(
@@ -97,7 +98,7 @@ def _filters(records: list[dict[str, Any]]) -> None:
     attribute.multiselect(
         "Attributes", [], key="attr", bind="query-params", accept_new_options=True,
         placeholder="http.route=/cart",
-        help="key=value of a span or its resource; all must hold.",
+        help="key=value of a span, its resource or one of its events; all must hold.",
     )  # fmt: skip
     least.text_input("At least", key="min", bind="query-params", placeholder="250ms")
     most.text_input("At most", key="max", bind="query-params", placeholder="1.5s")
