@@ -26,6 +26,8 @@ from typing import Any
 from bench.payloads import large_logs_request, logs_request
 
 P99_MS_MAX = 500
+CANARY_SECONDS = 10
+"""The time limit of an export in OpenTelemetry's SDKs."""
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 STREAMS_RENEWED_SECONDS = 2.5
@@ -163,10 +165,14 @@ def _attacking(name: str, receiver: Any, key: str, clients: int, told: list[str]
 
 
 def _http_canary(receiver: Any, key: str) -> Callable[[bytes], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", receiver.http_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", receiver.http_port, timeout=CANARY_SECONDS)
 
     def send(body: bytes) -> str:
-        status = _post(connection, key, body, content_type=PROTOBUF)
+        try:
+            status = _post(connection, key, body, content_type=PROTOBUF)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            return type(error).__name__
         return "" if status == 200 else str(status)
 
     return send
@@ -180,7 +186,7 @@ def _grpc_canary(receiver: Any, key: str) -> Callable[[bytes], str]:
 
     def send(body: bytes) -> str:
         try:
-            export(body, timeout=60, metadata=(("authorization", f"Bearer {key}"),))
+            export(body, timeout=CANARY_SECONDS, metadata=(("authorization", f"Bearer {key}"),))
         except grpc.RpcError as error:
             return str(error.code().name)
         return ""
