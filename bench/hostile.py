@@ -239,13 +239,12 @@ def run(seconds: float, clients: int, only: list[str]) -> int:
         for name in [name for name in (*BODIES, STREAMS) if not only or name in only]:
             with running_receiver(Path(folder) / str(hash(name)), {"auth": {"keys": entries}}) as receiver:
                 made = _grpc_canary if name == STREAMS else _http_canary
-                send = made(receiver, keys["b"])
-                canary(send, 1)
-                _line("  alone", *canary(send, min(seconds, 5)), told="")
+                canary(made(receiver, keys["b"]), 1)
+                _line("  alone", *canary(made(receiver, keys["b"]), min(seconds, 5)), told="")
                 told: list[str] = []
                 with _attacking(name, receiver, keys["a"], clients, told):
                     time.sleep(0.5)
-                    found = canary(send, seconds)
+                    found = canary(made(receiver, keys["b"]), seconds)
                 kept &= _line(name, *found, told=told[0])
     return 0 if kept else 1
 
