@@ -26,6 +26,8 @@ from typing import Any
 from bench.payloads import large_logs_request, logs_request
 
 P99_MS_MAX = 500
+CANARY_SECONDS = 10
+"""The time limit of an export in OpenTelemetry's SDKs."""
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 STREAMS_RENEWED_SECONDS = 2.5
@@ -163,10 +165,14 @@ def _attacking(name: str, receiver: Any, key: str, clients: int, told: list[str]
 
 
 def _http_canary(receiver: Any, key: str) -> Callable[[bytes], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", receiver.http_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", receiver.http_port, timeout=CANARY_SECONDS)
 
     def send(body: bytes) -> str:
-        status = _post(connection, key, body, content_type=PROTOBUF)
+        try:
+            status = _post(connection, key, body, content_type=PROTOBUF)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            return type(error).__name__
         return "" if status == 200 else str(status)
 
     return send
@@ -180,7 +186,7 @@ def _grpc_canary(receiver: Any, key: str) -> Callable[[bytes], str]:
 
     def send(body: bytes) -> str:
         try:
-            export(body, timeout=60, metadata=(("authorization", f"Bearer {key}"),))
+            export(body, timeout=CANARY_SECONDS, metadata=(("authorization", f"Bearer {key}"),))
         except grpc.RpcError as error:
             return str(error.code().name)
         return ""
@@ -233,13 +239,12 @@ def run(seconds: float, clients: int, only: list[str]) -> int:
         for name in [name for name in (*BODIES, STREAMS) if not only or name in only]:
             with running_receiver(Path(folder) / str(hash(name)), {"auth": {"keys": entries}}) as receiver:
                 made = _grpc_canary if name == STREAMS else _http_canary
-                send = made(receiver, keys["b"])
-                canary(send, 1)
-                _line("  alone", *canary(send, min(seconds, 5)), told="")
+                canary(made(receiver, keys["b"]), 1)
+                _line("  alone", *canary(made(receiver, keys["b"]), min(seconds, 5)), told="")
                 told: list[str] = []
                 with _attacking(name, receiver, keys["a"], clients, told):
                     time.sleep(0.5)
-                    found = canary(send, seconds)
+                    found = canary(made(receiver, keys["b"]), seconds)
                 kept &= _line(name, *found, told=told[0])
     return 0 if kept else 1
 

@@ -135,6 +135,18 @@ class LimitsConfig(Section):
     records_per_request_max: Count = Field(
         1_000_000, ge=1, description="The most log records, spans or data points in one request."
     )
+    resources_per_request_max: Count = Field(
+        50_000,
+        ge=1,
+        description="The most resources and scopes, counted together, in one request. They are counted "
+        "before anything is decoded, so that a request with more is refused in a few milliseconds.",
+    )
+    json_objects_max: Count = Field(
+        1_000_000,
+        ge=1,
+        description="The most objects and arrays in one JSON request: braces and brackets are counted before "
+        "it is parsed, those in texts too. Each takes up to 250 bytes and 2 microseconds.",
+    )
     nesting_depth_max: Count = Field(
         32, ge=1, le=32, description="How deep lists and maps may be nested in an attribute's value."
     )

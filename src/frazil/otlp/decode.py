@@ -120,7 +120,7 @@ class Decoder:
         try:
             batch = nested(self.signal, bodies, self._groups_max)
             if bounded and sum(map(len, bodies)) > _DENSE_BYTES_MIN:
-                check_density(batch)
+                check_density(self.signal, batch)
             return _ROWS[self.signal](
                 batch,
                 self._promoted,

@@ -6,9 +6,14 @@ tenth of a second, but the steps after it can take twenty times as long. The est
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from frazil.tables import Signal
 
 _SECONDS_MAX = 0.12
 # Measured, and on the high side, for each:
@@ -19,6 +24,11 @@ _NUMBER_SECONDS = 0.02e-6
 _NESTED_SECONDS = 2e-6  # value in an array or a key-value list: these go through Python one by one
 _REPEATED_SECONDS = 0.065e-6  # attribute of a resource, scope or metric, in each of its rows
 _NESTED_TAG = 0x0A
+_LISTS: dict[Signal, tuple[str, str]] = {
+    "logs": ("scope_logs", "log_records"),
+    "spans": ("scope_spans", "spans"),
+    "metrics": ("scope_metrics", "metrics"),
+}
 _POINTS = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 
 _Counts = npt.NDArray[np.int64]
@@ -35,9 +45,11 @@ class TooDense(Exception):
         self.times = times
 
 
-def check_density(batch: pa.RecordBatch) -> None:
+def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
     """Raises TooDense if it would take too long to make the rows of the batch."""
-    seconds = _seconds(batch.column(0), "") + _REPEATED_SECONDS * _repeated(batch.column(0).values)
+    requests = batch.column(0)
+    seconds = _seconds(requests, _plan(signal, requests.type))
+    seconds += _REPEATED_SECONDS * _repeated(signal, requests.values)
     if seconds > _SECONDS_MAX:
         raise TooDense(
             "a record, with its resource and scope, has too many attributes, events, links, buckets or "
@@ -46,28 +58,63 @@ def check_density(batch: pa.RecordBatch) -> None:
         )
 
 
-def _seconds(array: pa.Array, name: str) -> float:
-    if not len(array):
-        return 0.0
-    if pa.types.is_struct(array.type):
-        return sum(
-            _seconds(array.field(number), array.type[number].name)
-            for number in range(array.type.num_fields)
-            if pa.types.is_nested(array.type[number].type)
-        )
-    if not pa.types.is_list(array.type):
-        return 0.0
-    elements = array.values
-    if pa.types.is_binary(elements.type):  # the pieces of nested values
-        return _NESTED_SECONDS * _tags(elements)
-    if not pa.types.is_struct(elements.type):
-        return _NUMBER_SECONDS * len(elements)
+@dataclass(frozen=True)
+class _Plan:
+    """How to estimate one list: the time for each element, and the lists in the elements by their path.
+
+    Types are looked at once: looking at those of a batch takes as long as decoding a hundred records.
+    """
+
+    each_seconds: float
+    is_nested: bool
+    inner: tuple[tuple[tuple[int, ...], _Plan], ...]
+
+
+_plans: dict[Signal, _Plan] = {}
+
+
+def _plan(signal: Signal, type_: pa.ListType) -> _Plan:
+    if signal not in _plans:
+        _plans[signal] = _plan_of(type_, "")
+    return _plans[signal]
+
+
+def _plan_of(type_: pa.ListType, name: str) -> _Plan:
+    element = type_.value_type
+    if pa.types.is_binary(element):  # the pieces of nested values
+        return _Plan(_NESTED_SECONDS, True, ())
+    if not pa.types.is_struct(element):
+        return _Plan(_NUMBER_SECONDS, False, ())
     each = _MESSAGE_SECONDS
-    if elements.type.get_field_index("key") >= 0:
+    if element.get_field_index("key") >= 0:
         each = _ATTRIBUTE_SECONDS
     elif name == "entity_refs":
         each = _ENTITY_SECONDS
-    return each * len(elements) + _seconds(elements, name)
+    return _Plan(each, False, tuple(_lists_in(element, ())))
+
+
+def _lists_in(type_: pa.StructType, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], _Plan]]:
+    for number, field in enumerate(type_):
+        if pa.types.is_list(field.type):
+            yield (*path, number), _plan_of(field.type, field.name)
+        elif pa.types.is_struct(field.type):
+            yield from _lists_in(field.type, (*path, number))
+
+
+def _seconds(lists: pa.ListArray, plan: _Plan) -> float:
+    elements = lists.values
+    count = len(elements)
+    if not count:
+        return 0.0
+    if plan.is_nested:
+        return plan.each_seconds * _tags(elements)
+    seconds = plan.each_seconds * count
+    for path, inner in plan.inner:
+        array = elements
+        for number in path:
+            array = array.field(number)
+        seconds += _seconds(array, inner)
+    return seconds
 
 
 def _tags(values: pa.BinaryArray) -> int:
@@ -78,13 +125,14 @@ def _tags(values: pa.BinaryArray) -> int:
     return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) & 0x7F == _NESTED_TAG))
 
 
-def _repeated(resources: pa.StructArray) -> int:
+def _repeated(signal: Signal, resources: pa.StructArray) -> int:
     """The attributes of resources, scopes and metrics, counted for each row that will repeat them."""
-    scope_lists = _only_list(resources)
+    scope_name, record_name = _LISTS[signal]
+    scope_lists = resources.field(scope_name)
     scopes = scope_lists.values
-    record_lists = _only_list(scopes)
+    record_lists = scopes.field(record_name)
     repeated = 0
-    if record_lists.values.type.get_field_index("metadata") >= 0:
+    if signal == "metrics":
         metrics = record_lists.values
         rows = np.zeros(len(metrics), np.int64)
         for name in _POINTS:
@@ -96,12 +144,6 @@ def _repeated(resources: pa.StructArray) -> int:
     repeated += int(rows @ _lengths(scopes.field("scope").field("attributes")))
     rows = _summed(rows, scope_lists)
     return repeated + int(rows @ _lengths(resources.field("resource").field("attributes")))
-
-
-def _only_list(array: pa.StructArray) -> pa.ListArray:
-    """The scopes of resources, or the records of scopes: they hold no other list themselves."""
-    (number,) = (number for number, inner in enumerate(array.type) if pa.types.is_list(inner.type))
-    return array.field(number)
 
 
 def _lengths(lists: pa.ListArray) -> _Counts:

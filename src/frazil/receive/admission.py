@@ -1,25 +1,38 @@
-"""Who may come in, and how much at once: memory, requests, and each tenant's rate."""
+"""Which requests may come in, and how much at once: memory, requests, turns, and each tenant's rate."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 from frazil.config import LimitsConfig, RateLimit, RateLimitsConfig
 from frazil.errors import Overloaded
 
+_SHARE = 7 / 8
+"""Of the budget that one tenant may use, where there are several: the rest is for the others."""
+
 
 class Admission:
-    """A budget of bytes and requests in flight. Requests wait for room in order, then are refused."""
+    """A budget of bytes and requests in flight. Requests wait for room in order, then are refused.
 
-    def __init__(self, limits: LimitsConfig) -> None:
+    Where there are several tenants, none can have the whole budget, and requests that wait because of their
+    own tenant do not keep those of other tenants waiting.
+    """
+
+    def __init__(self, limits: LimitsConfig, *, tenants_share: bool = False) -> None:
         self._limits = limits
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+        share = _SHARE if tenants_share else 1
+        self._bytes_share = max(limits.request_bytes_max, int(limits.in_flight_bytes_max * share))
+        self._requests_share = max(1, int(limits.requests_in_flight_max * share))
+        self._queue: deque[tuple[int, str, asyncio.Future[None]]] = deque()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._held: dict[str, list[int]] = {}
+        """Of each tenant with requests in flight: their bytes and their number."""
         self.bytes = 0
         self.requests = 0
 
@@ -29,17 +42,24 @@ class Admission:
             and self.requests < self._limits.requests_in_flight_max
         )
 
-    async def enter(self, size: int) -> Ticket:
-        """Room for a request of `size` bytes, as far as is known; it may grow."""
-        if self._queue or not self._fits(size):
-            await self._wait(size)
-        else:
-            self._take(size)
-        return Ticket(self, size)
+    def _fits_share(self, size: int, tenant: str) -> bool:
+        held_bytes, held_requests = self._held.get(tenant, (0, 0))
+        return held_bytes + size <= self._bytes_share and held_requests < self._requests_share
 
-    def _take(self, size: int) -> None:
+    async def enter(self, size: int, tenant: str = "") -> Ticket:
+        """Room for a request of `size` bytes, as far as is known; it may grow."""
+        if self._queue or not self._fits(size) or not self._fits_share(size, tenant):
+            await self._wait(size, tenant)
+        else:
+            self._take(size, tenant)
+        return Ticket(self, size, tenant)
+
+    def _take(self, size: int, tenant: str) -> None:
         self.bytes += size
         self.requests += 1
+        held = self._held.setdefault(tenant, [0, 0])
+        held[0] += size
+        held[1] += 1
         self._empty.clear()
 
     @property
@@ -51,18 +71,19 @@ class Admission:
         """Returns when no request is in flight."""
         await self._empty.wait()
 
-    async def _wait(self, size: int) -> None:
+    async def _wait(self, size: int, tenant: str) -> None:
         """Returns when its turn has come and its part of the budget is taken."""
-        if len(self._queue) >= self._limits.requests_in_flight_max:
+        if sum(other == tenant for _, other, _ in self._queue) >= self._requests_share:
             raise self._refusal()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (size, turn)
+        place = (size, tenant, turn)
         self._queue.append(place)
+        self._next()  # those before it may wait for their own tenant's requests
         try:
             await asyncio.wait_for(turn, self._limits.admission_wait_seconds)
         except BaseException as error:
             if turn.done() and not turn.cancelled():  # its turn came at the very moment that it gave up
-                self.leave(size)
+                self.leave(size, tenant)
             elif place in self._queue:
                 self._queue.remove(place)
                 self._next()  # those behind it may fit where it did not
@@ -70,30 +91,50 @@ class Admission:
                 raise self._refusal() from None
             raise
 
-    def grow(self, size: int) -> None:
+    def grow(self, size: int, tenant: str = "") -> None:
         """More of a request that is in: refused at once if there is no room, since it holds some itself."""
-        if self.bytes + size > self._limits.in_flight_bytes_max:
+        held = self._held[tenant]
+        if self.bytes + size > self._limits.in_flight_bytes_max or held[0] + size > self._bytes_share:
             raise self._refusal()
         self.bytes += size
+        held[0] += size
 
-    def leave(self, size: int) -> None:
+    def leave(self, size: int, tenant: str = "") -> None:
         self.bytes -= size
         self.requests -= 1
+        held = self._held[tenant]
+        held[0] -= size
+        held[1] -= 1
+        if not held[1]:
+            del self._held[tenant]
         self._next()
         if not self.requests:
             self._empty.set()
 
-    def shrink(self, size: int) -> None:
+    def shrink(self, size: int, tenant: str = "") -> None:
         self.bytes -= size
+        self._held[tenant][0] -= size
         self._next()
 
     def _next(self) -> None:
-        while self._queue and self._fits(self._queue[0][0]):
-            size, turn = self._queue.popleft()
+        """Lets in, in order, all who fit; who is behind another of the same tenant stays behind it."""
+        over_share: dict[str, None] = {}
+        staying: list[tuple[int, str, asyncio.Future[None]]] = []
+        while self._queue:
+            size, tenant, turn = self._queue[0]
             if turn.done():
+                self._queue.popleft()
                 continue
-            self._take(size)
+            if tenant in over_share or not self._fits_share(size, tenant):
+                over_share[tenant] = None
+                staying.append(self._queue.popleft())
+                continue
+            if not self._fits(size):
+                break
+            self._queue.popleft()
+            self._take(size, tenant)
             turn.set_result(None)
+        self._queue.extendleft(reversed(staying))
 
     def _refusal(self) -> Overloaded:
         return Overloaded(
@@ -106,9 +147,10 @@ class Admission:
 class Ticket:
     """A request's part of the budget, given back when it ends."""
 
-    def __init__(self, admission: Admission, size: int) -> None:
+    def __init__(self, admission: Admission, size: int, tenant: str = "") -> None:
         self._admission = admission
         self._size = size
+        self._tenant = tenant
         self._ended = False
 
     def resize(self, size: int) -> None:
@@ -116,9 +158,9 @@ class Ticket:
         if self._ended:
             return
         if size > self._size:
-            self._admission.grow(size - self._size)
+            self._admission.grow(size - self._size, self._tenant)
         elif size < self._size:
-            self._admission.shrink(self._size - size)
+            self._admission.shrink(self._size - size, self._tenant)
         self._size = size
 
     @property
@@ -133,7 +175,78 @@ class Ticket:
     ) -> None:
         if not self._ended:
             self._ended = True
-            self._admission.leave(self._size)
+            self._admission.leave(self._size, self._tenant)
+
+
+class Turns:
+    """A few places that tenants take in turn; within a tenant, in the order of asking.
+
+    A place is held from when the future of `ask` is done until `leave`. The future must not be cancelled.
+    """
+
+    def __init__(self, places: int, *, per_tenant: int, waiting_max: int) -> None:
+        self._free = places
+        self._per_tenant = per_tenant
+        self._waiting_max = waiting_max
+        self._held: dict[str, int] = {}
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        place = self.ask(tenant)
+        try:
+            await asyncio.shield(place)
+            yield
+        finally:
+            self.leave(tenant, place)
+
+    def ask(self, tenant: str) -> asyncio.Future[None]:
+        """Raises Overloaded if too many of the tenant's wait already."""
+        queue = self._waiting.get(tenant, deque())
+        if len(queue) >= self._waiting_max:
+            raise Overloaded(
+                f"{len(queue)} requests of this tenant wait already; try again shortly", bound="turns"
+            )
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(place)
+        self._waiting[tenant] = queue
+        self._hand_out()
+        return place
+
+    def leave(self, tenant: str, place: asyncio.Future[None]) -> None:
+        """Gives the place back, or gives up waiting for it."""
+        if place.done():
+            self._free += 1
+            self._held[tenant] -= 1
+            if not self._held[tenant]:
+                del self._held[tenant]
+        else:
+            queue = self._waiting[tenant]
+            queue.remove(place)
+            if not queue:
+                del self._waiting[tenant]
+        self._hand_out()
+
+    @property
+    def is_contested(self) -> bool:
+        return bool(self._waiting)
+
+    def _hand_out(self) -> None:
+        while any(self._serve(tenant) for tenant in list(self._waiting)):
+            pass
+
+    def _serve(self, tenant: str) -> bool:
+        """Whether the tenant got a place. It then goes to the end of the line."""
+        queue = self._waiting[tenant]
+        if self._free == 0 or self._held.get(tenant, 0) >= self._per_tenant:
+            return False
+        self._free -= 1
+        self._held[tenant] = self._held.get(tenant, 0) + 1
+        queue.popleft().set_result(None)
+        del self._waiting[tenant]
+        if queue:
+            self._waiting[tenant] = queue
+        return True
 
 
 class _Bucket:

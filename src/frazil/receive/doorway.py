@@ -3,7 +3,8 @@
 gRPC reads a message as a whole before its handler runs, so the handler's own check of memory comes too late:
 eight clients with 60 MiB each would be in memory before the first is refused. An interceptor runs earlier,
 when only the headers are here. It lets a few calls at a time read their message; a place is free again when
-the message has been admitted to the budget, or refused.
+the message has been admitted to the budget, or refused. Tenants take turns, and where there are several, none
+has all places: calls whose message does not come delay only those of their own tenant.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from frazil.errors import FrazilError, Overloaded
-from frazil.receive.intake import Intake
+from frazil.receive.admission import Turns
+from frazil.receive.intake import Intake, has_several_tenants
 from frazil.receive.status import Refusal, refusal
 from frazil.tables import Signal
 
 _READING_MAX = 3
+_WAITING_MAX = 256
+"""Calls of one tenant that wait for a place. More are refused at once."""
 _READING_SECONDS_MAX = 2.0
 """A call keeps its place no longer than this while its message comes: its client may have gone."""
 _CONTESTED_SECONDS = 0.4
@@ -34,9 +39,9 @@ Abort = Callable[[Any, Signal, Refusal], Awaitable[None]]
 class Place:
     """Held from before a message is read until it is admitted. Leaving twice is harmless."""
 
-    def __init__(self, free: asyncio.Semaphore) -> None:
+    def __init__(self, give_back: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        self._free: asyncio.Semaphore | None = free
+        self._give_back: Callable[[], None] | None = give_back
         self._timer = loop.call_later(_READING_SECONDS_MAX, self.leave)
         self._contested_at = loop.time() + _CONTESTED_SECONDS
         self._reading = True
@@ -48,7 +53,7 @@ class Place:
 
     @property
     def is_held(self) -> bool:
-        return self._free is not None
+        return self._give_back is not None
 
     def arrived(self) -> None:
         """The message is here as a whole: it holds memory now, so its place until it is admitted."""
@@ -56,10 +61,10 @@ class Place:
         self._timer.cancel()
 
     def leave(self) -> None:
-        if self._free is not None:
+        if self._give_back is not None:
             self._timer.cancel()
-            self._free.release()
-            self._free = None
+            give_back, self._give_back = self._give_back, None
+            give_back()
 
 
 _PLACE: ContextVar[Place | None] = ContextVar("place", default=None)
@@ -85,7 +90,8 @@ class Doorway(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._intake = intake
         self._signals = signals
         self._abort = abort
-        self._free = asyncio.Semaphore(_READING_MAX)
+        share = _READING_MAX - 1 if has_several_tenants(intake.config) else _READING_MAX
+        self._turns = Turns(_READING_MAX, per_tenant=share, waiting_max=_WAITING_MAX)
         self._places: list[Place] = []
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
@@ -100,27 +106,30 @@ class Doorway(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return handler
 
     async def _enter(self, metadata: dict[str, Any]) -> None:
-        self._intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
+        tenant = self._intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
         self._intake.check_durable()
-        deadline = (
-            asyncio.get_running_loop().time() + self._intake.config.receive.limits.admission_wait_seconds
-        )
-        while not await self._acquired():
-            for place in [place for place in self._places if place.is_slow]:
-                place.leave()
-            if asyncio.get_running_loop().time() >= deadline:
-                raise Overloaded("other large requests are being read; try again shortly", bound="memory")
-        place = Place(self._free)
+        turn = self._turns.ask(tenant)
+        try:
+            await self._until(turn)
+        except BaseException:
+            self._turns.leave(tenant, turn)
+            raise
+        place = Place(partial(self._turns.leave, tenant, turn))
         self._places = [other for other in self._places if other.is_held] + [place]
         _PLACE.set(place)
 
-    async def _acquired(self) -> bool:
-        if not self._free.locked():
-            return await self._free.acquire()
-        try:
-            return await asyncio.wait_for(self._free.acquire(), _CONTESTED_SECONDS / 3)
-        except TimeoutError:
-            return False
+    async def _until(self, turn: asyncio.Future[None]) -> None:
+        """Returns when the turn has come. Meanwhile, places of calls that are slow are given to others."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._intake.config.receive.limits.admission_wait_seconds
+        while not turn.done():
+            await asyncio.wait({turn}, timeout=_CONTESTED_SECONDS / 3)
+            if turn.done():
+                return
+            for place in [place for place in self._places if place.is_slow]:
+                place.leave()
+            if loop.time() >= deadline and not turn.done():
+                raise Overloaded("other large requests are being read; try again shortly", bound="memory")
 
     def _refusing(self, signal: Signal, refused: Refusal) -> Any:
         """A streaming handler: unlike a unary one it may answer without reading the message."""

@@ -26,6 +26,9 @@ METHODS: dict[str, Signal] = {
     "opentelemetry.proto.collector.metrics.v1.MetricsService": "metrics",
 }
 
+_STREAMS_MAX = 100
+"""Calls at a time on one connection; clients keep more to themselves until one has ended."""
+
 log = structlog.get_logger("frazil.receive")
 
 
@@ -44,7 +47,7 @@ class GrpcServer:
             interceptors=(Doorway(self._intake, METHODS, self._abort),),
             options=[
                 ("grpc.max_receive_message_length", limits.request_bytes_max),
-                ("grpc.max_concurrent_streams", 256),
+                ("grpc.max_concurrent_streams", _STREAMS_MAX),
                 ("grpc.max_metadata_size", self._intake.config.receive.http.header_bytes_max),
                 ("grpc.so_reuseport", 1),
                 # clients ping every 10 s: tolerate a tenth more often than configured, with or without calls
@@ -110,7 +113,7 @@ class GrpcServer:
         with in_doorway():
             tenant = intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
             intake.check_durable()
-            ticket = await intake.admission.enter(len(body))
+            ticket = await intake.admission.enter(len(body), tenant)
         with ticket:
             intake.metrics.in_flight(intake.admission.bytes)
             receipt = await intake.accept(signal, body, tenant, "grpc", arrived)

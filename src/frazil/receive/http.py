@@ -125,14 +125,14 @@ class HttpApp:
         intake.check_durable()
         bytes_max = intake.bytes_max(content_type)
         announced = _announced(headers, bytes_max)
-        with await intake.admission.enter(announced) as ticket:
+        with await intake.admission.enter(announced, tenant) as ticket:
             intake.metrics.in_flight(intake.admission.bytes)
             raw = await body.read(bytes_max, ticket, intake.admission)
             arrived = time.perf_counter()
-            plain = await intake.plain(raw, encoding or None, content_type, ticket)
+            plain = await intake.plain(raw, encoding or None, content_type, ticket, tenant)
             del raw
             ticket.resize(len(plain))
-            request = await intake.protobuf(signal, plain, content_type)
+            request = await intake.protobuf(signal, plain, content_type, tenant)
             del plain
             receipt = await intake.accept(signal, request, tenant, "http", arrived)
         return response(signal, receipt, content_type), content_type

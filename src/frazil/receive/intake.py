@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.errors import Forbidden
+from frazil.errors import Forbidden, FrazilError, RequestTooLarge
 from frazil.keys import KeyRing
 from frazil.otlp.json import request_from_json, request_to_json
+from frazil.otlp.shape import Shape, ShapeLimits, shape_of
 from frazil.otlp.wire import RESPONSES
-from frazil.receive.admission import Admission, RateLimits, Ticket
+from frazil.receive.admission import Admission, RateLimits, Ticket, Turns
 from frazil.receive.body import decompressed
 from frazil.receive.metrics import ReceiverMetrics
 from frazil.receive.status import JSON
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 THREAD_BYTES = 64 * 1024
 """Bodies over this are decompressed and translated beside the event loop, not in it."""
+_INFLATED_BYTES = 1 << 20
+"""And so are bodies that are larger than this after decompression, or have more objects than the next."""
+_OBJECTS = 2_000
+_COUNTED_BYTES, _COUNTED_GROUPS = 1 << 20, 2_000
+"""Requests up to this are counted in the event loop: in a few milliseconds."""
+_BESIDE_MAX = 2
+"""Threads that decompress and count, of all tenants together; a tenant has one of them."""
+_WAITING_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,9 @@ class Intake:
     admission: Admission
     keys: KeyRing
     rates: RateLimits
-    _one_large_json: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _beside: Turns = field(default_factory=lambda: Turns(_BESIDE_MAX, per_tenant=1, waiting_max=_WAITING_MAX))
+    _large_json: Turns = field(default_factory=lambda: Turns(1, per_tenant=1, waiting_max=_WAITING_MAX))
+    """One at a time: parsing holds many times the bytes of the body."""
 
     @classmethod
     def of(cls, config: Config, journal: Journal | KafkaJournal, metrics: ReceiverMetrics) -> Intake:
@@ -46,7 +57,7 @@ class Intake:
             config,
             journal,
             metrics,
-            Admission(config.receive.limits),
+            Admission(config.receive.limits, tenants_share=has_several_tenants(config)),
             KeyRing(config.auth.keys),
             RateLimits(config.tenants.rate_limits),
         )
@@ -77,28 +88,83 @@ class Intake:
             else limits.request_bytes_max
         )
 
-    async def plain(self, body: bytes, encoding: str | None, content_type: str, ticket: Ticket) -> bytes:
+    async def plain(
+        self, body: bytes, encoding: str | None, content_type: str, ticket: Ticket, tenant: str
+    ) -> bytes:
         """The body, decompressed within the limits. The ticket grows with it."""
         if encoding is None:
             return body
         bound = self.bytes_max(content_type)
         if len(body) <= THREAD_BYTES:
-            return decompressed(body, encoding, bound, lambda total: ticket.resize(max(len(body), total)))
+            try:
+                return decompressed(
+                    body,
+                    encoding,
+                    min(bound, _INFLATED_BYTES),
+                    lambda total: ticket.resize(max(len(body), total)),
+                )
+            except RequestTooLarge:
+                if bound <= _INFLATED_BYTES:
+                    raise
         loop = asyncio.get_running_loop()
 
         def grow(total: int) -> None:
             asyncio.run_coroutine_threadsafe(_call(ticket, max(len(body), total)), loop).result()
 
-        return await asyncio.to_thread(decompressed, body, encoding, bound, grow)
+        async with self._beside.turn(tenant):
+            return await asyncio.to_thread(decompressed, body, encoding, bound, grow)
 
-    async def protobuf(self, signal: Signal, body: bytes, content_type: str) -> bytes:
+    async def protobuf(self, signal: Signal, body: bytes, content_type: str, tenant: str) -> bytes:
+        """The request in protobuf. JSON that is refused is charged to the tenant's rate."""
         if content_type != JSON:
             return body
         depth_max = self.config.receive.limits.nesting_depth_max
-        if len(body) <= THREAD_BYTES:
-            return request_from_json(signal, body, depth_max=depth_max)
-        async with self._one_large_json:
-            return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
+        try:
+            objects = self._json_objects(body)
+            if len(body) <= THREAD_BYTES and objects <= _OBJECTS:
+                return request_from_json(signal, body, depth_max=depth_max)
+            async with self._large_json.turn(tenant):
+                return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
+        except FrazilError:
+            self.rates.spend(tenant, len(body))
+            raise
+
+    def _json_objects(self, body: bytes) -> int:
+        """At most so many objects and arrays are in the body."""
+        objects = body.count(b"{") + body.count(b"[")
+        if objects > (bound := self.config.receive.limits.json_objects_max):
+            raise RequestTooLarge(
+                f"the request has more than {bound} JSON objects and arrays "
+                "(receive.limits.json_objects_max); send smaller batches",
+                bytes_max=0,
+            )
+        return objects
+
+    async def _counted(self, body: bytes, tenant: str) -> Shape | None:
+        """The shape of the request; RequestTooLarge if it has more resources or records than allowed."""
+        limits = self.config.receive.limits
+        groups_max, records_max = limits.resources_per_request_max, limits.records_per_request_max
+        shape = None
+        if is_small := len(body) <= _COUNTED_BYTES:
+            shape = shape_of(body, ShapeLimits(min(groups_max, _COUNTED_GROUPS), records_max))
+        if not is_small or (shape is not None and _COUNTED_GROUPS < shape.groups <= groups_max):
+            async with self._beside.turn(tenant):
+                shape = await asyncio.to_thread(shape_of, body, ShapeLimits(groups_max, records_max))
+        if shape is None:
+            return None  # malformed: decoding will say how
+        if shape.groups > groups_max:
+            raise RequestTooLarge(
+                f"the request has more than {groups_max} resources and scopes "
+                "(receive.limits.resources_per_request_max); send smaller batches",
+                bytes_max=0,
+            )
+        if shape.records > records_max:
+            raise RequestTooLarge(
+                f"the request has more than {records_max} records (receive.limits.records_per_request_max); "
+                "send smaller batches",
+                bytes_max=0,
+            )
+        return shape
 
     async def accept(
         self, signal: Signal, body: bytes, tenant: str, transport: str, arrived: float
@@ -106,7 +172,10 @@ class Intake:
         """Returns when the request is durable. `arrived` is when it was here as a whole (`perf_counter`)."""
         self.rates.spend(tenant, len(body))
         telemetry.note(tenant=tenant)
-        receipt = await self.journal.append(signal, body, tenant, time.time_ns())
+        received_unix_nano = time.time_ns()
+        shape = await self._counted(body, tenant)
+        records = 0 if shape is None else shape.records
+        receipt = await self.journal.append(signal, body, tenant, received_unix_nano, records)
         self.metrics.accepted(
             signal, transport, receipt.accepted, receipt.rejected, len(body), time.perf_counter() - arrived
         )
@@ -117,6 +186,11 @@ class Intake:
             outcome="partial" if receipt.rejected else "ok",
         )
         return receipt
+
+
+def has_several_tenants(config: Config) -> bool:
+    """Whether API keys of more than one tenant may write."""
+    return len({key.tenant for key in config.auth.keys if "write" in key.roles}) > 1
 
 
 async def _call(ticket: Ticket, total: int) -> None:

@@ -8,6 +8,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 _LAST_WORDS_SECONDS = 1.0
 """For answers to reach their clients after the last request is durable."""
 
+_SWITCH_SECONDS = 0.001
+"""Python lets a thread that counts or translates a large request run for 5 ms before another gets its turn,
+and an answer needs many turns of the event loop and of the encoding thread."""
 _LARGE_BYTES = 32 * 2**20
 
 log = structlog.get_logger("frazil.receive")
@@ -40,6 +44,7 @@ def set_up_process(config: Config) -> None:
     configure_logging(config.log)
     pa.set_cpu_count(1)  # a worker is meant to fill one core; rows are decoded one slice at a time
     pa.set_io_thread_count(1)
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def give_back_memory() -> None:

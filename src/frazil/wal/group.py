@@ -253,13 +253,17 @@ class Lane(ABC, Generic[ReceiptT]):
         return sum(waiting.request.cost for waiting in self._waiting[tenant]) > SLICE_BYTES
 
     def _begin_job(self, tenants: list[str]) -> None:
-        """One request of each tenant after the other, up to the bytes of a group."""
+        """One request of each tenant after the other, up to the bytes of a group.
+
+        A request of more than a slice goes alone: if it is refused, nothing else was decoded in vain.
+        """
         group: list[Waiting[ReceiptT]] = []
         size, turns, now = 0, deque(tenants), time.monotonic()
         while turns:
             tenant = turns.popleft()
             queue = self._waiting[tenant]
-            if group and size + queue[0].size > self._group_bytes_max:
+            is_large = queue[0].request.cost > SLICE_BYTES
+            if group and (is_large or size + queue[0].size > self._group_bytes_max):
                 continue
             waiting = queue.popleft()
             waiting.taken = now
@@ -269,9 +273,11 @@ class Lane(ABC, Generic[ReceiptT]):
             if queue:
                 self._waiting[tenant] = queue
                 turns.append(tenant)
+            if is_large:
+                break
         self._waiting_bytes -= size
         steps = self._commit([waiting.request for waiting in group])
-        self._jobs.append(_Job(group, tenants, size, steps))
+        self._jobs.append(_Job(group, sorted({one.request.tenant for one in group}), size, steps))
 
     # What follows runs in the lane's thread.
 
@@ -282,11 +288,12 @@ class Lane(ABC, Generic[ReceiptT]):
         except (RequestInvalid, RequestTooLarge) as error:
             if len(group) == 1:
                 return [error]
+            is_malformed = isinstance(error, RequestInvalid)
         except StoreUnavailable as error:
             self.failure = error
             self._observer.segment_failed(error)
             return [error for _ in group]
-        refused = yield from self._all_malformed(group)
+        refused = (yield from self._all_malformed(group)) if is_malformed else [None] * len(group)
         good = [request for request, error in zip(group, refused, strict=True) if error is None]
         if len(good) == len(group):  # well-formed, and yet refused: nested too deeply, or too much together
             half = len(group) // 2
