@@ -32,8 +32,8 @@ log = structlog.get_logger("frazil.wal")
 class Lease(Protocol):
     """Used from one thread at a time; `applications` may be set from any.
 
-    `applications`: ids of Spark applications, published with the signs of life. After `acquire` they are those
-    of the previous holder: its application may still hold a cluster's cores.
+    `applications`: ids of Spark applications, published with the signs of life. After `acquire` they are
+    those of the previous holder, which may still hold a cluster's cores.
     `lost`: why the lease was lost, as far as this process knows; empty if it was not.
     """
 
