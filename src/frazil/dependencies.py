@@ -1,7 +1,7 @@
 """What the roles depend on: the WAL's store or brokers, the catalog, the warehouse. For health endpoints.
 
-A check runs only when a health endpoint is asked, and its result is kept for some seconds: health costs a
-store a request every few seconds at most, and no health answer waits for a store that hangs.
+A check runs only when a health endpoint is asked. Its result is kept for 10 seconds, a problem for 2: health
+costs a store little, and no health answer waits long for a store that hangs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ Check = Callable[[], str]
 """Returns a problem, or an empty text. May raise FrazilError, which is a problem too."""
 Dependency = Literal["wal", "catalog", "warehouse"]
 
-_AGE_SECONDS_MAX = 5.0
-_WAIT_SECONDS_MAX = 3.0
+_AGE_SECONDS_MAX = 10.0
+_PROBLEM_AGE_SECONDS_MAX = 2.0
+_WAIT_SECONDS_MAX = 2.0
+"""Less than the 3 seconds that `frazil status` waits for a health answer."""
 
 
 class Checked:
@@ -43,11 +45,12 @@ class Checked:
     def begin(self) -> None:
         """Starts a check if the last result is too old. Does not wait."""
         with self._lock:
-            is_kept = self._result is not None and (
-                not self._result.done() or time.monotonic() - self._ended < self._age_max
-            )
-            if is_kept:
-                return
+            if self._result is not None:
+                age_max = self._age_max
+                if self._result.done() and self._result.result():
+                    age_max = min(age_max, _PROBLEM_AGE_SECONDS_MAX)
+                if not self._result.done() or time.monotonic() - self._ended < age_max:
+                    return
             self._result, self._begun = Future(), time.monotonic()
             threading.Thread(target=self._run, args=(self._result,), name="health-check", daemon=True).start()
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.components.spark_cluster import SparkCluster, running_cluster
 from tests.fault.traffic import Account, Client, fresh_texts
 from tests.receiver import Receiver, running_receiver
 
+from .driver import Driver
 from .land_process import PROMPT, PipelineProcess, landed_bodies, running_pipeline, verified
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -163,6 +164,42 @@ def test_a_standby_takes_over_however_the_active_pipeline_fails_with_maintenance
         assert fourth.stop() == 0
     code, ledger = verified(path)
     assert (code, ledger["problems"]) == (0, [])
+
+
+def test_a_pipeline_that_waits_for_cores_says_so_and_cancels_its_job_when_it_loses_the_lease(
+    cluster: SparkCluster,
+    receiver: Receiver,
+    moto_s3: S3Server,
+    faulty_proxy: FaultyProxyFactory,
+    start_driver: Callable[..., Driver],
+) -> None:
+    spark = {
+        "spark.cores.max": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    other = start_driver(
+        spark={"master": cluster.master, "executor_memory_bytes": "512MiB", "settings": spark},
+        wal={"type": "s3", "s3": {"bucket": "never-asked"}},
+        lake={"shared_warehouse": True},
+    )
+    other.ask("job")
+    assert cluster.applications() == {"frazil": 2}
+    proxy, sending = faulty_proxy(moto_s3.host, moto_s3.port), Sending(receiver)
+    short = {"FRAZIL_WAL__S3__ENDPOINT": proxy.url, "FRAZIL_PIPELINE__LEASE_SECONDS": "3"}
+    with running_pipeline(receiver.config_path, environment=short) as pipeline:
+        sending.send()
+        pipeline.until(
+            "it says so", lambda: '"spark": "Spark has no executor' in pipeline.asked("/readyz")[1]
+        )
+        assert "other applications are frazil (app-" in pipeline.asked("/readyz")[1]
+        assert cluster.applications() == {"frazil": 2, "frazil-pipeline": 0}
+        with proxy.refusing():
+            pipeline.until("Spark is ended", lambda: pipeline.jvms() == [])
+            pipeline.until("and gone", lambda: cluster.applications() == {"frazil": 2})
+        assert other.ask("stop") == {"stopped": True}
+        pipeline.until("landed", sending.is_landed)
+        assert pipeline.stop() == 0
 
 
 def test_maintenance_that_gets_no_cores_says_why_and_ends(cluster: SparkCluster, receiver: Receiver) -> None:

@@ -60,10 +60,14 @@ def cores_share(gateway: Any, settings: Mapping[str, str], part: int) -> dict[st
     except (Py4JError, OSError) as error:
         log.warning("cluster size unknown; cores not limited", master=master, reason=reason(error))
         return {}
-    # With a smaller limit than an executor needs, Spark would start none.
-    share = max(1, cores // part, int(settings.get("spark.executor.cores", "1")))
+    share = share_of(cores, part, settings)
     log.info("cores limited", master=master, cores_max=share, cluster_cores=cores)
     return {CORES_MAX: str(share)}
+
+
+def share_of(cores: int, part: int, settings: Mapping[str, str]) -> int:
+    """Returns the limit. With a smaller one than an executor needs, Spark would start no executor."""
+    return max(1, cores // part, int(settings.get("spark.executor.cores", "1")))
 
 
 def application_id(spark: SparkSession) -> str:

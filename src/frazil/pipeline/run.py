@@ -234,6 +234,7 @@ class Pipeline:
         """Started for the first job, of whichever thread. A session whose JVM has died is replaced. Raises
         Stopped if the lease was lost.
         """
+        is_new = False
         with self._starting_spark:
             if self._lost.is_set():
                 raise Stopped("the lease was lost")
@@ -253,11 +254,14 @@ class Pipeline:
                     )
                 self._metrics.spark_started()
                 log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
-                if is_standalone(self._config.spark.master):
-                    remove_applications(self._spark, self._lease.applications)
-                    self._lease.applications = (application_id(self._spark),)
+                is_new = True
             self._metrics.job()
-            return self._spark
+            spark = self._spark
+        if is_new and is_standalone(self._config.spark.master):
+            # Not under the lock: while a master does not answer, Spark can still be ended.
+            remove_applications(spark, self._lease.applications)
+            self._lease.applications = (application_id(spark),)
+        return spark
 
     def _end_spark(self) -> None:
         with self._starting_spark:

@@ -32,7 +32,8 @@ async def livez() -> Response:
     summary="Can it answer",
     description="Whether queries can be sent here. 503 with the reason while queries fail: no worker runs, "
     "or the catalog, the log's store or the warehouse does not answer. 200 with the reason while the catalog "
-    "does not answer and results come from what it said last. Checks are kept for 5 seconds.",
+    "does not answer and results come from what it said last. Results of checks are kept for 10 seconds, "
+    "problems for 2.",
     response_class=Response,
     responses={200: {"description": "Ready."} | _TEXT, 503: {"description": "No query can run."} | _TEXT},
 )
