@@ -66,7 +66,7 @@ def receiver(
         },
         "receive": {"workers": 1},
     }
-    with running_receiver(tmp_path, settings) as running:
+    with running_receiver(tmp_path / "receiver", settings) as running:
         yield running
 
 
