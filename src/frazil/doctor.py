@@ -6,6 +6,7 @@ import contextlib
 import errno
 import http.client
 import os
+import secrets
 import shutil
 import socket
 import ssl
@@ -19,9 +20,12 @@ from pathlib import Path
 from typing import Literal
 
 from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
+from frazil.dependencies import Check as Ask
+from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.folders import is_open_to_others, nearest_existing, private_folders, try_to_write
 from frazil.ports import port_owner
+from frazil.preflight import check_sqlite
 from frazil.tables import SIGNALS
 from frazil.tls import faults, listeners
 
@@ -32,6 +36,7 @@ PROBE_WRITERS = 32
 OPEN_FILES_MIN = 4096
 CERTIFICATE_DAYS_MIN = 14
 CLOCK_SKEW_SECONDS_MAX = 2.0
+ANSWER_SECONDS_MAX = 15.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ def _looks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Ch
     if any(rule.where is not None for rule in config.maintain.retention.rules):
         yield "retention", check_retention
     yield "wal store", check_wal_store
+    yield "catalog", check_catalog
+    yield "warehouse", check_warehouse
 
 
 def check_python(config: Config, version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Check]:
@@ -422,3 +429,86 @@ def _check_kafka(config: KafkaConfig) -> Check:
     if missing:
         return Check("kafka", "ok", f"the brokers answer; {', '.join(missing)} will be made at the start")
     return Check("kafka", "ok", f"the brokers answer; {', '.join(found)} are there")
+
+
+def check_catalog(config: Config) -> Iterator[Check]:
+    """Whether the catalog answers. Makes nothing in it."""
+    catalog = config.lake.catalog
+    if catalog.type == "sqlite":
+        yield _check_sqlite(config)
+        return
+    from frazil.lake.catalog import CatalogProbe
+
+    probe = CatalogProbe(config)
+    found: list[bool] = []
+
+    def ask() -> str:
+        found.append(probe.ask())
+        return ""
+
+    if problem := _problem(ask):
+        fix = {
+            "postgres": "start the server, or correct lake.catalog.postgres.uri: host, port, database, user "
+            "and password",
+            "rest": "start the server, or correct lake.catalog.rest: uri, warehouse, credential or token",
+        }[catalog.type]
+        yield Check("catalog", "fail", f"{catalog.type}: {problem}", fix)
+        return
+    probe.close()
+    tables = (
+        f"the namespace {config.lake.namespace} {'is there' if found[0] else 'will be made at the start'}"
+    )
+    yield Check("catalog", "ok", f"{catalog.type} answers; {tables}")
+
+
+def _check_sqlite(config: Config) -> Check:
+    path = config.catalog_file
+    if not path.exists():
+        return Check("catalog", "ok", f"{path} does not exist yet and will be made at the start")
+    try:
+        check_sqlite(path)
+    except ConfigError as error:
+        found, _, fix = str(error).partition(": ")
+        return Check("catalog", "fail", found, fix or "correct lake.catalog.sqlite.path")
+    return Check("catalog", "ok", f"{path} is a SQLite database and can be written to")
+
+
+def check_warehouse(config: Config) -> Iterator[Check]:
+    """Whether the warehouse can be listed, written, read and deleted from. Leaves nothing behind."""
+    where = config.warehouse
+    if not where.startswith("s3://"):
+        yield _writable("warehouse", Path(where))
+        return
+    if config.lake.catalog.type == "rest" and config.lake.s3.access_key_id is None:
+        yield Check(
+            "warehouse", "ok", f"{where}: not tried, as the REST catalog may give out its credentials"
+        )
+        return
+    if problem := _problem(lambda: _use_warehouse(config)):
+        if "bucket does not exist" in problem:
+            fix = "create the bucket, or correct lake.warehouse"
+        else:
+            fix = (
+                "check lake.warehouse, lake.s3 (endpoint, region, credentials) and the network; frazil needs "
+                "the rights to list, read, write and delete objects"
+            )
+        yield Check("warehouse", "fail", problem if where in problem else f"{where}: {problem}", fix)
+    else:
+        yield Check("warehouse", "ok", f"{where} can be listed, written, read and deleted from")
+
+
+def _use_warehouse(config: Config) -> str:
+    from frazil.lake.files import LakeFileIO, file_properties
+
+    files = LakeFileIO(file_properties(config))
+    location, data = f"{config.warehouse}/doctor/{secrets.token_hex(16)}", secrets.token_bytes(16)
+    files.list(f"{config.warehouse}/doctor")
+    files.write(location, data)
+    try:
+        return "" if files.read(location) == data else "what was read is not what was written"
+    finally:
+        files.delete(location)
+
+
+def _problem(ask: Ask) -> str:
+    return Checked(ask, wait_seconds=ANSWER_SECONDS_MAX).problem()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 _REASON_CHARACTERS_MAX = 600
+_NO_BUCKET = "the bucket does not exist; create it, or correct its name in the configuration"
+# Differs at each attempt: with it, a log would take the same failure for a new one.
+_DURATION = re.compile(r" in \d[\d.]*(?:ns|µs|ms|s)(?= - )")
 
 
 def client_config(
@@ -42,6 +46,14 @@ def credentials(
     return lambda: given
 
 
+def is_missing_bucket(error: Exception) -> bool:
+    """Returns True if the store says that the bucket itself is not there, not an object in it."""
+    return "NoSuchBucket" in str(error)
+
+
 def first_line(error: Exception) -> str:
-    """What a store's client has to say, without its pages of causes."""
-    return str(error).strip().split("\n")[0][:_REASON_CHARACTERS_MAX] or type(error).__name__
+    """Returns the reason that a store's client gives, in one line: the same for the same failure."""
+    if is_missing_bucket(error):
+        return _NO_BUCKET
+    line = str(error).strip().split("\n")[0]
+    return _DURATION.sub("", line)[:_REASON_CHARACTERS_MAX] or type(error).__name__

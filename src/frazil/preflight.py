@@ -27,7 +27,7 @@ def check_before_start(config: Config) -> None:
     _check_tls(config)
     _check_folders(config)
     if config.lake.catalog.type == "sqlite":
-        _check_sqlite(config.catalog_file)
+        check_sqlite(config.catalog_file)
     if config.tables.promoted:
         from frazil.lake.tables import check_promoted
         from frazil.wal.journal import promoted
@@ -70,8 +70,10 @@ def _check_folders(config: Config) -> None:
         check_writable("data_dir" if is_below else key, folder)
 
 
-def _check_sqlite(path: Path) -> None:
-    """That it is a database, and ours to write. One that is locked is waited for by those who need it."""
+def check_sqlite(path: Path) -> None:
+    """Raises ConfigError if the file is no database, or cannot be written by this user. A locked one is only
+    warned of: the roles wait for it.
+    """
     if not path.exists():
         return
     if path.is_dir():

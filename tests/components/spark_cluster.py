@@ -79,6 +79,10 @@ class SparkCluster:
             if _EXECUTOR in _command(process) and self._folder in _folder_of(process).parents
         ]
 
+    def applications(self) -> dict[str, int]:
+        """The cores of each application that runs or waits, by its name."""
+        return {each["name"]: each["cores"] for each in self._state()["activeapps"]}
+
     def stop(self) -> None:
         """Ends workers and master. Safe to call twice."""
         self._stack.close()

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import http.server
 import os
 import resource
+import secrets
 import shutil
 import socket
 import subprocess
@@ -14,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -23,7 +27,10 @@ from frazil import doctor
 from frazil.config import Config
 from frazil.doctor import Check, run_checks
 from frazil.errors import StoreUnavailable, StoreUnsafe
+from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.pipeline.jars import packages
+from tests.components.postgres import PostgresServer
+from tests.components.s3 import S3Server
 
 
 def config_with(tmp_path: Path, **sections: Any) -> Config:
@@ -441,3 +448,90 @@ def test_a_store_that_cannot_be_trusted_or_reached_fails(
         assert check.status == "fail"
         assert words in check.found
     assert "s3://b/wal" in check.found
+
+
+def checked(config: Config, look: Any) -> Check:
+    (check,) = by_name(look(config)).values()
+    return check
+
+
+def bucket_of(server: S3Server, name: str) -> dict[str, Any]:
+    keys = {"access_key_id": server.access_key, "secret_access_key": server.secret_key}
+    return {"warehouse": f"s3://{name}/lake", "s3": {"endpoint": server.endpoint, "allow_http": True, **keys}}
+
+
+def test_a_warehouse_on_s3_is_listed_written_read_and_left_empty(tmp_path: Path, moto_s3: S3Server) -> None:
+    bucket = moto_s3.make_bucket(f"doctor-{secrets.token_hex(6)}")
+    check = checked(config_with(tmp_path, lake=bucket_of(moto_s3, bucket)), doctor.check_warehouse)
+    assert (check.status, check.found) == (
+        "ok",
+        f"s3://{bucket}/lake can be listed, written, read and deleted from",
+    )
+    with contextlib.closing(moto_s3.client()) as client:
+        assert "Contents" not in client.list_objects_v2(Bucket=bucket)
+
+
+def test_a_warehouse_whose_bucket_is_missing_is_called_so(tmp_path: Path, moto_s3: S3Server) -> None:
+    lake = bucket_of(moto_s3, f"missing-{secrets.token_hex(6)}")
+    check = checked(config_with(tmp_path, lake=lake), doctor.check_warehouse)
+    assert check.status == "fail"
+    assert "the bucket does not exist" in check.found
+    assert check.fix == "create the bucket, or correct lake.warehouse"
+
+
+def test_a_warehouse_that_does_not_answer_fails_in_time(
+    tmp_path: Path, moto_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ANSWER_SECONDS_MAX", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
+        server = dataclasses.replace(moto_s3, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        check = checked(config_with(tmp_path, lake=bucket_of(server, "any")), doctor.check_warehouse)
+    assert check.status == "fail"
+    assert "no answer for" in check.found
+    assert "lake.s3" in (check.fix or "")
+
+
+def test_a_local_warehouse_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    good = checked(config_with(tmp_path), doctor.check_warehouse)
+    bad = checked(config_with(tmp_path, lake={"warehouse": str(tmp_path / "file")}), doctor.check_warehouse)
+    assert (good.status, bad.status) == ("ok", "fail")
+
+
+def test_a_postgres_catalog_is_asked(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    def lake(uri: str) -> Config:
+        return config_with(tmp_path, lake={"catalog": {"type": "postgres", "postgres": {"uri": uri}}})
+
+    config = lake(postgres_server.make_database(f"doctor_{secrets.token_hex(6)}"))
+    check = checked(config, doctor.check_catalog)
+    assert (check.status, check.found) == (
+        "ok",
+        "postgres answers; the namespace otel will be made at the start",
+    )
+    with contextlib.closing(open_catalog(config)) as catalog:
+        ensure_namespace(catalog, "otel")
+        catalog.create_table(("otel", "logs"), pa.schema([("a", pa.int64())]))
+    assert "is there" in checked(config, doctor.check_catalog).found
+    for uri in ("postgresql://frazil@127.0.0.1:1/lake", postgres_server.uri("missing")):
+        check = checked(lake(uri), doctor.check_catalog)
+        assert check.status == "fail"
+        assert "lake.catalog.postgres.uri" in (check.fix or "")
+        assert "p@ss" not in check.found
+
+
+def test_a_rest_catalog_is_asked(tmp_path: Path) -> None:
+    catalog = {"type": "rest", "rest": {"uri": "http://127.0.0.1:1"}}
+    check = checked(config_with(tmp_path, lake={"catalog": catalog}), doctor.check_catalog)
+    assert check.status == "fail"
+    assert "lake.catalog.rest" in (check.fix or "")
+
+
+def test_a_sqlite_catalog_that_is_damaged_fails(tmp_path: Path) -> None:
+    config = config_with(tmp_path)
+    assert checked(config, doctor.check_catalog).status == "ok"
+    assert not config.catalog_file.exists()
+    config.catalog_file.parent.mkdir(parents=True)
+    config.catalog_file.write_bytes(b"no database at all" * 100)
+    check = checked(config, doctor.check_catalog)
+    assert check.status == "fail"
+    assert "doctor --rebuild-catalog" in (check.fix or "")

@@ -228,7 +228,9 @@ class SparkConfig(Section):
     )
     settings: dict[str, str] = Field(
         default_factory=dict,
-        description="Settings of Spark, handed over as they are.",
+        description="Settings of Spark, handed over as they are. On a standalone cluster (spark://), "
+        "spark.cores.max is half of the cluster's cores for a pipeline and a quarter for a command, unless "
+        "it is set here.",
         examples=[{"spark.executor.instances": "2"}],
     )
 

@@ -144,6 +144,36 @@ def metadata_location(catalog: SqlCatalog, identifier: tuple[str, ...]) -> str |
         return connection.scalar(statement)
 
 
+class CatalogProbe:
+    """Asks the catalog a cheap question, again and again. Changes nothing: no table is made."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._rest: Catalog | None = None
+
+    def ask(self) -> bool:
+        """Returns whether the namespace exists. Raises CatalogUnavailable or ConfigError."""
+        config = self._config
+        with catalog_errors():
+            if config.lake.catalog.type == "rest":
+                self._rest = self._rest or _open_rest(config)
+                return self._rest.namespace_exists(tuple(config.lake.namespace.split(".")))
+            uri = _sqlite_uri(config) if config.lake.catalog.type == "sqlite" else _postgres_uri(config)
+            engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
+            with engine.connect() as connection:
+                if not sqlalchemy.inspect(connection).has_table(IcebergTables.__tablename__):
+                    return False
+                statement = sqlalchemy.select(IcebergTables.table_name).where(
+                    IcebergTables.catalog_name == config.lake.catalog.name,
+                    IcebergTables.table_namespace == config.lake.namespace,
+                )
+                return connection.scalar(statement.limit(1)) is not None
+
+    def close(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
+
+
 class _SqlCatalog(SqlCatalog):
     def _init_catalog(self) -> None:
         sqlalchemy.event.listen(self.engine, "connect", self._prepare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -89,11 +90,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /metrics\n")
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-type", content_type)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # a prober that did not wait for the answer
+            self.send_response(status)
+            self.send_header("content-type", content_type)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Not a line in the log for each scrape."""

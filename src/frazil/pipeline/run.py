@@ -18,11 +18,19 @@ from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
+from frazil.dependencies import Dependencies, checks_of
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
 from frazil.folders import keep_private
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
 from frazil.lake.recover import recover_tables
 from frazil.lake.tables import check_promoted
+from frazil.pipeline.cluster import (
+    PIPELINE_PART,
+    application_id,
+    idle_reason,
+    is_standalone,
+    remove_applications,
+)
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.sources import source_of
@@ -35,7 +43,7 @@ from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.journal import promoted
-from frazil.wal.lease import Keeper, Lease, open_lease
+from frazil.wal.lease import Keeper, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
@@ -92,10 +100,15 @@ class Pipeline:
         describe_role(self._metrics.registry, "pipeline", config)
         self._spark: SparkSession | None = None
         self._starting_spark = threading.Lock()
+        self._lease = open_lease(config)
+        self._lost = threading.Event()
         self._catalog: Catalog | None = None
         self._tables: list[_Table] = []
         self._upkeep: UpkeepThread | None = None
         self._problem = "starting"
+        self._dependencies = Dependencies(
+            {**checks_of(config, "wal", "catalog", "warehouse"), "spark": self._spark_problem}
+        )
         self._background: Background | None = None
         self._health = HealthServer(
             config.pipeline.listen, self._metrics.registry, self._problems, self._waiting
@@ -108,40 +121,41 @@ class Pipeline:
     def run(self) -> None:
         telemetry.start(self._config, "pipeline", self._metrics.registry)
         self._health.start()
-        lease = open_lease(self._config)
         try:
             while not self._stopping.is_set():
-                if self._acquired(lease):
-                    self._work(lease)
+                if self._acquired():
+                    self._work()
         finally:
-            lease.release()
+            self._lease.release()
+            self._end_spark()
             self._close_catalog()
             self._metrics.leader.set(0)
-            if self._spark is not None:
-                stop(self._spark)
             self._health.stop()
             telemetry.stop()
 
-    def _acquired(self, lease: Lease) -> bool:
-        """Waits its turn. Being second is no problem to report: it is what a second pipeline is for."""
-        waited = False
+    def _acquired(self) -> bool:
+        """Waits until this process has the lease. A standby that could take over is ready."""
+        said: str | None = None
         while not self._stopping.is_set():
             try:
-                if lease.acquire():
+                if self._lease.acquire():
                     return True
-                self._problem = ""
+                reason = ""
             except FrazilError as error:
-                if str(error) != self._problem:  # once a second would bury everything else
-                    log.warning("the lease cannot be had", reason=str(error))
-                self._problem = str(error)
-            if not waited and not self._problem:
-                log.info("another pipeline works; waiting to take over")
-                waited = True
+                reason = f"the lease cannot be acquired: {error}"
+            self._problem = reason
+            if reason != said:  # once a second would bury everything else
+                if reason:
+                    log.warning("lease not acquired; trying again", reason=reason)
+                else:
+                    log.info("lease not free; waiting to take over")
+                said = reason
             self._stopping.wait(_STANDBY_SECONDS)
         return False
 
-    def _work(self, lease: Lease) -> None:
-        keeper = Keeper(lease, self._config.pipeline.lease_seconds / 3)
+    def _work(self) -> None:
+        self._lost.clear()
+        keeper = Keeper(self._lease, self._config.pipeline.lease_seconds / 3, self._on_lost)
         keeper.start()
         self._metrics.leader.set(1)
         background = Background(self._config, self._started_spark, self._maintain_metrics)
@@ -165,9 +179,20 @@ class Pipeline:
             self._background = None
             keeper.stop()
             self._metrics.stand_down()
-        if not keeper.held:
-            log.warning("the lease is lost; another pipeline works")
-            self._tables = []
+            if not keeper.held:
+                self._tables = []
+
+    def _on_lost(self) -> None:
+        """From the keeper's thread. Cancels jobs that run or wait, and gives a cluster's cores back: the next
+        holder needs them.
+        """
+        self._problem = f"the lease was lost: {self._lease.lost}"
+        self._lost.set()
+        self._end_spark()
+        log.warning("landing stopped: the lease was lost", reason=self._lease.lost)
+
+    def _is_over(self) -> bool:
+        return self._stopping.is_set() or self._lost.is_set()
 
     def _opened(self, keeper: Keeper) -> bool:
         """Opens the catalog, as often as it takes."""
@@ -228,21 +253,43 @@ class Pipeline:
             self._catalog = None
 
     def _started_spark(self) -> SparkSession:
-        """Started for the first job, of whichever thread. A session whose JVM has died is replaced."""
+        """Started for the first job, of whichever thread. A session whose JVM has died is replaced. Raises
+        Stopped if the lease was lost.
+        """
+        is_new = False
         with self._starting_spark:
+            if self._lost.is_set():
+                raise Stopped("the lease was lost")
             if self._spark is not None and not _alive(self._spark):
-                log.warning("Spark has died; it is started anew")
+                log.warning("Spark has died; starting it again")
                 with contextlib.suppress(Exception):  # whatever it says of a JVM that is gone
                     stop(self._spark)
                 self._spark = None
             if self._spark is None:
                 begin = time.monotonic()
                 with telemetry.span("spark.start", master=self._config.spark.master):
-                    self._spark = spark_session(self._config, stopping=self._stopping)
+                    self._spark = spark_session(
+                        self._config,
+                        app_name="frazil-pipeline",
+                        is_over=self._is_over,
+                        cores_part=PIPELINE_PART,
+                    )
                 self._metrics.spark_started()
                 log.info("Spark started", master=self._config.spark.master, seconds=_since(begin))
+                is_new = True
             self._metrics.job()
-            return self._spark
+            spark = self._spark
+        if is_new and is_standalone(self._config.spark.master):
+            # Not under the lock: while a master does not answer, Spark can still be ended.
+            remove_applications(spark, self._lease.applications)
+            self._lease.applications = (application_id(spark),)
+        return spark
+
+    def _end_spark(self) -> None:
+        with self._starting_spark:
+            if self._spark is not None:
+                stop(self._spark)
+                self._spark = None
 
     def _step(self, table: _Table) -> bool:
         """Whether to look again at once."""
@@ -277,7 +324,7 @@ class Pipeline:
         if isinstance(error, Fenced):  # another was first, which is no trouble: look where it stands now
             log.info("landing again: another process landed or removed rows", table=table.lander.signal)
             return
-        if isinstance(error, Stopped):
+        if isinstance(error, Stopped) or self._lost.is_set():  # a lost lease ends the job that runs
             return
         stopped = isinstance(error, Permanent)
         is_known = isinstance(error, FrazilError)
@@ -304,9 +351,20 @@ class Pipeline:
             )
 
     def _problems(self) -> dict[str, str]:
+        """A standby's problems too: why it could not take over."""
         found: dict[str, str] = {"pipeline": self._problem} if self._problem else {}
         found |= {} if self._upkeep is None else self._upkeep.problems
-        return found | {table.lander.signal: table.problem for table in self._tables if table.problem}
+        found |= {table.lander.signal: table.problem for table in self._tables if table.problem}
+        return found | self._dependencies.problems()
+
+    def _spark_problem(self) -> str:
+        """Why jobs do not run. A JVM that has died is replaced when it is next needed."""
+        spark = self._spark
+        if spark is None:
+            return ""
+        with contextlib.suppress(Exception):  # it is being stopped, or its JVM has died
+            return idle_reason(spark)
+        return ""
 
     def _waiting(self) -> dict[str, str]:
         background = self._background

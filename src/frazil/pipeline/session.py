@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.errors import Stopped
 from frazil.folders import OwnFolder
+from frazil.pipeline.cluster import COMMAND_PART, cores_share
 from frazil.pipeline.jars import jars
 from frazil.pipeline.java import cache_folder
 from frazil.pipeline.jvm import end_jvm, start_jvm
@@ -35,15 +36,21 @@ LOCAL_SHUFFLE_PARTITIONS = 4
 
 _WATCH_SECONDS = 0.2
 _AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.")
+_STOP_SECONDS_MAX = 10.0
 _AT_START = ("spark.driver.", "spark.master", "spark.submit.")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_session(
-    config: Config, *, app_name: str = "frazil", stopping: threading.Event | None = None
+    config: Config,
+    *,
+    app_name: str = "frazil",
+    is_over: Callable[[], bool] | None = None,
+    cores_part: int = COMMAND_PART,
 ) -> SparkSession:
-    """A session for this configuration, on a JVM of this process. Raises Stopped if `stopping` is set before
-    Spark is there, without waiting for it.
+    """A session for this configuration, on a JVM of this process. Raises Stopped if `is_over` becomes True
+    before Spark is there, without waiting for it. On a standalone cluster the session is limited to one
+    `cores_part`-th of the cores, unless the configuration sets a limit.
 
     A process has one JVM. While it runs, another call gives a session beside the first, with the catalog of
     its own configuration; master and memory stay as they were.
@@ -66,7 +73,8 @@ def spark_session(
             _give_back_temporary()
             raise
         try:
-            with _given_up(stopping, gateway):
+            with _given_up(is_over, gateway):
+                settings |= cores_share(gateway, settings, cores_part)
                 conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
                 context = SparkContext(conf=conf, gateway=gateway)
                 # It prints the end of a JVM that died as a traceback; who was using it says it in a line.
@@ -78,18 +86,18 @@ def spark_session(
 
 
 @contextlib.contextmanager
-def _given_up(stopping: threading.Event | None, gateway: Any) -> Iterator[None]:
+def _given_up(is_over: Callable[[], bool] | None, gateway: Any) -> Iterator[None]:
     """Spark takes seconds to start, many on a busy machine, and does not listen meanwhile. A JVM that nobody
     has given work yet can be ended at any time.
     """
-    if stopping is None:
+    if is_over is None:
         yield
         return
     is_there = threading.Event()
 
     def watch() -> None:
         while not is_there.wait(_WATCH_SECONDS):
-            if stopping.is_set():
+            if is_over():
                 gateway.proc.kill()
                 return
 
@@ -98,8 +106,8 @@ def _given_up(stopping: threading.Event | None, gateway: Any) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
-        if stopping.is_set():
-            raise Stopped("told to stop while Spark was starting") from error
+        if is_over():
+            raise Stopped("Spark's start was cancelled: the pipeline stops or lost its lease") from error
         raise
     finally:
         is_there.set()
@@ -107,16 +115,22 @@ def _given_up(stopping: threading.Event | None, gateway: Any) -> Iterator[None]:
 
 
 def stop(session: SparkSession) -> None:
-    """Ends all sessions and their JVM. Safe when it was called before, and when the JVM has died."""
+    """Ends all sessions and their JVM; jobs that run are cancelled. Safe when it was called before, and when
+    the JVM has died. A JVM that does not stop in time is killed.
+    """
     gateway = SparkContext._gateway
     if gateway is None:
         return
+    late = threading.Timer(_STOP_SECONDS_MAX, gateway.proc.kill)
+    late.daemon = True
+    late.start()
     try:
         # That a JVM which has died cannot be stopped in order is no news to whoever stops it.
         with contextlib.suppress(Py4JError, OSError), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             session.stop()
     finally:
+        late.cancel()
         _forget(gateway)
 
 

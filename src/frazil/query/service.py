@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from frazil import telemetry
 from frazil.config import Config
+from frazil.dependencies import Checked
 from frazil.errors import (
     FrazilError,
     LimitReached,
@@ -61,6 +62,7 @@ _RETRIES_WITHOUT_FILES = 3
 _INTERRUPT_SECONDS = 1.0
 """What does not stop by itself within this time is killed."""
 _FOLLOW_SECONDS = 2.0
+_LOOK_AGAIN_SECONDS = 1.0
 _FOLLOWED_SECONDS = 300.0
 """After the last question: listing a log costs something where nobody asks."""
 _MEASURE_SECONDS = 60.0
@@ -110,6 +112,8 @@ class Queries:
         self._planner: Planner
         self._warming: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
+        self._catalog_checked = Checked(self._look_at_catalog, age_max_seconds=_LOOK_AGAIN_SECONDS)
+        self._is_stale = False
         self._last_asked = time.monotonic()
         self._erasures: frozenset[str] = frozenset()
         self._kept_by_others: list[SizedCache[Any, Any]] = []
@@ -561,16 +565,20 @@ class Queries:
         return problems
 
     async def check(self) -> dict[str, str]:
-        """As `problems`, after looking at the catalog."""
+        """As `problems`, after looking at the catalog: `stale` if results come from what it said last, and
+        `catalog` if queries fail.
+        """
         found: dict[str, str] = {}
-        try:
-            version = await asyncio.to_thread(self._lake.version, "logs")
-            if version is not None and version.stale is not None:
-                found["catalog"] = version.stale
-        except FrazilError as error:
-            found["catalog"] = str(error)
+        if problem := await asyncio.to_thread(self._catalog_checked.problem):
+            found["stale" if self._is_stale else "catalog"] = problem
         self._problems = found
         return self.problems()
+
+    def _look_at_catalog(self) -> str:
+        self._is_stale = False
+        version = self._lake.version("logs")
+        self._is_stale = version is not None and version.stale is not None
+        return (version.stale or "") if version is not None else ""
 
     # Tables
 

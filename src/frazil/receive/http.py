@@ -12,6 +12,7 @@ import structlog
 
 from frazil import __version__, telemetry
 from frazil.config import HttpConfig
+from frazil.dependencies import Checked, reachable_check
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.receive.admission import Admission, Ticket
 from frazil.receive.body import ENCODINGS
@@ -66,6 +67,9 @@ class HttpApp:
             config.metrics_path: "metrics",
         }
         self.stopping = False
+        # Without traffic only this finds out that the store is away.
+        check = reachable_check(intake.config)
+        self._store = None if check is None else Checked(check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
@@ -174,7 +178,7 @@ class HttpApp:
         elif path == "/livez":
             await _send(send, 200, b"ok\n", "text/plain")
         elif path in ("/healthz", "/readyz"):
-            reason = "shutting down" if self.stopping else str(self._intake.journal.failure or "")
+            reason = await self._problem()
             verdict = f"not ready: {reason}\n" if reason else "ok\n"
             await _send(
                 send,
@@ -184,6 +188,14 @@ class HttpApp:
             )
         else:
             await self._refuse(NOT_FOUND, headers, send)
+
+    async def _problem(self) -> str:
+        """Returns why data cannot be made durable, or an empty text."""
+        if self.stopping:
+            return "shutting down"
+        if (failure := self._intake.journal.failure) is not None or self._store is None:
+            return str(failure or "")
+        return await asyncio.to_thread(self._store.problem)
 
 
 class _Pace:

@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from frazil import __version__
 from frazil.config import Config
+from frazil.dependencies import Dependencies, checks_of
 from frazil.lake.catalog import open_catalog
 from frazil.serve import counts, find, health, page, sql, status, tables, trace_search, traces
 from frazil.serve.auth import Door, require_admin
@@ -52,6 +53,9 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     app.state.queries = queries
     app.state.door = Door(config)
     app.state.life = Life(queries)
+    # Queries do not read from Kafka: what waits there is not part of their results.
+    stores = ("warehouse",) if config.wal.type == "kafka" else ("wal", "warehouse")
+    app.state.dependencies = Dependencies(checks_of(config, *stores))
     app.state.sampler = Sampler(config)
     app.state.books = Books(config)
     for part in (sql, tables, find, counts, trace_search, traces, status, health, page):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -30,16 +30,20 @@ async def livez() -> Response:
 @router.get(
     "/readyz",
     summary="Can it answer",
-    description="Whether questions can be sent here. While the catalog or the store is down it still says "
-    "yes, with the reason: another instance would be no better.",
+    description="Whether queries can be sent here. 503 with the reason while queries fail: no worker runs, "
+    "or the catalog, the log's store or the warehouse does not answer. 200 with the reason while the catalog "
+    "does not answer and results come from what it said last. Results of checks are kept for 10 seconds, "
+    "problems for 2.",
     response_class=Response,
     responses={200: {"description": "Ready."} | _TEXT, 503: {"description": "No query can run."} | _TEXT},
 )
-async def readyz(queries: Asked, life: Living) -> Response:
-    problems = queries.problems()
-    reason = "shutting down" if life.stopping else problems.get("workers")
-    if reason is not None:
-        return _text(503, f"frazil {__version__} api: not ready: {reason}\n")
+async def readyz(queries: Asked, life: Living, request: Request) -> Response:
+    if life.stopping:
+        return _text(503, f"frazil {__version__} api: not ready: shutting down\n")
+    problems = await _problems(queries, request)
+    failing = {part: reason for part, reason in problems.items() if part != "stale"}
+    if failing:
+        return _text(503, f"frazil {__version__} api: not ready: {_verdict(failing)}\n")
     return _text(200, f"frazil {__version__} api: {_verdict(problems)}\n")
 
 
@@ -50,8 +54,8 @@ async def readyz(queries: Asked, life: Living) -> Response:
     response_class=Response,
     responses={200: {"description": "All is well."} | _TEXT, 503: {"description": "It is not."} | _TEXT},
 )
-async def healthz(queries: Asked, life: Living) -> Response:
-    problems = await queries.check()
+async def healthz(queries: Asked, life: Living, request: Request) -> Response:
+    problems = await _problems(queries, request)
     if life.stopping:
         problems = {**problems, "api": "shutting down"}
     return _text(503 if problems else 200, f"frazil {__version__} api: {_verdict(problems)}\n")
@@ -67,6 +71,12 @@ async def healthz(queries: Asked, life: Living) -> Response:
 async def metrics(queries: Asked) -> Response:
     text = await asyncio.to_thread(generate_latest, queries.registry)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _problems(queries: Asked, request: Request) -> dict[str, str]:
+    stores = asyncio.to_thread(request.app.state.dependencies.problems)
+    of_queries, of_stores = await asyncio.gather(queries.check(), stores)
+    return {**of_queries, **of_stores}
 
 
 def _verdict(problems: dict[str, str]) -> str:

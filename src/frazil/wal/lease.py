@@ -14,9 +14,10 @@ import secrets
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -29,10 +30,20 @@ log = structlog.get_logger("frazil.wal")
 
 
 class Lease(Protocol):
-    """Used from one thread at a time."""
+    """Used from one thread at a time; `applications` may be set from any.
+
+    `applications`: ids of Spark applications, published with the signs of life. After `acquire` they are
+    those of the previous holder, which may still hold a cluster's cores.
+    `lost`: why the lease was lost, as far as this process knows; empty if it was not.
+    """
+
+    applications: tuple[str, ...]
+    lost: str
 
     def acquire(self) -> bool:
-        """Tries and does not wait. True also if it is held already."""
+        """Tries once, without waiting. Returns True also if the lease is held already, and False if another
+        process holds it. Raises StoreUnavailable if that cannot be found out now.
+        """
         ...
 
     def keep(self) -> bool:
@@ -79,6 +90,9 @@ class LocalLease:
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / f"{name}.lock"
         self._descriptor: int | None = None
+        # A lock is free only when its holder has ended, and its Spark application with it.
+        self.applications: tuple[str, ...] = ()
+        self.lost = ""
 
     def acquire(self) -> bool:
         if self.keep():
@@ -93,7 +107,7 @@ class LocalLease:
         except OSError:  # another holds it
             os.close(descriptor)
             return False
-        self._descriptor = descriptor
+        self._descriptor, self.lost = descriptor, ""
         _held.add(self)
         with contextlib.suppress(OSError):  # a full disk: people learn less, the lock holds
             os.truncate(descriptor, 0)
@@ -107,6 +121,7 @@ class LocalLease:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
                 return True
+        self.lost = f"{self._path} was removed or replaced"
         self.release()
         return False
 
@@ -139,6 +154,7 @@ class _Rival:
     epoch: int
     since: float
     released: bool
+    applications: tuple[str, ...]
 
 
 class StoreLease:
@@ -160,16 +176,13 @@ class StoreLease:
         self._unsettled: _Sign | None = None
         self._old: list[int] = []
         self._rival: _Rival | None = None
+        self.applications: tuple[str, ...] = ()
+        self.lost = ""
 
     def acquire(self) -> bool:
-        """False also while the store does not answer."""
         if self._epoch is not None:
             return self.keep()
-        try:
-            return self._contend()
-        except StoreUnavailable as error:
-            log.warning("lease cannot be acquired now", lease=self._folder, reason=str(error))
-            return False
+        return self._contend()
 
     def keep(self) -> bool:
         """While the store does not answer, it is kept until another may have taken it."""
@@ -181,7 +194,7 @@ class StoreLease:
         sign = self._unsettled = self._unsettled or self._sign(self._epoch + 1)
         try:
             if not self._give(sign):
-                return self._lose("another has taken it")
+                return self._lose("another process has taken it")
         except StoreUnavailable as error:
             if self._clock() - self._alive >= self._lease_seconds:
                 return self._lose(str(error))
@@ -204,15 +217,19 @@ class StoreLease:
         epochs = self._epochs()
         newest = epochs[-1] if epochs else -1
         if self._rival is None or self._rival.epoch != newest:
-            released = newest < 0 or self._is_released(newest)
+            facts = self._facts(newest)
+            released = newest < 0 or facts.get("released") is True
+            applications = tuple(map(str, facts.get("applications", ())))
             # Since now, not since `asked`: it may have been created while we asked.
-            self._rival = _Rival(newest, self._clock(), released)
+            self._rival = _Rival(newest, self._clock(), released, applications)
         if not self._rival.released and asked - self._rival.since < self._lease_seconds:
             return False
         begun = self._clock()
+        # Published again with the first sign: this process may end before it has removed them.
+        self.applications = self._rival.applications
         if not self._give(self._sign(newest + 1)):
             return False
-        self._rival = None
+        self._rival, self.lost = None, ""
         self._old = epochs
         self._hold(newest + 1, begun)
         log.info("lease acquired", lease=self._folder, epoch=newest + 1)
@@ -239,17 +256,25 @@ class StoreLease:
     def _lose(self, reason: str) -> bool:
         log.warning("lease lost", lease=self._folder, epoch=self._epoch, reason=reason)
         self._epoch = self._unsettled = None
+        self.lost = reason
         return False
 
     def _sign(self, epoch: int, *, released: bool = False) -> _Sign:
-        facts = {"holder": self._holder, "released": released, "nonce": secrets.token_hex(16)}
+        facts = {
+            "holder": self._holder,
+            "released": released,
+            "applications": self.applications,
+            "nonce": secrets.token_hex(16),
+        }
         return _Sign(epoch, json.dumps(facts).encode())
 
-    def _is_released(self, epoch: int) -> bool:
+    def _facts(self, epoch: int) -> dict[str, Any]:
+        """Returns an empty dictionary for an epoch that was overtaken meanwhile, or is none of ours."""
         try:
-            return bool(json.loads(self._store.read(self._path(epoch)))["released"])
-        except (FileNotFoundError, ValueError, KeyError):  # overtaken, or nothing of ours
-            return False
+            facts = json.loads(self._store.read(self._path(epoch)))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
 
     def _path(self, epoch: int) -> str:
         return f"{self._folder}{epoch:020d}.json"
@@ -260,11 +285,16 @@ class StoreLease:
 
 
 class Keeper:
-    """Gives the lease's signs of life while another thread works."""
+    """Gives the lease's signs of life while another thread works. `on_lost` is called, from the keeper's
+    thread, when the lease is lost.
+    """
 
-    def __init__(self, lease: Lease, interval_seconds: float) -> None:
+    def __init__(
+        self, lease: Lease, interval_seconds: float, on_lost: Callable[[], None] = lambda: None
+    ) -> None:
         self._lease = lease
         self._interval = interval_seconds
+        self._on_lost = on_lost
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self.held = True
@@ -279,8 +309,11 @@ class Keeper:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval):
             try:
-                if not self._lease.keep():
-                    self.held = False
-                    return
+                if self._lease.keep():
+                    continue
             except Exception as error:
-                log.warning("no sign of life could be given", reason=str(error))
+                log.warning("sign of life failed", reason=str(error))
+                continue
+            self.held = False
+            self._on_lost()
+            return

@@ -23,7 +23,7 @@ from obstore.store import S3Store as Bucket
 
 from frazil.config import S3WalConfig
 from frazil.errors import DeleteRefused, StoreUnavailable
-from frazil.objectstore import client_config, credentials, first_line
+from frazil.objectstore import client_config, credentials, first_line, is_missing_bucket
 from frazil.stopwatch import timed, timed_listing
 from frazil.wal.store import Entry
 
@@ -103,8 +103,24 @@ class S3Store:
     def read(self, path: str) -> bytes:
         try:
             return bytes(obstore.get(self._bucket, path).bytes())
-        except (NotFoundError, FileNotFoundError):
+        except (NotFoundError, FileNotFoundError) as error:
+            if is_missing_bucket(error):  # must not look like a bucket that lost a single object
+                raise self._unavailable(error) from None
             raise FileNotFoundError(path) from None
+        except (BaseError, OSError) as error:
+            raise self._unavailable(error) from None
+
+    def check_reachable(self) -> None:
+        """Raises StoreUnavailable if the bucket is missing or does not answer. Needs no right of its own: a
+        store that refuses the request has answered.
+        """
+        try:
+            obstore.get(self._bucket, "health")
+        except (PermissionDeniedError, UnauthenticatedError):
+            return
+        except (NotFoundError, FileNotFoundError) as error:
+            if is_missing_bucket(error):
+                raise self._unavailable(error) from None
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None
 
@@ -168,7 +184,8 @@ class S3Store:
         """A bucket has no folders."""
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._where} does not answer as it should: {first_line(error)}")
+        said = "" if is_missing_bucket(error) else " does not answer as it should"
+        return StoreUnavailable(f"{self._where}{said}: {first_line(error)}")
 
 
 def _client(config: S3WalConfig, timeout_seconds: float) -> Bucket:

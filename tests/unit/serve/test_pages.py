@@ -59,9 +59,12 @@ def test_every_field_of_a_tables_health_is_in_the_openapi_example(client: Client
 
 def test_health_says_why(client: Client, queries: StandIn) -> None:
     assert client.get("/healthz").text.endswith("api: ok\n")
-    queries.trouble = {"catalog": "does not answer"}
+    queries.trouble = {"stale": "the catalog has not answered for 5 s"}
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 200)
-    assert "catalog: does not answer" in client.get("/readyz").text
+    assert "stale: the catalog has not answered" in client.get("/readyz").text
+    queries.trouble = {"catalog": "does not answer"}
+    assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 503)
+    assert "not ready: catalog: does not answer" in client.get("/readyz").text
     queries.trouble = {"workers": "none runs"}
     assert client.get("/readyz").status_code == 503
     assert client.get("/livez").status_code == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import secrets
 import signal
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.wal.lease import LocalLease, StoreLease, open_lease
+from frazil.wal.lease import Keeper, LocalLease, StoreLease, open_lease
 from frazil.wal.s3 import S3Store
 from frazil.wal.store import Store
 from tests.components.process import dies_with_parent, end
@@ -225,7 +227,46 @@ def test_while_the_store_does_not_answer_a_lease_is_kept_until_another_may_have_
     assert lease.keep()
     at.pass_seconds(2)
     assert not lease.keep()
+    assert lease.lost == "no answer"
     assert not lease.acquire()
+    at.pass_seconds(13)
+    with pytest.raises(StoreUnavailable, match="no answer"):
+        lease.acquire()
+    at.store.before_create = lambda path, data: None
+    assert lease.acquire()
+    assert lease.lost == ""
+
+
+def test_the_next_holder_learns_of_the_applications_of_all_that_were_not_removed() -> None:
+    at = Pipelines(3)
+    first, second, third = at.leases
+    assert first.acquire()
+    assert first.applications == ()
+    first.applications = ("app-1",)
+    at.pass_seconds(5)
+    assert first.keep()
+    assert not second.acquire()
+    at.pass_seconds(13)
+    assert second.acquire()
+    assert second.applications == ("app-1",)
+    assert not third.acquire()
+    at.pass_seconds(13)
+    assert third.acquire(), "the second ended before it removed anything"
+    assert third.applications == ("app-1",)
+    assert not first.keep()
+    assert first.lost == "another process has taken it"
+
+
+def test_a_keeper_says_once_that_the_lease_is_lost(tmp_path: Path) -> None:
+    lease, lost = LocalLease(tmp_path, "pipeline"), threading.Event()
+    assert lease.acquire()
+    keeper = Keeper(lease, 0.01, lost.set)
+    keeper.start()
+    (tmp_path / "pipeline.lock").unlink()
+    assert lost.wait(30)
+    assert not keeper.held
+    assert "removed or replaced" in lease.lost
+    keeper.stop()
 
 
 def unavailable(path: str, data: bytes = b"") -> None:
@@ -291,7 +332,8 @@ def test_however_they_take_turns_no_two_pass_keep_at_the_same_moment(
             case "mend":
                 at.store.before_create = lambda path, data: None
             case _:
-                getattr(at.leases[who], what)()
+                with contextlib.suppress(StoreUnavailable):
+                    getattr(at.leases[who], what)()
         assert sum(lease.keep() for lease in at.leases) <= 1
 
 
@@ -326,3 +368,35 @@ def test_of_many_contenders_on_s3_exactly_one_wins_each_time_and_the_one_before_
             holders.append(contenders[won.index(True)])
             assert [lease for lease in at.leases if lease.keep()] == holders[-1:]
     assert len(at.epochs()) <= 2
+
+
+def test_a_missing_bucket_is_called_a_missing_bucket_and_the_same_failure_reads_the_same(
+    moto_s3: S3Server,
+) -> None:
+    store = s3_store(moto_s3, f"missing-{secrets.token_hex(6)}")
+    lease = StoreLease(store, "pipeline", 12, HandClock(), "host:1")
+    said: set[str] = set()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="the bucket does not exist; create it") as raised:
+            lease.acquire()
+        said.add(str(raised.value))
+    for call in (lambda: store.read("a"), lambda: store.create("a", b""), store.check_reachable):
+        with pytest.raises(StoreUnavailable, match="the bucket does not exist") as raised:
+            call()
+        said.add(str(raised.value))
+    assert len(said) == 1
+
+
+def test_a_store_that_is_away_gives_the_same_reason_each_time(moto_s3: S3Server) -> None:
+    store = s3_store(dataclasses.replace(moto_s3, endpoint="http://127.0.0.1:1"), "any")
+    said: set[str] = set()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable) as raised:
+            store.check_reachable()
+        said.add(str(raised.value))
+    assert len(said) == 1, "a log that names each new reason would repeat it each second"
+    assert "error sending request" in said.pop()
+
+
+def test_a_bucket_that_answers_is_reachable(bucket: S3Store) -> None:
+    bucket.check_reachable()

@@ -37,6 +37,7 @@ class Background:
         self._metrics = metrics
         self._stopping = threading.Event()
         self._memory = Memory()
+        self._said = ""
         self._maintainer: Maintainer | None = None
         self._thread = threading.Thread(target=self._run, name="maintain", daemon=True)
 
@@ -69,8 +70,10 @@ class Background:
                     )
                     self._rounds(lease, self._maintainer, pause)
             except Exception as error:
-                log.warning("maintenance cannot go on; trying again", reason=reason_of(error))
-                log.debug("maintenance cannot go on", exc_info=error)
+                if (reason := reason_of(error)) != self._said:  # every few seconds it would bury the rest
+                    log.warning("maintenance failed; trying again", reason=reason)
+                self._said = reason
+                log.debug("maintenance failed", exc_info=error)
 
     def _rounds(self, lease: Lease, maintainer: Maintainer, pause: float) -> None:
         while not self._stopping.wait(pause):
@@ -78,6 +81,7 @@ class Background:
                 continue  # a command, or another machine's pipeline, is at it
             with kept(lease, self._config.pipeline.lease_seconds):
                 maintainer.round()
+            self._said = ""
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from frazil.config import Config
-from frazil.errors import Refused
+from frazil.errors import FrazilError, Refused, StoreUnavailable
 from frazil.lake.catalog import open_catalog
+from frazil.pipeline.cluster import wait_for_executor
 from frazil.pipeline.maintain.background import LEASE, kept
 from frazil.pipeline.maintain.cut import Cut, create_cut, delete_cut, list_cuts
 from frazil.pipeline.maintain.maintainer import Maintainer
@@ -36,16 +37,27 @@ _WAIT_SECONDS = 0.5
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[tuple[Catalog, Callable[[], SparkSession]]]:
-    """The catalog, and a Spark that is started when it is first asked for and stopped at the end."""
+    """The catalog, and a Spark that is started when it is first asked for and stopped at the end. Where a
+    cluster has no cores for it, each call raises JobFailed, and only the first waits.
+    """
     if config.lake.catalog.type == "sqlite" and not config.catalog_file.exists():
         raise Refused(
             f"there are no tables yet: {config.catalog_file} is not there; has `frazil up` run here?"
         )
     sessions: list[SparkSession] = []
+    failures: list[FrazilError] = []
+    console = Console(stderr=True)
 
     def start_spark() -> SparkSession:
+        if failures:
+            raise failures[0].again()
         if not sessions:
-            sessions.append(spark_session(config))
+            sessions.append(spark_session(config, app_name="frazil-maintain"))
+            try:
+                wait_for_executor(sessions[0], lambda text: console.print(text, style="dim", highlight=False))
+            except FrazilError as error:
+                failures.append(error)
+                raise
         return sessions[0]
 
     try:
@@ -58,13 +70,19 @@ def opened(config: Config) -> Iterator[tuple[Catalog, Callable[[], SparkSession]
 
 @contextlib.contextmanager
 def our_turn(config: Config, console: Console) -> Iterator[None]:
-    """Waits until no other maintainer is at work."""
+    """Waits until the maintenance lease is free, and says why it waits."""
     lease = open_lease(config, LEASE)
-    said = False
-    while not lease.acquire():
-        if not said:
-            console.print("another maintainer is at work; waiting for it", style="dim")
-            said = True
+    said = ""
+    while True:
+        try:
+            if lease.acquire():
+                break
+            reason = "another process holds the maintenance lease; waiting for it"
+        except StoreUnavailable as error:
+            reason = f"the maintenance lease cannot be acquired: {error}; trying again"
+        if reason != said:
+            console.print(reason, style="dim", highlight=False)
+            said = reason
         time.sleep(_WAIT_SECONDS)
     with kept(lease, config.pipeline.lease_seconds):
         yield

@@ -78,6 +78,13 @@ class Topics:
                 raise StoreUnavailable(f"no partition of the topic {self._config.topic(signal)} has a leader")
             time.sleep(_PAUSE_SECONDS)
 
+    def check(self, signal: Signal) -> None:
+        """Raises StoreUnavailable if the brokers do not answer, or if the signal's topic is there and no
+        partition has a leader.
+        """
+        if self._has_leader(signal) is False:
+            raise StoreUnavailable(f"no partition of the topic {self._config.topic(signal)} has a leader")
+
     def delete_before(self, signal: Signal, offsets: Mapping[int, int]) -> None:
         """Deletes the messages before these offsets, by partition, for good."""
         name = self._config.topic(signal)
