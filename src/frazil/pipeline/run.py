@@ -175,6 +175,7 @@ class Pipeline:
         finally:
             if self._upkeep is not None:
                 self._upkeep.stop()
+                self._upkeep = None  # its problems are those of the lease's next holder
             background.stop()
             self._background = None
             keeper.stop()
