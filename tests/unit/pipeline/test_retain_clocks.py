@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from frazil.config import Config
-from frazil.errors import Refused
+from frazil.errors import JobFailed, Refused
 from frazil.lake import commit, staging
 from frazil.lake.clock import CLOCK, late_days, noted_time
 from frazil.ledger import balance
@@ -122,6 +122,27 @@ def test_what_a_round_leaves_is_done_by_the_next_and_the_other_tasks_have_their_
         keeper.now += 5
         assert "retention" not in keeper.round()
         assert lake.bodies().total() == 0
+
+
+def test_what_is_unfinished_and_then_fails_is_not_tried_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE 'x%'", "table": "logs"}) as lake:
+        with_retention(lake, rewrite_round_bytes_max=1)
+        lake.fill(*days_of([12.0, 11.0, 10.0]))
+        keeper = Keeper(lake)
+        keeper.round()
+        tried = []
+
+        def fails(*_: Any) -> Iterator[Any]:
+            tried.append(True)
+            raise JobFailed("no worker")
+
+        monkeypatch.setattr(RunHere, "results", fails)
+        for _ in range(3):
+            keeper.now += 5
+            keeper.round()
+        assert len(tried) == 1
 
 
 def test_rows_past_their_rule_are_seen_before_and_after_they_go(tmp_path: Path) -> None:
