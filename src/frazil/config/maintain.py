@@ -132,11 +132,12 @@ class RetentionConfig(Section):
         0.3,
         gt=0,
         le=1,
-        description="A round that would remove more than this share of a table's rows removes nothing and "
-        "waits for `frazil maintain retention --confirm TABLE`. 1: never wait.",
+        description="If more than this share of a table's rows fell due longer than clock_gap_seconds_max "
+        "ago, as with a new rule, a round removes nothing and waits for "
+        "`frazil maintain retention --confirm TABLE`. 1: never wait.",
     )
     confirm_rows_min: Count = Field(
-        100_000, ge=0, description="A round that would remove fewer rows than this needs no confirmation."
+        100_000, ge=0, description="Fewer rows than this that fell due so long ago need no confirmation."
     )
     clock_gap_seconds_max: Seconds = Field(
         2 * DAY_SECONDS,

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from frazil.config import Config
-from frazil.errors import Refused
+from frazil.errors import JobFailed, Refused
 from frazil.lake import commit, staging
 from frazil.lake.clock import CLOCK, late_days, noted_time
 from frazil.ledger import balance
@@ -124,6 +124,27 @@ def test_what_a_round_leaves_is_done_by_the_next_and_the_other_tasks_have_their_
         assert lake.bodies().total() == 0
 
 
+def test_what_is_unfinished_and_then_fails_is_not_tried_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE 'x%'", "table": "logs"}) as lake:
+        with_retention(lake, rewrite_round_bytes_max=1)
+        lake.fill(*days_of([12.0, 11.0, 10.0]))
+        keeper = Keeper(lake)
+        keeper.round()
+        tried = []
+
+        def fails(*_: Any) -> Iterator[Any]:
+            tried.append(True)
+            raise JobFailed("no worker")
+
+        monkeypatch.setattr(RunHere, "results", fails)
+        for _ in range(3):
+            keeper.now += 5
+            keeper.round()
+        assert len(tried) == 1
+
+
 def test_rows_past_their_rule_are_seen_before_and_after_they_go(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE 'x%'", "table": "logs"}) as lake:
         with_retention(lake, rewrite_round_bytes_max=1)
@@ -218,7 +239,7 @@ def test_the_store_decides_when_the_pipeline_is_ahead(tmp_path: Path) -> None:
 def test_a_round_that_would_remove_a_large_share_waits_and_is_seen(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         with_retention(lake, confirm_rows_min=0)
-        lake.fill(*days_of([10.0, 1.0, 2.0]))
+        lake.fill(*days_of([12.0, 1.0, 2.0]))
         keeper = Keeper(lake)
         keeper.round()
         assert keeper.gauge("frazil_retention_held") == 1
@@ -233,11 +254,11 @@ def test_a_round_that_would_remove_a_large_share_waits_and_is_seen(tmp_path: Pat
 def test_a_confirmation_is_for_one_round_only(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         with_retention(lake, confirm_rows_min=0)
-        lake.fill(*days_of([10.0, 1.0]))
+        lake.fill(*days_of([12.0, 1.0]))
         assert lake.retain(confirmed=True).rows_removed == 1
         lake.now += DAY / 2
         lake.retain()
-        lake.fill(*days_of([10.0]))
+        lake.fill(*days_of([12.0]))
         assert lake.retain().held
 
 
@@ -246,17 +267,31 @@ def test_a_new_rule_on_old_rows_waits_and_the_next_days_do_not(tmp_path: Path, w
     rule = {"after_seconds": "7d"} | ({} if where is None else {"where": where, "table": "logs"})
     with kept(tmp_path, rule) as lake:
         with_retention(lake, confirm_rows_min=0)
-        lake.fill(*days_of([float(age) for age in range(1, 13)]))
+        lake.fill(*days_of([float(age) for age in range(1, 21)]))
         assert lake.retain().held
-        assert lake.retain(confirmed=True).rows_removed == 5
+        assert lake.retain(confirmed=True).rows_removed == 13
         lake.now += DAY * 0.9
         report = lake.retain()
         assert (report.held, report.rows_removed <= 1) == ("", True)
 
 
+def test_a_short_rule_removes_half_of_the_table_each_day_without_a_confirmation(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "1d"}) as lake:
+        with_retention(lake, confirm_rows_min=0)
+        lake.now = lake.now // DAY * DAY - HOUR
+        removed = 0
+        for _ in range(6):
+            lake.fill(*days_of([0.0]))
+            report = lake.retain()
+            assert report.held == ""
+            removed += report.rows_removed
+            lake.now += DAY
+        assert removed == 4
+
+
 def test_few_rows_need_no_confirmation(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}, confirm_rows_min=3) as lake:
-        lake.fill(*days_of([10.0, 11.0]))
+        lake.fill(*days_of([12.0, 13.0]))
         assert lake.retain().rows_removed == 2
 
 
@@ -265,7 +300,7 @@ def test_the_command_confirms_what_the_pipeline_holds(
 ) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         with_retention(lake, confirm_rows_min=0)
-        lake.fill(*days_of([10.0]))
+        lake.fill(*days_of([12.0]))
         monkeypatch.setattr(command, "Maintainer", _here(lake.config))
 
         def run(*confirmed: str) -> int:
@@ -309,7 +344,7 @@ def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stay
 def test_the_maintainer_of_the_pipeline_says_what_waits(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         with_retention(lake, confirm_rows_min=0)
-        lake.fill(*days_of([10.0]))
+        lake.fill(*days_of([12.0]))
         memory = Memory()
         metrics = MaintainMetrics(CollectorRegistry())
         maintainer = Maintainer(

@@ -186,6 +186,7 @@ class Maintainer:
         if self._runner.is_stopped or isinstance(error, Stopped):
             return
         key = work, table
+        self._memory.unfinished.discard(key)
         self._memory.failures[key] = self._memory.failures.get(key, 0) + 1
         log.warning("maintenance failed; trying again", task=work, table=table, reason=reason_of(error))
         log.debug("maintenance failed", task=work, table=table, exc_info=error)

@@ -172,17 +172,20 @@ class Retention:
     def _share_held(
         self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, Applied], now: float
     ) -> str:
-        """Why the round must not be done without a confirmation; empty if it may. Of files that are searched,
-        all rows count: how many would go is known only after the search.
+        """Why the round must not be done without a confirmation; empty if it may. What fell due just now is
+        what every day brings, and does not count. Of files that are searched, all rows count: how many would
+        go is known only after the search.
         """
-        new = [due for due in plan.searched if is_new_ground(due, applied)]
+        before = now - self._settings.clock_gap_seconds_max
+        new = [due for due in plan.searched if due.since < before and is_new_ground(due, applied)]
         may_go = [due for due, names in zip(new, self._may_match(new), strict=True) if names]
-        rows = sum(due.live.file.record_count for due in (*plan.dropped, *may_go))
+        whole = [due for due in plan.dropped if due.since < before]
+        rows = sum(due.live.file.record_count for due in (*whole, *may_go))
         total = sum(live.file.record_count for live in files)
         if rows < self._settings.confirm_rows_min or rows <= self._settings.confirm_share * total:
             return ""
         return (
-            f"up to {rows:,} of {total:,} rows of {self._name} are past their rules at {utc(now)}, over "
+            f"up to {rows:,} of {total:,} rows of {self._name} are long past their rules at {utc(now)}, over "
             f"maintain.retention.confirm_share; check the rules and the clock, then run "
             f"`frazil maintain retention --confirm {self._name}`"
         )
