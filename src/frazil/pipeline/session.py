@@ -63,11 +63,11 @@ def spark_session(
         return beside
     with _own_interrupt_handler():
         temp = _temporary_folder(config)
-        settings = session_settings(config, app_name=app_name, temp_dir=temp)
-        os.environ.update(_environment(config))
-        # Only what a JVM must know at its start: everybody on the machine can read a command line, and among
-        # the other settings are passwords. They go through the gateway.
         try:
+            settings = session_settings(config, app_name=app_name, temp_dir=temp)
+            os.environ.update(_environment(config))
+            # Only what a JVM must know at its start: everybody on the machine can read a command line, and
+            # among the other settings are passwords. They go through the gateway.
             gateway = start_jvm({key: value for key, value in settings.items() if key.startswith(_AT_START)})
         except BaseException:
             _give_back_temporary()

@@ -488,13 +488,8 @@ class Queries:
         has_crashed = not worker.is_killed
         await worker.kill()
         if has_crashed:
-            log.warning(
-                "query worker crashed",
-                tenant=asked.question.tenant,
-                id=asked.id,
-                pid=worker.pid,
-                exit_code=worker.exit_code,
-            )
+            facts = {"tenant": asked.question.tenant, "id": asked.id, "pid": worker.pid}
+            log.warning("query worker crashed", exit_code=worker.exit_code, **facts)
 
     async def _guard(self, asked: Asked, worker: WorkerProcess) -> None:
         query = self._config.query
