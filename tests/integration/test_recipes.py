@@ -39,7 +39,7 @@ from tests.integration.documented import (
 from tests.integration.planted import SECOND, Planted
 from tests.spark.land_lake import UNCLOSED_SOCKETS
 
-DEMO_SECONDS = 60
+DEMO_SECONDS = 30
 DIAGRAM, OUTPUT = "a diagram", "an output, not an input"
 STARTS_ALL = "starts all roles in the foreground; tests/browser runs `frazil up`"
 MAKES_A_KEY = "makes a key, reads no data; tests/unit/test_keys.py"
@@ -168,7 +168,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Documented]:
             duration_seconds=DEMO_SECONDS,
             seed=7,
         )
-        assert run_demo(options, clock=VirtualClock(planted.now - (DEMO_SECONDS + 60) * SECOND)).failed == 0
+        totals = run_demo(options, clock=VirtualClock(planted.now - (DEMO_SECONDS + 60) * SECOND))
+        assert totals.failed == 0, totals
         stack.land()
         planted.send(receiver)
         _send(stack)
