@@ -147,10 +147,19 @@ def test_too_many_records_are_too_large_on_both_transports(receiver: Receiver, s
     assert rows_of(receiver, signal, service) == []
 
 
-def test_200_000_levels_of_nesting_are_refused(receiver: Receiver) -> None:
+@pytest.mark.parametrize(
+    ("levels", "status", "code"),
+    [
+        (20_000, 400, grpc.StatusCode.INVALID_ARGUMENT),
+        (200_000, 413, grpc.StatusCode.RESOURCE_EXHAUSTED),  # more nested values than a record may have
+    ],
+)
+def test_thousands_of_levels_of_nesting_are_refused(
+    receiver: Receiver, levels: int, status: int, code: grpc.StatusCode
+) -> None:
     """array_value.values, one in the other: each level is the next one behind two tags and lengths."""
     layers, size = [], 0
-    for _ in range(200_000):
+    for _ in range(levels):
         for tag in (b"\x0a", b"\x2a"):  # ArrayValue.values, AnyValue.array_value
             head = tag + _varint(size)
             layers.append(head)
@@ -158,10 +167,10 @@ def test_200_000_levels_of_nesting_are_refused(receiver: Receiver) -> None:
     value = b"".join(reversed(layers))
     for tag in (b"\x2a", b"\x12", b"\x12", b"\x0a"):  # body, log_records, scope_logs, resource_logs
         value = tag + _varint(len(value)) + value
-    assert post(receiver, "logs", value).status_code == 400
+    assert post(receiver, "logs", value).status_code == status
     with channel(receiver) as opened, pytest.raises(grpc.RpcError) as refused:
         export(opened, "logs", value)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.code() is code
     assert receiver.is_ready()
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from frazil.errors import RequestTooLarge
+from frazil.otlp.values import REPEATED_ENTRIES_MAX
 from frazil.tables import Signal
 
 _SECONDS_MAX = 0.12
@@ -46,10 +48,16 @@ class TooDense(Exception):
 
 
 def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
-    """Raises TooDense if it would take too long to make the rows of the batch."""
+    """Raises TooDense if it would take too long to make the rows of the batch, RequestTooLarge if its records
+    repeat too much.
+    """
     requests = batch.column(0)
-    seconds = _seconds(requests, _plan(signal, requests.type))
-    seconds += _REPEATED_SECONDS * _repeated(signal, requests.values)
+    repeated = _repeated(signal, requests.values)
+    if repeated > REPEATED_ENTRIES_MAX:
+        raise RequestTooLarge(
+            "too many records share too large a resource, scope or metric; send smaller batches", bytes_max=0
+        )
+    seconds = _seconds(requests, _plan(signal, requests.type)) + _REPEATED_SECONDS * repeated
     if seconds > _SECONDS_MAX:
         raise TooDense(
             "a record, with its resource and scope, has too many attributes, events, links, buckets or "

@@ -22,8 +22,8 @@ from frazil.tables import Signal
 
 RECORD_BYTES = 16
 """Added to a record's own bytes as its cost: an empty record takes no bytes, but a row when decoded."""
-_PARSED_BYTES_MAX = 2 * 2**20
-"""Two million empty records of this size take 25 ms and 64 MB to parse."""
+_PARSED_BYTES_MAX = 4 * 2**20
+"""Two million empty records are as large as this, and take 25 ms and 64 MB to parse."""
 OTHER_FIELDS_MAX = 100_000
 """Fields that a walk passes one by one, beside resources, scopes and records: each costs half a microsecond.
 """

@@ -39,7 +39,7 @@ _FIELDS = (
 )
 
 
-_REPEATED_ENTRIES_MAX = 1 << 23
+REPEATED_ENTRIES_MAX = 1 << 23
 _REPEATED_BYTES_MAX = 1 << 30
 
 
@@ -198,7 +198,7 @@ class Attributes:
         sizes = np.zeros(len(self.text) + 1, dtype=np.int64)
         np.cumsum(np.asarray(pc.fill_null(pc.binary_length(self.text), 0)), out=sizes[1:])
         expanded = int(np.diff(sizes[self.offsets])[owner].sum())
-        if entries > _REPEATED_ENTRIES_MAX or expanded > _REPEATED_BYTES_MAX:
+        if entries > REPEATED_ENTRIES_MAX or expanded > _REPEATED_BYTES_MAX:
             raise RequestTooLarge(
                 "too many records share too large a resource, scope or metric; send smaller batches",
                 bytes_max=_REPEATED_BYTES_MAX,

@@ -85,6 +85,12 @@ def test_many_records_that_repeat_many_attributes_of_their_resource_are_decoded_
     assert slices > 2
 
 
+def test_very_many_records_that_repeat_very_many_attributes_are_refused() -> None:
+    resource = b"".join(delimited(1, delimited(1, b"k%d" % n)) for n in range(1000))
+    with pytest.raises(RequestTooLarge, match="share too large a resource"):
+        decoded(delimited(1, delimited(1, resource) + delimited(2, RECORD * 20_000)))
+
+
 @pytest.mark.parametrize(
     "record",
     [
