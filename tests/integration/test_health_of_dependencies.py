@@ -70,7 +70,7 @@ def test_active_pipeline_and_standby_are_not_ready_while_s3_is_away(
             for pipeline in pipelines:
                 pipeline.until("not ready", lambda p=pipeline: {"wal", "warehouse"} <= problems(p).keys())
                 assert "error sending request" in problems(pipeline)["wal"]
-                # The lease has ended by now: what nobody does must not look like somebody's work.
+                # The lease has ended, and no pipeline lands: neither may say that it is ready.
                 lost = lambda p=pipeline: "the lease cannot be acquired" in problems(p).get("pipeline", "")  # noqa: E731
                 pipeline.until("no lease", lost)
                 assert pipeline.asked("/livez")[0] == 200
