@@ -21,7 +21,6 @@ from frazil.pipeline.land import segments, upkeep
 from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.metrics import Metrics
 from frazil.wal import Entry, SegmentName, cleanup
-from frazil.wal.lease import open_lease
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position, StreamPosition
 from tests.components.process import wait_until
@@ -201,24 +200,30 @@ def test_landing_waits_for_no_disk_and_no_deletion(
 def test_upkeep_begins_with_the_lease_and_ends_before_it_is_given_back(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"enabled": False})})
-    stopping, lease = threading.Event(), open_lease(config)
+    stopping = threading.Event()
     made = pipeline_run.Pipeline(config, stopping)
-    assert lease.acquire()
-    working = threading.Thread(target=made._work, args=(lease,))
+    assert made._lease.acquire()
+    working = threading.Thread(target=made._work)
     working.start()
+    upkeep_threads: list[threading.Thread] = []
+
+    def has_begun() -> bool:
+        if made._upkeep is not None:
+            upkeep_threads[:] = [made._upkeep._thread]
+        return any(thread.is_alive() for thread in upkeep_threads)
+
     try:
-        assert wait_until(
-            lambda: made._upkeep is not None and made._upkeep._thread.is_alive(), seconds_max=60
-        )
+        assert wait_until(has_begun, seconds_max=60)
     finally:
         stopping.set()
         working.join(60)
-        lease.release()
+        made._lease.release()
         made._close_catalog()
         made._health.start()
         made._health.stop()
     assert not working.is_alive()
-    assert not thread_of(made)._thread.is_alive()
+    assert not any(thread.is_alive() for thread in upkeep_threads)
+    assert made._upkeep is None
 
 
 def test_streams_of_which_nothing_is_left_leave_the_position_with_a_later_landing(
