@@ -77,6 +77,7 @@ NOT_RUN = {
         "docs/maintenance.md",
         "frazil maintain --dry-run",
     ): "changes tables; tests/integration/test_maintain_*.py",
+    ("docs/maintenance.md", "frazil maintain fill"): "changes tables; tests/unit/pipeline/test_fill.py",
     ("docs/querying.md", "service_name     n"): OUTPUT,
     ("docs/quickstart.md", "make run"): STARTS_ALL,
     (

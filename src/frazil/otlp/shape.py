@@ -27,8 +27,14 @@ _PARSED_BYTES_MAX = 4 * 2**20
 OTHER_FIELDS_MAX = 100_000
 """Fields that a walk passes one by one, beside resources, scopes and records: each costs half a microsecond.
 """
+REPEATED_BYTES_MAX = 1 << 36
+"""Bytes of resources and scopes, counted again for each record that shares them. A slice may repeat a GiB of
+text; a request with more than this could not be cut into slices.
+"""
 UNBOUNDED = 1 << 62
 _RESOURCES, _SCOPES, _RECORDS = 0x0A, 0x12, 0x12
+_SHARED = 0x0A
+"""In a resource and in a scope: the part that its records share."""
 _GROUP_START, _GROUP_END = 3, 4
 _GROUP_FIELDS_MAX = 10_000
 """In one group. No client writes groups; a longer one counts as malformed."""
@@ -42,12 +48,14 @@ class Malformed(Exception):
 @dataclass(frozen=True)
 class Shape:
     """`groups` are resources and scopes together. `records` are log records, spans or metrics.
+    `repeated_bytes` are those that records share, counted for each record.
 
     Counting stops at the limits: a number above its limit says only that there are more than the limit.
     """
 
     groups: int
     records: int
+    repeated_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,19 +79,22 @@ def shape_of(body: bytes, limits: ShapeLimits, parsed_bytes_max: int = _PARSED_B
 
 def _parsed(body: bytes, limits: ShapeLimits) -> Shape:
     resources = _schema().FromString(body).resources
-    groups, records = len(resources), 0
+    groups, records, repeated = len(resources), 0, 0
     if groups > limits.groups_max:
         return Shape(groups, 0)
     for resource in resources:
-        scopes = resource.scopes
+        scopes, before = resource.scopes, records
         groups += len(scopes)
         if groups > limits.groups_max:
             break
         for scope in scopes:
-            records += len(scope.records)
+            count = len(scope.records)
+            records += count
+            repeated += count * sum(map(len, scope.shared))
+        repeated += (records - before) * sum(map(len, resource.shared))
         if records > limits.records_max:
             break
-    return Shape(groups, records)
+    return Shape(groups, records, repeated)
 
 
 class _TooMany(Exception):
@@ -96,14 +107,18 @@ class _Walk:
     def __init__(self, body: bytes, limits: ShapeLimits) -> None:
         self._body = body
         self._limits = limits
-        self.groups = self.records = self.others = 0
+        self.groups = self.records = self.others = self.repeated_bytes = 0
 
     def count(self) -> None:
         for tag, _, at, stop in fields(self._body, 0, len(self._body)):
             if self._is_group(tag == _RESOURCES):
+                before, shared = self.records, 0
                 for inner, _, begin, end in fields(self._body, at, stop):
                     if self._is_group(inner == _SCOPES):
                         self._count_records(begin, end)
+                    elif inner == _SHARED:
+                        shared += end - begin
+                self.repeated_bytes += shared * (self.records - before)
 
     def _is_group(self, is_group: bool) -> bool:
         if is_group:
@@ -115,16 +130,20 @@ class _Walk:
         return is_group
 
     def _count_records(self, at: int, end: int) -> None:
+        before, shared = self.records, 0
         while at < end:
             at, count = run(self._body, at, end, _RECORDS, count_max=self._limits.records_max - self.records)
             self.records += count
             if at < end:
-                tag, _, at = field(self._body, at, end)
+                tag, begin, at = field(self._body, at, end)
                 if tag == _RECORDS:  # beyond the limit, or with a tag in more bytes than it needs
                     self.records += 1
+                elif tag == _SHARED:
+                    shared += at - begin
                 self._is_group(False)
                 if self.records > self._limits.records_max:
                     raise _TooMany
+        self.repeated_bytes += shared * (self.records - before)
 
 
 def _walked(body: bytes, limits: ShapeLimits) -> Shape:
@@ -134,7 +153,7 @@ def _walked(body: bytes, limits: ShapeLimits) -> Shape:
     except _TooMany:
         if walk.others > OTHER_FIELDS_MAX:
             return Shape(limits.groups_max + 1, walk.records)
-    return Shape(walk.groups, walk.records)
+    return Shape(walk.groups, walk.records, walk.repeated_bytes)
 
 
 def elements(signal: Signal, body: bytes, elements_max: int) -> int:
@@ -276,8 +295,8 @@ def _schema() -> Any:
     """The class of requests of which only the way to the records is known. It is the same in all signals."""
     messages = [
         DescriptorProto(name="Request", field=[_field("resources", 1, "Resource")]),
-        DescriptorProto(name="Resource", field=[_field("scopes", 2, "Scope")]),
-        DescriptorProto(name="Scope", field=[_field("records", 2, None)]),
+        DescriptorProto(name="Resource", field=[_field("shared", 1, None), _field("scopes", 2, "Scope")]),
+        DescriptorProto(name="Scope", field=[_field("shared", 1, None), _field("records", 2, None)]),
     ]
     pool = descriptor_pool.DescriptorPool()
     pool.Add(

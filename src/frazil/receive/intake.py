@@ -14,7 +14,7 @@ from frazil.config import Config
 from frazil.errors import Forbidden, FrazilError, RequestTooLarge
 from frazil.keys import KeyRing
 from frazil.otlp.json import request_from_json, request_to_json
-from frazil.otlp.shape import Shape, ShapeLimits, shape_of
+from frazil.otlp.shape import REPEATED_BYTES_MAX, Shape, ShapeLimits, shape_of
 from frazil.otlp.wire import RESPONSES
 from frazil.receive.admission import Admission, RateLimits, Ticket, Turns
 from frazil.receive.body import decompressed
@@ -163,6 +163,10 @@ class Intake:
                 f"the request has more than {records_max} records (receive.limits.records_per_request_max); "
                 "send smaller batches",
                 bytes_max=0,
+            )
+        if shape.repeated_bytes > REPEATED_BYTES_MAX:
+            raise RequestTooLarge(
+                "too many records share too large a resource or scope; send smaller batches", bytes_max=0
             )
         return shape
 

@@ -105,9 +105,12 @@ def test_time_follows_from_its_own_row_however_rows_are_mixed_and_cut_into_tasks
         written = segment(name, inside)
         for table in decoder.decode(name, written).by_tenant.values():
             tail |= times(table)
-        _, groups = read_row_groups(name, written, layout.coded)
+        facts, groups = read_row_groups(name, written, layout.coded)
         task = tasks.setdefault(data.draw(st.integers(0, 2)), [])
-        task += [with_segment(fill_promoted(table, layout), segment_of(name), layout) for table in groups]
+        task += [
+            with_segment(fill_promoted(table, layout, facts.fill), segment_of(name), layout)
+            for table in groups
+        ]
     landed: dict[int, int] = {}
     for task in tasks.values():
         for part in arrange(task, layout.spec, Horizon(PAST, AHEAD)).parts:
