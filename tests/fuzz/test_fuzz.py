@@ -175,7 +175,7 @@ def test_counting_raises_nothing_and_counts_what_protobuf_reads(signal: Signal) 
         body = mutated(rng, corpus)
         parsed, walked = shape_of(body, UNLIMITED), shape_of(body, UNLIMITED, parsed_bytes_max=-1)
         with contextlib.suppress(Malformed):
-            elements(signal, body, rng.choice([0, 10, 1 << 40]))
+            list(elements(signal, body))
         if judged_by_protobuf(signal, body):
             counted = counted_by_protobuf(REQUESTS[signal].FromString(body))
             assert parsed is not None

@@ -88,6 +88,10 @@ NOT_RUN = {
         "docs/sending.md",
         "export OTEL_EXPORTER_OTLP_ENDPOINT",
     ): "configures an SDK; tests/integration/test_sdk.py",
+    (
+        "docs/sending.md",
+        "export OTEL_SEMCONV",
+    ): "configures an SDK; tests/integration/test_older_conventions.py",
     ("docs/sending.md", "exporters:"): "configures a Collector; tests/integration/test_collector.py",
     ("docs/sending.md", "frazil keys new"): MAKES_A_KEY,
     ("docs/tuning.md", "CPU to receive"): "arithmetic; tests/unit/test_docs.py",

@@ -31,6 +31,7 @@ REPEATED_BYTES_MAX = 1 << 36
 """Bytes of resources and scopes, counted again for each record that shares them. A slice may repeat a GiB of
 text; a request with more than this could not be cut into slices.
 """
+COUNTED_AT_ONCE = 10_000
 UNBOUNDED = 1 << 62
 _RESOURCES, _SCOPES, _RECORDS = 0x0A, 0x12, 0x12
 _SHARED = 0x0A
@@ -156,13 +157,13 @@ def _walked(body: bytes, limits: ShapeLimits) -> Shape:
     return Shape(walk.groups, walk.records, walk.repeated_bytes)
 
 
-def elements(signal: Signal, body: bytes, elements_max: int) -> int:
-    """Fields of all messages of a request, at any depth, with packed numbers one by one.
+def elements(signal: Signal, body: bytes) -> Iterator[int]:
+    """Counts the fields of all messages of a request, at any depth, with packed numbers one by one.
 
-    Stops above `elements_max`. Raises Malformed. Each field costs about a microsecond, so this is for the few
-    bodies that cannot be cut.
+    Gives the number so far, at least every COUNTED_AT_ONCE, and at last the number of all. Raises Malformed.
+    Each field costs about a microsecond, so this is for the few bodies that cannot be cut.
     """
-    counted = 0
+    counted, said = 0, 0
     pending = [(REQUESTS[signal].DESCRIPTOR, 0, len(body))]
     while pending:
         message, begin, end = pending.pop()
@@ -174,9 +175,10 @@ def elements(signal: Signal, body: bytes, elements_max: int) -> int:
                     pending.append((known.message_type, at, stop))
                 elif known.is_repeated and known.type not in (known.TYPE_STRING, known.TYPE_BYTES):
                     counted += (stop - at) // _packed_bytes(known)
-            if counted > elements_max:
-                return counted
-    return counted
+            if counted >= said + COUNTED_AT_ONCE:
+                said = counted
+                yield counted
+    yield counted
 
 
 def _packed_bytes(known: Any) -> int:

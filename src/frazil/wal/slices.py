@@ -109,7 +109,8 @@ class SliceDecoder:
                 for number, piece in enumerate(split(self._decoder.signal, request.body, SLICE_BYTES)):
                     if number == 0:  # all of the body was walked for it
                         yield [], []
-                    self._check_whole(piece)
+                    for _ in self._checking_whole(piece):
+                        yield [], []
                     yield [owner], [piece]
                 continue
             if pieces and size + request.cost > SLICE_BYTES:
@@ -121,20 +122,23 @@ class SliceDecoder:
         if pieces:
             yield owners, pieces
 
-    def _check_whole(self, piece: bytes) -> None:
-        """What could not be cut to a slice is decoded at once: it must not hold many small things."""
+    def _checking_whole(self, piece: bytes) -> Iterator[None]:
+        """What could not be cut to a slice is decoded at once: it must not hold many small things. Counts in
+        short steps.
+        """
         if len(piece) <= 2 * SLICE_BYTES:
             return
         try:
-            counted = elements(self._decoder.signal, piece, _WHOLE_ELEMENTS_MAX)
+            for counted in elements(self._decoder.signal, piece):
+                if counted > _WHOLE_ELEMENTS_MAX:
+                    raise RequestTooLarge(
+                        f"a record, a resource or a scope is larger than {SLICE_BYTES} bytes and holds more "
+                        f"than {_WHOLE_ELEMENTS_MAX} fields",
+                        bytes_max=SLICE_BYTES,
+                    )
+                yield
         except Malformed:
             raise RequestInvalid(f"not an OTLP {self._decoder.signal} request: malformed framing") from None
-        if counted > _WHOLE_ELEMENTS_MAX:
-            raise RequestTooLarge(
-                f"a record, a resource or a scope is larger than {SLICE_BYTES} bytes and holds more than "
-                f"{_WHOLE_ELEMENTS_MAX} fields",
-                bytes_max=SLICE_BYTES,
-            )
 
     def _decoded(
         self, owners: list[int], bodies: list[bytes], group: Sequence[Request]
