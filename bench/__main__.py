@@ -34,6 +34,7 @@ LANDING = ("land", "backlog", "commits", "cluster", "idle")
 ASKING = ("query", "questions", "freshness")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
+ATTACKED = ("hostile",)
 
 
 @contextmanager
@@ -268,13 +269,22 @@ def looking(bench: Bench) -> None:
     pages.pages(bench)
 
 
+def attacked(bench: Bench) -> None:
+    """What one tenant notices of another's attacks."""
+    from bench.hostile import hostile
+    from bench.hostile_queries import hostile_queries
+
+    hostile(bench)
+    hostile_queries(bench)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the most important lines, with a quarter of the work"
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for the README")
-    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING, *MAINTAINING, *LOOKING))
+    parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING, *MAINTAINING, *LOOKING, *ATTACKED))
     parser.add_argument("--land-records", type=int, metavar="N", help="how many logs the backlog has")
     arguments = parser.parse_args()
     console, only = Console(stderr=arguments.markdown, width=180), arguments.only
@@ -294,7 +304,11 @@ def main() -> int:
     looked = Bench(console, arguments.quick, "new browser", "first paint")
     if only in (None, *LOOKING):
         looking(looked)
-    tables = [bench for bench in (received, landed, asked, maintained, compared, looked) if bench.rows]
+    isolated = Bench(console, arguments.quick, "alone", "p50 / p99 / max of the other tenant")
+    if only in (None, *ATTACKED):
+        attacked(isolated)
+    benches = (received, landed, asked, maintained, compared, looked, isolated)
+    tables = [bench for bench in benches if bench.rows]
     for number, bench in enumerate(tables):
         if number and arguments.markdown:
             print()

@@ -18,12 +18,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.payloads import large_logs_request, logs_request
+from bench.table import Bench, Row
 
 P99_MS_MAX = 500
 CANARY_SECONDS = 10
@@ -215,17 +217,32 @@ def canary(send: Callable[[bytes], str], seconds: float) -> tuple[list[float], C
     return sorted(latencies), refused
 
 
-def _line(name: str, latencies: list[float], refused: Counter[str], told: str) -> bool:
-    p99 = latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]
-    print(
-        f"{name:36s} p50 {statistics.median(latencies):6.0f}  p99 {p99:6.0f}  max {latencies[-1]:6.0f} ms "
-        f" of {len(latencies):3d}, refused {dict(refused) or 0}   {told}",
-        flush=True,
-    )
-    return p99 < P99_MS_MAX and not refused
+@dataclass(frozen=True)
+class Found:
+    """Latencies of tenant b's acks in milliseconds, sorted: alone, and beside an attack."""
+
+    attack: str
+    alone: list[float]
+    beside: list[float]
+    refused: Counter[str]
+    """What tenant b was answered in place of 200."""
+    told: str
+    """What the attacking clients were answered."""
+
+    @property
+    def kept(self) -> bool:
+        return p99(self.beside) < P99_MS_MAX and not self.refused
 
 
-def run(seconds: float, clients: int, only: list[str]) -> int:
+def p99(latencies: list[float]) -> float:
+    return latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]
+
+
+def quantiles(latencies: list[float]) -> str:
+    return f"{statistics.median(latencies):.0f} / {p99(latencies):.0f} / {latencies[-1]:.0f} ms"
+
+
+def measured(seconds: float, clients: int, only: Sequence[str] = ()) -> Iterator[Found]:
     from tests.receiver import running_receiver
 
     from frazil.keys import new_key
@@ -234,19 +251,32 @@ def run(seconds: float, clients: int, only: list[str]) -> int:
     for tenant in "ab":
         keys[tenant], digest = new_key(tenant)
         entries.append({"name": tenant, "tenant": tenant, "hash": digest, "roles": ["write"]})
-    kept = True
     with tempfile.TemporaryDirectory(prefix="frazil-hostile-") as folder:
         for name in [name for name in (*BODIES, STREAMS) if not only or name in only]:
             with running_receiver(Path(folder) / str(hash(name)), {"auth": {"keys": entries}}) as receiver:
                 made = _grpc_canary if name == STREAMS else _http_canary
                 canary(made(receiver, keys["b"]), 1)
-                _line("  alone", *canary(made(receiver, keys["b"]), min(seconds, 5)), told="")
+                alone, _ = canary(made(receiver, keys["b"]), min(seconds, 5))
                 told: list[str] = []
                 with _attacking(name, receiver, keys["a"], clients, told):
                     time.sleep(0.5)
-                    found = canary(made(receiver, keys["b"]), seconds)
-                kept &= _line(name, *found, told=told[0])
-    return 0 if kept else 1
+                    beside, refused = canary(made(receiver, keys["b"]), seconds)
+            yield Found(name, alone, beside, refused, told[0])
+
+
+def hostile(bench: Bench) -> None:
+    """What another tenant's acks take while each attack runs."""
+    for found in measured(5 if bench.quick else 15, clients=4):
+        bench.add(
+            Row(
+                f"ack beside: {found.attack}",
+                quantiles(found.beside),
+                quantiles(found.alone),
+                found.told,
+                f"p99 < {P99_MS_MAX} ms",
+                found.kept,
+            )
+        )
 
 
 def main() -> int:
@@ -261,7 +291,15 @@ def main() -> int:
     if arguments.attack:
         attack(arguments.attack, *arguments.ports, arguments.key, arguments.clients)
         return 0
-    return run(arguments.seconds, arguments.clients, arguments.only)
+    kept = True
+    for found in measured(arguments.seconds, arguments.clients, arguments.only):
+        kept &= found.kept
+        print(
+            f"{found.attack:36s} p50 / p99 / max {quantiles(found.beside):24s} "
+            f"alone {quantiles(found.alone):20s} refused {dict(found.refused) or 0}   {found.told}",
+            flush=True,
+        )
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":
