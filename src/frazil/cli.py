@@ -364,7 +364,7 @@ def maintain(
     context: typer.Context,
     task: Annotated[
         MaintainTask | None,
-        typer.Argument(help="The task. Without it: all but fill, in the order in which they help."),
+        typer.Argument(help="The task to run. Without it: all tasks except fill."),
     ] = None,
     table: Annotated[
         list[str] | None, typer.Option("--table", "-t", help="The table; can be repeated. Without it: all.")
@@ -375,8 +375,8 @@ def maintain(
         typer.Option(
             "--confirm",
             metavar="TABLE",
-            help="With `retention`: remove what is past its rules from this table now, however much it is. "
-            "Check the clock, the rules and --dry-run first. Can be repeated.",
+            help="With `retention`: remove all rows of TABLE that are due, without checking clock and share. "
+            "Check the clock, the rules and the result of --dry-run first. Can be repeated.",
         ),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

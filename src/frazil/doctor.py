@@ -219,9 +219,9 @@ def _private(config: Config) -> Check:
         paths.append(config.query.audit_file)
     if found := [str(path) for path in paths if is_open_to_others(path)]:
         names = ", ".join(found)
-        fix = f"`chmod o-rwx {' '.join(found)}`; for another account that reads them, give its group access"
+        fix = f"`chmod o-rwx {' '.join(found)}`; if another account reads them, give its group access"
         return Check("other users", "warn", f"every user of this machine can read {names}", fix)
-    return Check("other users", "ok", "none can read the data, beyond the folders' owner and group")
+    return Check("other users", "ok", "only the owner and the group of the folders can read the data")
 
 
 def _writable(name: str, folder: Path) -> Check:
@@ -481,7 +481,7 @@ def check_warehouse(config: Config) -> Iterator[Check]:
         return
     if config.lake.catalog.type == "rest" and config.lake.s3.access_key_id is None:
         yield Check(
-            "warehouse", "ok", f"{where}: not tried, as the REST catalog may give out its credentials"
+            "warehouse", "ok", f"{where}: not checked, because its credentials come from the REST catalog"
         )
         return
     if problem := _problem(lambda: _use_warehouse(config)):

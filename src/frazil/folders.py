@@ -53,7 +53,7 @@ def keep_private(config: Config) -> None:
             "data folder owned by another user",
             folder=str(config.data_dir),
             owner=owner,
-            fix="run frazil as its owner: what root writes there now, the owner cannot read",
+            fix="run frazil as the owner of the folder, who cannot read files that root writes there",
         )
     for key, folder in private_folders(config):
         _close_to_others(key, folder)

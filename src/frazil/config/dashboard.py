@@ -37,12 +37,12 @@ class DashboardConfig(Section):
     sockets_max: Count = Field(
         200,
         ge=1,
-        description="Pages that may be open at once, each with a websocket and a session in memory.",
+        description="The most pages that may be open at once. Each has a websocket and a session in memory.",
     )
     sockets_per_address_max: Count = Field(
         50,
         ge=1,
-        description="Pages that one client address may have open. Behind a proxy that does not send "
+        description="The most open pages of one client address. Behind a proxy that does not send "
         "X-Forwarded-For from this machine, all clients have the proxy's address.",
     )
 

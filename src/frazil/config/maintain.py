@@ -126,7 +126,7 @@ class RetentionConfig(Section):
         2 * GIB,
         ge=1 * MIB,
         description="Bytes of files that one round of one table searches and rewrites for rules with "
-        "`where`. While more is due, the next round follows at once. Files that go as a whole do not count.",
+        "`where`. While more is due, the next round begins at once. Files that are dropped do not count.",
     )
     confirm_share: Rate = Field(
         0.3,
@@ -137,22 +137,22 @@ class RetentionConfig(Section):
         "`frazil maintain retention --confirm TABLE`. 1: never wait.",
     )
     confirm_rows_min: Count = Field(
-        100_000, ge=0, description="Fewer rows than this that fell due so long ago need no confirmation."
+        100_000, ge=0, description="Fewer rows of that age than this are removed without a confirmation."
     )
     clock_gap_seconds_max: Seconds = Field(
         2 * DAY_SECONDS,
         ge=DAY_SECONDS,
         description="How far the clock may have moved since retention last looked at the table. If it has "
-        "moved further, the pipeline was stopped or the clock is wrong: no more rows go until "
-        "`frazil maintain retention --confirm TABLE`. Smaller differences between clocks go unnoticed. At "
-        "least twice the interval, also of a cron job that runs `frazil maintain`.",
+        "moved further, the pipeline was stopped or the clock is wrong: no rows are removed until "
+        "`frazil maintain retention --confirm TABLE`. Smaller clock errors are not noticed. Must be at "
+        "least twice interval_seconds, or twice the interval of a cron job that runs `frazil maintain`.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.clock_gap_seconds_max < 2 * self.interval_seconds:
             raise bad_value(
-                "is less than twice interval_seconds", "raise it, or retention waits each time",
+                "is less than twice interval_seconds", "raise it; otherwise each round waits to be confirmed",
                 "clock_gap_seconds_max",
             )  # fmt: skip
         return self

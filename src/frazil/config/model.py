@@ -145,7 +145,7 @@ class LimitsConfig(Section):
         1_000_000,
         ge=1,
         description="The most objects and arrays in one JSON request: braces and brackets are counted before "
-        "it is parsed, those in texts too. Each takes up to 250 bytes and 2 microseconds.",
+        "it is parsed, also inside strings. Each costs up to 250 bytes of memory and 2 microseconds.",
     )
     nesting_depth_max: Count = Field(
         32, ge=1, le=32, description="How deep lists and maps may be nested in an attribute's value."
@@ -284,7 +284,7 @@ class TenantsConfig(Section):
 
 class PromotedColumn(Section):
     attribute: AttributeNames = Field(
-        description="The attribute that gets a column of its own, or a list: the first that a record has.",
+        description="The attribute that gets a column, or a list: the first one that a record has is used.",
         examples=["http.route"],
     )
     source: Literal["resource", "record"] = Field("record", description="Whose attributes it is among.")

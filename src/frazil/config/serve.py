@@ -32,7 +32,7 @@ class QueryConfig(Section):
         ge=1,
         le=64,
         description="Queries that run at the same time, each in a process of its own (about 120 MB idle). "
-        "With keys of several tenants, one process more is kept ready.",
+        "If several tenants have keys, one more idle process is kept.",
     )
     threads: Count = Field(
         0,

@@ -62,8 +62,8 @@ def believed_now(
 def clock_held(table: str, believed_seconds: float, clock_seconds: float) -> str:
     """Says why retention waits for a confirmation of the clock."""
     return (
-        f"the clock says {utc(clock_seconds)}, and the last time that retention of {table} knows is "
-        f"{utc(believed_seconds)}: the pipeline was stopped for that long, or the clock is wrong; check it, "
+        f"the clock says {utc(clock_seconds)}, but the last time noted for {table} is "
+        f"{utc(believed_seconds)}: the pipeline was stopped since then, or the clock is wrong; check it, "
         f"then run `frazil maintain retention --confirm {table}`"
     )
 

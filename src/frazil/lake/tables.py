@@ -193,7 +193,7 @@ def check_promoted(config: Config, extra: Sequence[Promoted]) -> PromotedCheck:
                 table = table_or_none(catalog, config.lake.namespace, spec.name)
                 for conflict in () if table is None else _conflicts(table.schema(), spec):
                     found.setdefault(conflict, []).append(f"{config.lake.namespace}.{spec.name}")
-    except Exception as error:  # a table or catalog that cannot be read is for those to report who need it
+    except Exception as error:  # reported by the code that needs the table or catalog
         return PromotedCheck(unchecked=str(error) or type(error).__name__)
     names = {item.column for item in extra}
     return PromotedCheck(

@@ -61,7 +61,7 @@ def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
     if seconds > _SECONDS_MAX:
         raise TooDense(
             "a record, with its resource and scope, has too many attributes, events, links, buckets or "
-            "nested values; about 100,000 of them are possible",
+            "nested values; the limit is about 100,000",
             seconds / _SECONDS_MAX,
         )
 

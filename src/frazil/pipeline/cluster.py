@@ -167,7 +167,7 @@ def _rpc_env(jvm: Any, settings: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _endpoints(jvm: Any, environment: Any, master: str) -> Iterator[Any]:
-    """The masters: several, if some stand by. One that does not answer is left out, unless all do not."""
+    """Returns the masters, standbys included, that answer. Raises if none answers."""
     urls = [f"spark://{each}" for each in master.removeprefix("spark://").split(",")]
     failures = []
     for url in urls:

@@ -52,7 +52,7 @@ class Metrics:
         )
         self._too_many_files = Counter(
             "frazil_land_too_many_files",
-            "Landing batches discarded and landed in smaller ones, as they needed more data files than "
+            "Landing batches that were landed again as smaller ones because they needed more data files than "
             "land.files_per_commit_max.",
             table,
             registry=registry,
@@ -97,7 +97,10 @@ class Metrics:
             buckets=_LAG_SECONDS,
         )
         self._pending_bytes = Gauge(
-            "frazil_land_pending_bytes", "What waits to be landed", table, registry=registry
+            "frazil_land_pending_bytes",
+            "Bytes that wait to land; a lower bound if they are more than land.batch_bytes_max",
+            table,
+            registry=registry,
         )
         self._pending_segments = Gauge(
             "frazil_land_pending_segments",
@@ -134,7 +137,7 @@ class Metrics:
         )
         self._clean_up_lag = Gauge(
             "frazil_wal_cleanup_lag_seconds",
-            "How long the oldest landed WAL segment is overdue for deletion",
+            "Seconds for which deletion of the oldest landed WAL segment has been overdue",
             table,
             registry=registry,
         )

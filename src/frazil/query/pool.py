@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import time
 import uuid
@@ -151,10 +152,10 @@ class WorkerProcess:
 
     def kill_soon(self) -> None:
         """It is dead to everybody at once, whenever the system gets to it."""
-        # A second signal would take the exit code from asyncio's watcher.
-        if not self._is_killed and self._process is not None:
+        if not self._is_killed and self.pid is not None and not _has_ended(self.pid):
+            # `Process.kill` looks whether it has ended, and may take the exit code from asyncio's watcher.
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                os.kill(self.pid, signal.SIGKILL)
         self._is_killed = True
 
     async def kill(self) -> None:

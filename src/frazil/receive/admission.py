@@ -117,7 +117,7 @@ class Admission:
         self._next()
 
     def _next(self) -> None:
-        """Lets in, in order, all who fit; who is behind another of the same tenant stays behind it."""
+        """Admits all waiting requests that fit; requests of one tenant never overtake each other."""
         over_share: dict[str, None] = {}
         staying: list[tuple[int, str, asyncio.Future[None]]] = []
         while self._queue:
@@ -205,7 +205,7 @@ class Turns:
         queue = self._waiting.get(tenant, deque())
         if len(queue) >= self._waiting_max:
             raise Overloaded(
-                f"{len(queue)} requests of this tenant wait already; try again shortly", bound="turns"
+                f"{len(queue)} requests of this tenant are already waiting; try again shortly", bound="turns"
             )
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append(place)

@@ -1,4 +1,4 @@
-"""A clock that also counts while the machine sleeps, and how far the time of day is from the store's."""
+"""A clock that also counts while the machine sleeps, and how far the wall clock is from the store's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def boot_seconds() -> float:
 
 
 class ClockWatch:
-    """Compares the time of day with the store's clock. Between two measurements the boot clock tells how time
-    has passed, so a clock that is set meanwhile is noticed at once.
+    """Compares the wall clock with the store's. Between two measurements the boot clock measures the time
+    that has passed, so a change of the wall clock is noticed at once.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ClockWatch:
 
     @property
     def skew_seconds(self) -> float | None:
-        """How far the time of day is ahead of the store's clock, negative if it is behind. None before the
+        """How far the wall clock is ahead of the store's clock, negative if it is behind. None before the
         first measurement.
         """
         return None if self._base is None else self._wall() - self._clock() - self._base

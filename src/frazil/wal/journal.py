@@ -200,12 +200,12 @@ class Journal:
         try:
             await asyncio.to_thread(self._measure)
         except StoreUnavailable as error:
-            log.debug("the store did not tell its time", reason=str(error))
+            log.debug("store clock not measured", reason=str(error))
         before, self._was_skewed = self._was_skewed, self._watch.failure is not None
         if self._was_skewed and not before:
-            log.error("clock is far from the store's; requests are refused", reason=str(self._watch.failure))
+            log.error("clock skew over the limit; requests are refused", reason=str(self._watch.failure))
         elif before and not self._was_skewed:
-            log.info("clock is near the store's again", skew_seconds=self._watch.skew_seconds)
+            log.info("clock skew within the limit again", skew_seconds=self._watch.skew_seconds)
 
     def _measure(self) -> None:
         self._measured = time.monotonic()

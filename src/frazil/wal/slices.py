@@ -80,7 +80,7 @@ class SliceDecoder:
     def slices(self, group: Sequence[Request], tallies: Sequence[Tally]) -> Iterator[Slice | None]:
         """All of the group in order; counts what each request had into its tally.
 
-        None is nothing but an opportunity to let others work, after a step that took long by itself.
+        None gives other jobs a turn after a step that took long by itself.
         RequestInvalid or RequestTooLarge is due to some of the requests; it does not say to which.
         """
         for owners, bodies in self._packed(group):

@@ -169,8 +169,8 @@ def _critical(opened: Opened) -> None:
         st.caption("The root takes no time: there is nothing to wait for.")
         return
     st.caption(
-        "Where the time of the root went: at each moment, the span that its end waited for. Parallel work is "
-        "not counted, and a span that goes on after its parent counts until its parent ends."
+        "For each moment of the trace, the span that the end of the root span waited for. Parallel work is "
+        "not counted. A span that ends after its parent counts only until its parent ends."
     )
     st.container(key="critical_table").dataframe(
         {

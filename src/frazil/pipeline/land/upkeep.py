@@ -1,7 +1,7 @@
 """What landing leaves behind in the WAL: segments that have landed, and streams that have ended.
 
-A thread of the pipeline cares for it beside landing. It deletes only below positions that were committed some
-time ago, so it may go on for a moment after the lease was lost, or run in two pipelines at once.
+A thread of the pipeline deletes it beside landing, only below positions that were committed some time ago. So
+it is safe for a moment after the lease was lost, and in two pipelines at once.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Upkeep:
         return gone
 
     def _first_left(self, signal: Signal, landed: Position) -> dict[str, int]:
-        """Listed once; from then on clean-up itself tells. Streams that come later begin at 0."""
+        """Lists the streams once; afterwards clean-up keeps the numbers. New streams begin at 0."""
         known = self._first.get(signal)
         if known is None:
             reader = WalReader(self._store)
@@ -179,8 +179,8 @@ class Upkeep:
         if lost:
             raise DataLost(
                 f"{self._config.lake.namespace}.{signal}",
-                f"{lost[0].path} is missing in the write-ahead log, and what lies behind it cannot land; "
-                f"bring it back ({len(lost)} streams lack one)",
+                f"{lost[0].path} is missing in the write-ahead log, so later segments cannot land; "
+                f"bring it back ({len(lost)} streams have a missing segment)",
             )
 
     def _remove_old_marks(self, signal: Signal) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 Task = Literal["compact", "tier", "manifests", "expire", "retention", "orphans", "fill"]
 TASKS: tuple[Task, ...] = ("retention", "compact", "tier", "manifests", "expire", "orphans")
-"""In the order in which they are best done: what goes need not be merged, what is merged can expire. `fill`
-is done only on request.
+"""In the best order: removed rows need not be merged, and merged files can expire. `fill` runs only on
+request.
 """
 
 

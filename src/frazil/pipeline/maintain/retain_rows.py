@@ -47,7 +47,7 @@ from frazil.wal.journal import promoted
 from frazil.wal.position import without
 
 _DROPS_PER_COMMIT_MAX = 1000
-"""Files that go as a whole in one commit. Each commit makes landings that are under way begin again, so few
+"""Files that one commit drops. Each commit makes landings that are under way begin again, so few
 large commits are better than many small ones.
 """
 _DROPS_PER_ROUND_MAX = 10_000
@@ -125,7 +125,7 @@ class Retention:
     def run(
         self, clock: float, begin: float, *, dry_run: bool, confirmed: bool, others: float | None
     ) -> TaskReport:
-        """`clock` is the time of day. With `confirmed` it is believed, and any share of the rows may go. For
+        """`clock` is the current time. With `confirmed` it is trusted, and any share of rows may go. For
         `others` see `believed_now`.
         """
         metadata, files = self._table.metadata, live_files(self._table)
@@ -163,7 +163,7 @@ class Retention:
         return self._report(begin, wanted, dry_run=False, is_unfinished=not is_all and bool(self._finished))
 
     def _drop(self, plan: RetentionPlan) -> bool:
-        """Removes the files that go as a whole. False if some are left for the next round."""
+        """Drops the files of which all rows are due. Returns False if some are left for the next round."""
         due = plan.dropped[:_DROPS_PER_ROUND_MAX]
         groups = gathered(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
         applied = [self._apply(group) for group in groups]  # one that was overtaken leaves the others alone
@@ -185,8 +185,8 @@ class Retention:
         if rows < self._settings.confirm_rows_min or rows <= self._settings.confirm_share * total:
             return ""
         return (
-            f"up to {rows:,} of {total:,} rows of {self._name} are long past their rules at {utc(now)}, over "
-            f"maintain.retention.confirm_share; check the rules and the clock, then run "
+            f"up to {rows:,} of {total:,} rows of {self._name} have long been due at {utc(now)}, more than "
+            f"maintain.retention.confirm_share allows; check the rules and the clock, then run "
             f"`frazil maintain retention --confirm {self._name}`"
         )
 

@@ -133,7 +133,7 @@ class KafkaJournal:
 
     @property
     def clock_skew_seconds(self) -> float | None:
-        """Brokers are not asked for their time."""
+        """Always None: the clock is not compared with that of the brokers."""
         return None
 
     def _check_tenants(self) -> None:
