@@ -114,6 +114,8 @@ def _network(address: str) -> str:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address
+    if (mapped := getattr(found, "ipv4_mapped", None)) is not None:
+        return str(mapped)
     return str(ipaddress.ip_network((found, 64), strict=False)) if found.version == 6 else address
 
 

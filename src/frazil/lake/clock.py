@@ -95,9 +95,14 @@ def late_before(metadata: TableMetadata, clock_seconds: float, gap_seconds_max: 
 
 def late_days(metadata: TableMetadata) -> dict[int, float]:
     """The days of which rows landed late, and when the last of these rows did."""
+    return numbers_by_day(json_property(metadata, LATE))
+
+
+def numbers_by_day(document: object) -> dict[int, float]:
+    """What of a JSON document is a number by day. Anyone may have written it."""
     found = {}
-    for day, at in json_property(metadata, LATE).items():
-        if (seconds := _number(at)) is not None and day.removeprefix("-").isdecimal():
+    for day, at in document.items() if isinstance(document, dict) else ():
+        if (seconds := _number(at)) is not None and str(day).removeprefix("-").isdecimal():
             found[int(day)] = seconds
     return found
 

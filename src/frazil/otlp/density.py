@@ -40,11 +40,13 @@ class TooDense(Exception):
     """Decoding these requests at once would take too long: `times` as long as it may.
 
     The caller decodes fewer records at once. The text is for the client, if a single record is too much.
+    `is_nested`: only nested values make it so, and their number is a guess from their bytes.
     """
 
-    def __init__(self, message: str, times: float) -> None:
+    def __init__(self, message: str, times: float, *, is_nested: bool) -> None:
         super().__init__(message)
         self.times = times
+        self.is_nested = is_nested
 
 
 def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
@@ -57,12 +59,15 @@ def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
         raise RequestTooLarge(
             "too many records share too large a resource, scope or metric; send smaller batches", bytes_max=0
         )
-    seconds = _seconds(requests, _plan(signal, requests.type)) + _REPEATED_SECONDS * repeated
+    known, nested = _seconds(requests, _plan(signal, requests.type))
+    known += _REPEATED_SECONDS * repeated
+    seconds = known + nested
     if seconds > _SECONDS_MAX:
         raise TooDense(
             "a record, with its resource and scope, has too many attributes, events, links, buckets or "
             "nested values; the limit is about 100,000",
             seconds / _SECONDS_MAX,
+            is_nested=known <= _SECONDS_MAX,
         )
 
 
@@ -109,20 +114,22 @@ def _lists_in(type_: pa.StructType, path: tuple[int, ...]) -> Iterator[tuple[tup
             yield from _lists_in(field.type, (*path, number))
 
 
-def _seconds(lists: pa.ListArray, plan: _Plan) -> float:
+def _seconds(lists: pa.ListArray, plan: _Plan) -> tuple[float, float]:
+    """For what is known from lengths, and for nested values."""
     elements = lists.values
     count = len(elements)
     if not count:
-        return 0.0
+        return 0.0, 0.0
     if plan.is_nested:
-        return plan.each_seconds * _tags(elements)
-    seconds = plan.each_seconds * count
+        return 0.0, plan.each_seconds * _tags(elements)
+    known, nested = plan.each_seconds * count, 0.0
     for path, inner in plan.inner:
         array = elements
         for number in path:
             array = array.field(number)
-        seconds += _seconds(array, inner)
-    return seconds
+        more, more_nested = _seconds(array, inner)
+        known, nested = known + more, nested + more_nested
+    return known, nested
 
 
 def _tags(values: pa.BinaryArray) -> int:

@@ -36,9 +36,6 @@ UNBOUNDED = 1 << 62
 _RESOURCES, _SCOPES, _RECORDS = 0x0A, 0x12, 0x12
 _SHARED = 0x0A
 """In a resource and in a scope: the part that its records share."""
-_GROUP_START, _GROUP_END = 3, 4
-_GROUP_FIELDS_MAX = 10_000
-"""In one group. No client writes groups; a longer one counts as malformed."""
 _PACKAGE = "frazil.shape"
 
 
@@ -91,8 +88,8 @@ def _parsed(body: bytes, limits: ShapeLimits) -> Shape:
         for scope in scopes:
             count = len(scope.records)
             records += count
-            repeated += count * sum(map(len, scope.shared))
-        repeated += (records - before) * sum(map(len, resource.shared))
+            repeated += count * len(scope.shared)
+        repeated += (records - before) * len(resource.shared)
         if records > limits.records_max:
             break
     return Shape(groups, records, repeated)
@@ -118,7 +115,7 @@ class _Walk:
                     if self._is_group(inner == _SCOPES):
                         self._count_records(begin, end)
                     elif inner == _SHARED:
-                        shared += end - begin
+                        shared = end - begin
                 self.repeated_bytes += shared * (self.records - before)
 
     def _is_group(self, is_group: bool) -> bool:
@@ -140,7 +137,7 @@ class _Walk:
                 if tag == _RECORDS:  # beyond the limit, or with a tag in more bytes than it needs
                     self.records += 1
                 elif tag == _SHARED:
-                    shared += at - begin
+                    shared = at - begin
                 self._is_group(False)
                 if self.records > self._limits.records_max:
                     raise _TooMany
@@ -247,32 +244,11 @@ def field(message: bytes, at: int, end: int) -> tuple[int, int, int]:
         _, stop = read_varint(message, at)
     elif wire_type in (1, 5):
         stop = at + (8 if wire_type == 1 else 4)
-    elif wire_type == _GROUP_START:
-        stop = _group_end(message, at, end, tag >> 3)
-    else:
+    else:  # also for groups, as protobuf 2 had them: no client writes them
         raise Malformed
     if stop > end:
         raise Malformed
     return tag, at, stop
-
-
-def _group_end(message: bytes, at: int, end: int, number: int) -> int:
-    """Where the group of this field number, as protobuf 2 had them, ends."""
-    open_groups = [number]
-    for _ in range(_GROUP_FIELDS_MAX):
-        tag, start = read_varint(message, at)
-        if tag & 7 == _GROUP_START:
-            open_groups.append(tag >> 3)
-            at = start
-        elif tag & 7 == _GROUP_END:
-            if tag >> 3 != open_groups.pop():
-                raise Malformed
-            at = start
-            if not open_groups:
-                return at
-        else:
-            _, _, at = field(message, at, end)
-    raise Malformed
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -292,13 +268,22 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise Malformed
 
 
+_SHARED_FIELD = FieldDescriptorProto(
+    name="shared",
+    number=1,
+    label=FieldDescriptorProto.LABEL_OPTIONAL,
+    type=FieldDescriptorProto.TYPE_BYTES,
+)
+"""Not a list: half a million empty ones would take long to add up. The last one counts."""
+
+
 @cache
 def _schema() -> Any:
     """The class of requests of which only the way to the records is known. It is the same in all signals."""
     messages = [
         DescriptorProto(name="Request", field=[_field("resources", 1, "Resource")]),
-        DescriptorProto(name="Resource", field=[_field("shared", 1, None), _field("scopes", 2, "Scope")]),
-        DescriptorProto(name="Scope", field=[_field("shared", 1, None), _field("records", 2, None)]),
+        DescriptorProto(name="Resource", field=[_SHARED_FIELD, _field("scopes", 2, "Scope")]),
+        DescriptorProto(name="Scope", field=[_SHARED_FIELD, _field("records", 2, None)]),
     ]
     pool = descriptor_pool.DescriptorPool()
     pool.Add(

@@ -30,6 +30,7 @@ _ANSWER_SECONDS_MAX = 10
 _CORES_SECONDS_MAX = 60.0
 _EXPLAIN_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_WORKERS_SECONDS_MAX = 30.0
 _MESSAGES = "org.apache.spark.deploy.DeployMessages$"
 
 log = structlog.get_logger("frazil.pipeline")
@@ -56,7 +57,12 @@ def cores_share(gateway: Any, settings: Mapping[str, str], part: int) -> dict[st
         return {}
     try:
         with _rpc_env(gateway.jvm, settings) as environment:
-            cores = _state(gateway.jvm, environment, master).cores
+            deadline = time.monotonic() + _WORKERS_SECONDS_MAX
+            while not (cores := _state(gateway.jvm, environment, master).cores):
+                if time.monotonic() >= deadline:
+                    log.warning("cluster has no workers; one core assumed", master=master)
+                    break
+                time.sleep(1.0)  # its workers may be starting, too
     except (Py4JError, OSError) as error:
         log.warning("cluster size unknown; cores not limited", master=master, reason=reason(error))
         return {}

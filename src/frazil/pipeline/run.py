@@ -22,6 +22,7 @@ from frazil.dependencies import Dependencies, checks_of
 from frazil.errors import ConfigError, DataLost, Fenced, FrazilError, Permanent, Stopped
 from frazil.folders import keep_private
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
+from frazil.lake.commit import checkpoint_of
 from frazil.lake.recover import recover_tables
 from frazil.lake.tables import check_promoted
 from frazil.pipeline.cluster import (
@@ -246,7 +247,10 @@ class Pipeline:
         assert self._catalog is not None  # noqa: S101
         with catalog_errors():
             table = table_or_none(self._catalog, self._config.lake.namespace, signal)
-        return None if table is None else table.metadata
+        if table is None:
+            return None
+        checkpoint_of(table)  # DataLost if it was rolled back: then its segments may be needed again
+        return table.metadata
 
     def _close_catalog(self) -> None:
         if self._catalog is not None:

@@ -570,10 +570,13 @@ class Queries:
         return self.problems()
 
     def _look_at_catalog(self) -> str:
-        self._is_stale = False
-        version = self._lake.version("logs")
-        self._is_stale = version is not None and version.stale is not None
-        return (version.stale or "") if version is not None else ""
+        try:
+            stale = self._lake.look("logs").stale
+        except Exception:
+            self._is_stale = False
+            raise
+        self._is_stale = stale is not None
+        return stale or ""
 
     # Tables
 

@@ -14,6 +14,8 @@ from frazil.errors import Overloaded
 
 _SHARE = 7 / 8
 """Of the budget that one tenant may use, where there are several: the rest is for the others."""
+_WAITING_MAX = 256
+"""Requests of one tenant that wait for room, where there are several: each is looked at for all that come."""
 
 
 class Admission:
@@ -28,6 +30,7 @@ class Admission:
         share = _SHARE if tenants_share else 1
         self._bytes_share = max(limits.request_bytes_max, int(limits.in_flight_bytes_max * share))
         self._requests_share = max(1, int(limits.requests_in_flight_max * share))
+        self._waiting_max = min(self._requests_share, _WAITING_MAX) if tenants_share else self._requests_share
         self._queue: deque[tuple[int, str, asyncio.Future[None]]] = deque()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -64,8 +67,8 @@ class Admission:
 
     @property
     def is_contested(self) -> bool:
-        """Whether others wait for room."""
-        return bool(self._queue)
+        """Whether requests wait for room that any tenant may take."""
+        return any(self._fits_share(size, tenant) for size, tenant, _ in self._queue)
 
     async def emptied(self) -> None:
         """Returns when no request is in flight."""
@@ -73,7 +76,7 @@ class Admission:
 
     async def _wait(self, size: int, tenant: str) -> None:
         """Returns when its turn has come and its part of the budget is taken."""
-        if sum(other == tenant for _, other, _ in self._queue) >= self._requests_share:
+        if sum(other == tenant for _, other, _ in self._queue) >= self._waiting_max:
             raise self._refusal()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         place = (size, tenant, turn)

@@ -32,7 +32,7 @@ THREAD_BYTES = 64 * 1024
 _INFLATED_BYTES = 1 << 20
 """And so are bodies that are larger than this after decompression, or have more objects than the next."""
 _OBJECTS = 2_000
-_COUNTED_BYTES, _COUNTED_GROUPS = 1 << 20, 2_000
+_COUNTED_BYTES, _COUNTED_GROUPS = 1 << 19, 2_000
 """Requests up to this are counted in the event loop: in a few milliseconds."""
 _BESIDE_MAX = 2
 """Threads that decompress and count, of all tenants together; a tenant has one of them."""

@@ -29,6 +29,7 @@ from frazil.wal.slices import SLICE_BYTES, Request, SliceDecoder
 
 _GAP_SECONDS_MAX = 1.0
 _GAP_WEIGHT = 0.2
+_APART_SECONDS = 60.0
 """The mean time between requests is a moving one; a burst after a pause counts soon."""
 
 
@@ -111,6 +112,8 @@ class Lane(ABC, Generic[ReceiptT]):
         self._group_bytes_max = settings.group_bytes_max
         self._waiting: dict[str, deque[Waiting[ReceiptT]]] = {}
         """By tenant. A tenant that was served goes to the end."""
+        self._refused: dict[str, float] = {}
+        """When a request of a tenant was last refused by decoding."""
         self._waiting_bytes = 0
         self._jobs: deque[_Job[ReceiptT]] = deque()
         self._arrived = asyncio.Event()
@@ -180,6 +183,8 @@ class Lane(ABC, Generic[ReceiptT]):
             return
         self._jobs.remove(job)
         for waiting, outcome in zip(job.group, outcomes, strict=True):
+            if isinstance(outcome, RequestInvalid | RequestTooLarge):
+                self._refused[waiting.request.tenant] = time.monotonic()
             if waiting.done.done():
                 continue  # the client has gone
             if isinstance(outcome, FrazilError):
@@ -250,6 +255,12 @@ class Lane(ABC, Generic[ReceiptT]):
             self._begin_job(light)
 
     def _is_heavy(self, tenant: str) -> bool:
+        """Also a tenant of which requests were refused lately: its group may have to be tried in halves."""
+        refused = self._refused.get(tenant)
+        if refused is not None:
+            if time.monotonic() - refused < _APART_SECONDS:
+                return True
+            del self._refused[tenant]
         return sum(waiting.request.cost for waiting in self._waiting[tenant]) > SLICE_BYTES
 
     def _begin_job(self, tenants: list[str]) -> None:
@@ -297,10 +308,13 @@ class Lane(ABC, Generic[ReceiptT]):
         good = [request for request, error in zip(group, refused, strict=True) if error is None]
         if len(good) == len(group):  # well-formed, and yet refused: nested too deeply, or too much together
             half = len(group) // 2
+            yield
             outcomes = yield from self._commit(group[:half])
             if self.failure is not None:
                 return [*outcomes, *(self.failure for _ in group[half:])]
+            yield
             return [*outcomes, *(yield from self._commit(group[half:]))]
+        yield
         kept = iter((yield from self._commit(good)) if good else ())
         return [error if error is not None else next(kept) for error in refused]
 

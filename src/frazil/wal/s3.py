@@ -48,6 +48,7 @@ class S3Store:
         self._timeout_seconds = write_timeout_seconds
         self._where = f"s3://{config.bucket}/{config.prefix}"
         self._bucket = _client(config, config.request_timeout_seconds)
+        self._probe_id = secrets.token_hex(8)
         self._deleting = _client(config, max(config.request_timeout_seconds, _DELETE_TIMEOUT_SECONDS_MIN))
 
     def describe(self) -> str:
@@ -88,13 +89,14 @@ class S3Store:
 
     def now(self) -> float:
         """When the store says that it took a new object. In whole seconds on most stores."""
-        path = f"probe/clock-{secrets.token_hex(8)}"
+        path = f"probe/clock-{self._probe_id}"
         try:
             obstore.put(self._bucket, path, b"", use_multipart=False)
             try:
                 return obstore.head(self._bucket, path)["last_modified"].timestamp()
             finally:
-                with contextlib.suppress(BaseError, OSError):  # as after a probe: a receiver may not delete
+                # A receiver may lack the right to delete. One object is left then: the name stays the same.
+                with contextlib.suppress(BaseError, OSError):
                     obstore.delete(self._bucket, path)
         except (BaseError, OSError) as error:
             raise self._unavailable(error) from None

@@ -106,12 +106,14 @@ class SliceDecoder:
                 if pieces:
                     yield owners, pieces
                     owners, pieces, size = [], [], 0
-                for number, piece in enumerate(split(self._decoder.signal, request.body, SLICE_BYTES)):
-                    if number == 0:  # all of the body was walked for it
+                bound = self._records_per_request_max
+                for number, piece in enumerate(split(self._decoder.signal, request.body, SLICE_BYTES, bound)):
+                    if number == 0 or piece is None:  # all of the body was walked for the first one
                         yield [], []
-                    for _ in self._checking_whole(piece):
-                        yield [], []
-                    yield [owner], [piece]
+                    if piece is not None:
+                        for _ in self._checking_whole(piece):
+                            yield [], []
+                        yield [owner], [piece]
                 continue
             if pieces and size + request.cost > SLICE_BYTES:
                 yield owners, pieces
@@ -146,7 +148,8 @@ class SliceDecoder:
         """As one slice, or as several where these bodies hold very many small things."""
         try:
             decoded = self._decode(bodies, [group[owner] for owner in owners])
-        except TooDense as error:
+        except TooDense as dense:
+            error = dense
             smaller = self._smaller(owners, bodies, error)
         else:
             yield Slice(owners, bodies, decoded)
@@ -154,10 +157,26 @@ class SliceDecoder:
         yield None
         for some_owners, some_bodies in smaller:
             yield from self._decoded(some_owners, some_bodies, group)
+        if not smaller:
+            yield from self._checking_dense(bodies[0], error)
+            decoded = self._decode(bodies, [group[owner] for owner in owners], bounded=False)
+            yield Slice(owners, bodies, decoded)
+
+    def _checking_dense(self, body: bytes, error: TooDense) -> Iterator[None]:
+        """RequestTooLarge if a body that cannot be cut is as dense as it seems. New lines in nested text look
+        like nested values to the estimate.
+        """
+        if not error.is_nested:
+            raise RequestTooLarge(str(error), bytes_max=0)
+        for counted in elements(self._decoder.signal, body):
+            if counted > _WHOLE_ELEMENTS_MAX:
+                raise RequestTooLarge(str(error), bytes_max=0)
+            yield
 
     def _smaller(
         self, owners: list[int], bodies: list[bytes], error: TooDense
     ) -> list[tuple[list[int], list[bytes]]]:
+        """Nothing if it is one body that cannot be cut."""
         if len(bodies) > 1:
             half = len(bodies) // 2
             return [(owners[:half], bodies[:half]), (owners[half:], bodies[half:])]
@@ -165,10 +184,11 @@ class SliceDecoder:
         shape = shape_of(body, _UNLIMITED)
         records = 0 if shape is None else shape.records
         for size in (len(body) + RECORD_BYTES * records, len(body)):
-            pieces = list(split(self._decoder.signal, body, int(size / (error.times + 1))))
+            cut = split(self._decoder.signal, body, int(size / (error.times + 1)))
+            pieces = [piece for piece in cut if piece is not None]
             if len(pieces) > 1:
                 return [(owners, [piece]) for piece in pieces]
-        raise RequestTooLarge(str(error), bytes_max=0)
+        return []
 
     def _count(self, decoded: Decoded, position: int, tally: Tally) -> None:
         tally.seen += int(decoded.seen[position])
@@ -177,14 +197,14 @@ class SliceDecoder:
         if tally.seen > (bound := self._records_per_request_max):
             raise RequestTooLarge(f"a request may have at most {bound} records", bytes_max=0)
 
-    def _decode(self, bodies: list[bytes], owners: list[Request]) -> Decoded:
+    def _decode(self, bodies: list[bytes], owners: list[Request], *, bounded: bool = True) -> Decoded:
         """A defect, or a panic in Rust, is due to some request: it must not take its neighbours down."""
         try:
             return self._decoder.decode(
                 bodies,
                 [request.tenant for request in owners],
                 [request.received_unix_nano for request in owners],
-                bounded=True,
+                bounded=bounded,
             )
         except (FrazilError, MemoryError, TooDense):
             raise

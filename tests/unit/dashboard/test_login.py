@@ -249,6 +249,12 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
         assert second == "dashboard.sockets_per_address_max"
 
 
+def test_addresses_of_ipv4_stay_apart_when_they_are_written_as_ipv6() -> None:
+    sockets = Sockets(10, 1)
+    with sockets.opened("::ffff:10.1.2.3"), sockets.opened("::ffff:10.1.2.4") as second:
+        assert second is None
+
+
 def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_has_none(house: House) -> None:
     house.has_keys = False
     assert house.is_locked

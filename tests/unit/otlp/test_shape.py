@@ -42,7 +42,9 @@ def test_the_count_is_that_of_the_parsed_request(
     body = FORMS[form](request, seed)
     expected = real_shape(REQUESTS[signal].FromString(body))
     found = shape_of(body, UNLIMITED, parsed_bytes_max)
-    assert found is not None
+    if found is None:  # groups, as protobuf 2 had them
+        assert (form, parsed_bytes_max) == ("unknown fields", WALK)
+        return
     assert (found.groups, found.records) == (expected.groups, expected.records)
 
 
@@ -50,7 +52,8 @@ def test_the_count_is_that_of_the_parsed_request(
 @given(SIGNAL_REQUESTS, st.sampled_from(sorted(FORMS)), st.integers(0, 2**32))
 def test_parser_and_walk_count_the_same_repeated_bytes(case: Any, form: str, seed: int) -> None:
     body = FORMS[form](case[1], seed)
-    assert shape_of(body, UNLIMITED, WALK) == shape_of(body, UNLIMITED, PARSE)
+    walked = shape_of(body, UNLIMITED, WALK)
+    assert walked == shape_of(body, UNLIMITED, PARSE) or (walked is None and form == "unknown fields")
 
 
 @both

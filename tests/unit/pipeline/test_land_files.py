@@ -8,13 +8,19 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from frazil.pipeline.land import segments
+from frazil.pipeline.land.results import TaskResult
+from frazil.pipeline.land.source import Outcome
+from frazil.wal.position import Position
 from tests.fault.land_process import Pipeline, run_here
 from tests.kept_lake import Kept
+
+if TYPE_CHECKING:
+    from frazil.pipeline.land.source import Work
 
 TASK_BYTES = 64 * 1024
 TENANTS = ("acme", "globex", "initech")
@@ -99,3 +105,21 @@ def test_few_files_land_in_one_commit(tmp_path: Path) -> None:
         assert pipeline.land() == ["landed", "idle"]
         assert files_of_commits(kept) == [6 * SEGMENTS]
         assert value(pipeline, "frazil_land_too_many_files_total") == 0
+
+
+class ManyPartitions:
+    """Work of Kafka: a batch has at least a message of each partition, however small it should be."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_a_batch_that_is_larger_than_it_should_be_lands_in_the_end(tmp_path: Path) -> None:
+    with backlog(tmp_path, files_per_commit_max=5000, batch_bytes_max=100 * TASK_BYTES) as (_, pipeline):
+        lander, work = pipeline.lander, cast("Work", ManyPartitions(99 * TASK_BYTES))
+        refused = Outcome([TaskResult(files_needed=97, too_many_files=True)] * 99, Position())
+        for _ in range(10):
+            if lander._files_max(work) is None:
+                break
+            lander._fit(work, refused)
+        assert lander._files_max(work) is None

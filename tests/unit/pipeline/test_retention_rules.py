@@ -148,3 +148,24 @@ def test_whatever_comes_and_wherever_a_round_ends_each_file_is_searched_once_for
     assert wanted <= searched.keys()
     done_all = progress(plan, len(plan.searched), applied, sequence)
     assert plan_retention(files, rules, now, done_all).searched == ()
+
+
+def test_late_days_of_more_than_a_round_are_searched_once_and_hold_up_no_other_day() -> None:
+    """Their rows fall due after the rule has passed their days."""
+    condition = rule(where="severity_number < 9")
+    late = {day: float(NOW) for day in range(19_980, 19_986)}
+    files = [live("acme", day, sequence) for sequence, day in enumerate(late, 1)]
+    applied = {key_of(condition): Applied(19_990, 100)}
+    now = NOW + 8.0 * DAY
+    new = live("acme", 19_995, 101)
+    searched = []
+    for _ in range(10):
+        plan = plan_retention([*files, new], [condition], now, applied, late)
+        if not plan.searched:
+            break
+        searched += paths(plan.searched[:2])  # as much as a round may search
+        applied = read_applied(json.loads(write_applied(progress(plan, 2, applied, 101))))
+    assert sorted(searched) == sorted(each.file.file_path for each in (*files, new))
+    again = {**late, 19_982: now}
+    plan = plan_retention([*files, new], [condition], now + 8 * DAY, applied, again)
+    assert paths(plan.searched) == ["acme/19982/3.parquet"]

@@ -26,6 +26,7 @@ from frazil.wal.position import Position, StreamPosition
 from tests.components.process import wait_until
 from tests.fault.land_process import run_here
 from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
+from tests.unit.lake.meddling import move
 from tests.unit.lake.test_aging import EMPTY
 from tests.wal_stores import HandClock, MemoryStore
 
@@ -271,6 +272,24 @@ def test_a_missing_segment_stops_the_table_in_health_and_metrics_while_its_other
     thread.turn()
     assert whole._problems() == {}
     assert gauge(whole._metrics, "frazil_land_stopped") == 0
+
+
+def test_nothing_is_deleted_for_a_table_that_was_rolled_back(
+    tmp_path: Path, whole: pipeline_run.Pipeline
+) -> None:
+    """Its segments may be needed: one remedy is to land them again."""
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    logs, *_ = whole._tables
+    assert whole._step(logs)
+    table = logs.lander.checkpoint().table
+    landed = table.current_snapshot()
+    assert landed is not None
+    move(table, "main", landed.parent_snapshot_id or 0)
+    thread_of(whole).turn()
+    assert "rolled back" in whole._problems()["logs"]
+    assert list(LocalStore(tmp_path / "wal").list("logs/"))
+    move(table, "main", landed.snapshot_id)
+    assert_landed(tmp_path, content)
 
 
 class Failing(MemoryStore):

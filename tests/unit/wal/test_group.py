@@ -593,6 +593,34 @@ async def test_a_group_serves_all_tenants_in_turn() -> None:
 
 
 @run
+async def test_a_tenant_whose_requests_were_refused_has_a_group_of_its_own() -> None:
+    """Its next group may have to be tried in halves, and other tenants must not wait for that."""
+    deep = log_with_body(nested_value(DECODER.depth_max + 1))
+    async with bench(Gate()) as at:
+        (refused,) = await settled(at.send(deep, tenant="a"))
+        assert isinstance(refused, RequestInvalid)
+        at.store.shut()
+        tasks = [at.send(logs("first"), tenant="c")]
+        await at.store.reached()
+        tasks += [at.send(logs(text), tenant=text[0]) for text in ("a1", "b1", "a2", "b2")]
+        at.store.open()
+        await settled(*tasks)
+        assert sorted(item.requests for item in at.seen.written) == [1, 2, 2]
+
+
+@run
+async def test_others_have_their_turn_while_a_group_is_tried_in_halves() -> None:
+    deep = log_with_body(nested_value(DECODER.depth_max + 1))
+    async with bench() as at:
+        tasks = [at.send(body, tenant="a") for body in (logs("good"), deep) for _ in range(20)]
+        await at.begun("a")
+        assert await at.send(logs("b"), tenant="b") == Receipt(1)
+        assert not all(task.done() for task in tasks)
+        outcomes = await settled(*tasks)
+        assert sum(outcome == Receipt(1) for outcome in outcomes) == 20
+
+
+@run
 async def test_a_store_failure_refuses_the_groups_that_are_under_way_too() -> None:
     async with bench(group_bytes_max=16 * SLICE_BYTES) as at:
         large = at.send(LARGE, tenant="a")

@@ -112,4 +112,24 @@ def test_a_record_with_a_very_long_text_is_not_too_much() -> None:
 
 def test_a_large_malformed_body_is_refused_before_it_is_decoded() -> None:
     with pytest.raises(RequestInvalid, match="malformed"):
-        decoded(within((1, 2), RECORD * (3 * SLICE_BYTES // 2)) + b"\xff")
+        decoded(within((1, 2), delimited(2, delimited(3, b"x" * 20)) * (SLICE_BYTES // 8)) + b"\xff")
+
+
+def test_lines_of_text_in_a_nested_value_are_not_nested_values() -> None:
+    text = within((6, 1), delimited(1, b"dump") + within((2, 1), b"line\n" * 70_000))
+    assert decoded(within((1, 2, 2, 5), text)) == (1, 1)
+
+
+def test_groups_as_of_protobuf_2_are_not_walked() -> None:
+    """Each would count as one field, whatever is in it."""
+    group = b"\x9b\x06" + b"\x08\x01" * 10_000 + b"\x9c\x06"
+    with pytest.raises(RequestInvalid, match="malformed"):
+        decoded(group * 220)
+
+
+def test_very_many_data_points_are_counted_in_steps_and_refused() -> None:
+    body = within((1, 2, 2, 5), b"\x0a\x00" * 1_200_000)
+    steps = SliceDecoder(Decoder("metrics"), 1_000_000).slices([Request(body, "t", 7, 1)], [Tally()])
+    assert [next(steps) for _ in range(3)] == [None] * 3
+    with pytest.raises(RequestTooLarge, match="records_per_request_max"):
+        list(steps)

@@ -248,7 +248,8 @@ class Lander:
         if tasks_max * land.task_bytes_max < fitting:
             fitting = tasks_max * work.size // max(tasks, 1)
         if outcome.too_many_files:
-            fitting = min(fitting, work.size // 2)  # smaller each time, so that it lands in the end
+            # Smaller each time, so that it lands in the end: a batch may be larger than it should be.
+            fitting = min(fitting, work.size // 2, self._batch_bytes // 2)
         self._batch_bytes = min(max(fitting, land.task_bytes_max), land.batch_bytes_max)
         if outcome.too_many_files:
             self._metrics.too_many_files(self.signal)

@@ -342,8 +342,11 @@ class Retention:
     def _report(
         self, begin: float, plan: RetentionPlan, *, dry_run: bool, held: str = "", is_unfinished: bool = False
     ) -> TaskReport:
-        """`plan` has all that is due by the clock. ConfigError if a rule could not be applied."""
-        self._refuse_failed()
+        """`plan` has all that is due by the clock. ConfigError if a rule could not be applied and the others
+        have no more to do.
+        """
+        if not is_unfinished:
+            self._refuse_failed()
         total = self._total
         due = (*plan.dropped, *plan.searched)
         left = [each.since for each in due if each.live.file.file_path not in self._finished]
@@ -383,7 +386,7 @@ def _parsed(rule: RetentionRule, where: str, spec: object) -> Predicate:
 
 
 def _in_days(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
-    """As `_in_rounds`, but no day is cut: only whole days can be remembered as searched."""
+    """Groups of about so many bytes. No day is cut: only whole days can be remembered as searched."""
     groups: list[list[Due]] = []
     size = 0
     for each in due:

@@ -11,6 +11,7 @@ from typing import Any
 
 from frazil.config import RetentionRule
 from frazil.config.maintain import DAY_SECONDS
+from frazil.lake.clock import numbers_by_day
 from frazil.lake.live import LiveFile
 
 RETENTION = "frazil.retention"
@@ -23,6 +24,8 @@ class Applied:
 
     day: int
     sequence: int
+    late: Mapping[int, float] = field(default_factory=dict)
+    """Of days whose rows landed late: the time of the round that last applied the rule to all of the day."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,9 @@ class RetentionPlan:
     """Of each rule with a condition, the newest day that it concerns now."""
     next_due: float = math.inf
     """When the next file falls due, in seconds since 1970."""
+    late: Mapping[int, float] = field(default_factory=dict)
+    now: float = 0.0
+    """The time of the round, in seconds since 1970."""
 
     @property
     def files(self) -> frozenset[str]:
@@ -102,8 +108,10 @@ def plan_retention(
             if rule.tenant not in (None, tenant):
                 continue
             at = due_at(rule, day, late)
+            done = applied.get(key)
             # When the rows of a late day fall due, the rule may have passed that day already.
-            if rule.where is not None and day not in late and _is_done(live, day, applied.get(key)):
+            is_current = day not in late or (done is not None and done.late.get(day, 0.0) >= at)
+            if rule.where is not None and is_current and _is_done(live, day, done):
                 continue
             if at > now_seconds:
                 next_due = min(next_due, at)
@@ -119,6 +127,8 @@ def plan_retention(
         tuple(sorted(searched, key=lambda due: _order(due, applied))),
         {key: newest_day(rule, now_seconds) for rule, key in keys if rule.where is not None},
         next_due,
+        late,
+        now_seconds,
     )
 
 
@@ -134,7 +144,11 @@ def _is_done(live: LiveFile, day: int, applied: Applied | None) -> bool:
 
 
 def _order(due: Due, applied: Mapping[str, Applied]) -> tuple[int, int]:
-    """First what came late to days that were searched before, as it came; then day by day."""
+    """First days that were searched before their late rows were due, day by day; then what came late to days
+    that were searched before, as it came; then the other days.
+    """
+    if any(_is_done(due.live, due.day, applied.get(name)) for name in due.names):
+        return -2, due.day
     if any(_is_late(due, applied.get(name)) for name in due.names):
         return -1, due.live.file_sequence
     return 0, due.day
@@ -162,14 +176,23 @@ def progress(
         before = applied.get(name)
         left = [due for due in plan.searched[done:] if name in due.names]
         late = [due.live.file_sequence for due in left if _is_late(due, before)]
+        days = _late_days_done(plan, done, name, before)
         if not left:
-            found[name] = Applied(max(newest, -1 if before is None else before.day), sequence)
+            found[name] = Applied(max(newest, -1 if before is None else before.day), sequence, days)
         elif late:
             assert before is not None  # noqa: S101
-            found[name] = Applied(before.day, max(before.sequence, min(late) - 1))
+            found[name] = Applied(before.day, max(before.sequence, min(late) - 1), days)
         else:
-            found[name] = Applied(min(due.day for due in left) - 1, sequence)
+            found[name] = Applied(min(due.day for due in left) - 1, sequence, days)
     return found
+
+
+def _late_days_done(plan: RetentionPlan, done: int, name: str, before: Applied | None) -> dict[int, float]:
+    """The days with late rows of which all due files were searched, now or before."""
+    left = {due.day for due in plan.searched[done:] if name in due.names}
+    now = {due.day: plan.now for due in plan.searched[:done] if name in due.names and due.day not in left}
+    known = {**({} if before is None else before.late), **now}
+    return {day: at for day, at in sorted(known.items()) if day in plan.late}
 
 
 def read_applied(document: Mapping[str, Any]) -> dict[str, Applied]:
@@ -179,11 +202,14 @@ def read_applied(document: Mapping[str, Any]) -> dict[str, Applied]:
         if isinstance(fields, dict):
             day, sequence = fields.get("day"), fields.get("sequence")
             if isinstance(day, int) and isinstance(sequence, int):
-                found[name] = Applied(day, sequence)
+                found[name] = Applied(day, sequence, numbers_by_day(fields.get("late")))
     return found
 
 
 def write_applied(applied: Mapping[str, Applied]) -> str:
     return json.dumps(
-        {name: {"day": at.day, "sequence": at.sequence} for name, at in sorted(applied.items())}
+        {
+            name: {"day": at.day, "sequence": at.sequence, **({"late": at.late} if at.late else {})}
+            for name, at in sorted(applied.items())
+        }
     )

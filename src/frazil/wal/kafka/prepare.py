@@ -64,6 +64,7 @@ class PreparingLane(Lane[Prepared]):
             records_per_request_max=config.receive.limits.records_per_request_max,
         )
         super().__init__(decoder, settings, observer)
+        self._records_per_request_max = settings.records_per_request_max
         self._kafka = kafka
         growth = _JSON_GROWTH if kafka.encoding == "otlp_json" else 1
         self._part_bytes_max = kafka.message_bytes_max // growth - _FRAMING_BYTES
@@ -93,8 +94,10 @@ class PreparingLane(Lane[Prepared]):
         if len(request.body) <= self._part_bytes_max:
             return [_Part(request)]
         parts = []
-        for piece in split(self._decoder.signal, request.body, self._part_bytes_max):
-            parts.append(_Part(replace(request, body=piece, records=0)))
+        bound = self._records_per_request_max
+        for piece in split(self._decoder.signal, request.body, self._part_bytes_max, bound):
+            if piece is not None:
+                parts.append(_Part(replace(request, body=piece, records=0)))
             yield
         return parts
 
@@ -132,6 +135,8 @@ class PreparingLane(Lane[Prepared]):
     def _values(self, of: _Part) -> Iterator[bytes]:
         whole = of.body
         for body in split(self._decoder.signal, whole, self._part_bytes_max):
+            if body is None:
+                continue
             value = self._value(body)
             if len(value) <= self._kafka.message_bytes_max:
                 yield value
