@@ -2,13 +2,15 @@
 
 A clock that is wrong must not remove rows. Each round of retention notes its time with the table; a clock
 that has moved far beyond the last note is not believed until a person confirms it. Each landing of rows whose
-received time is far in the past notes their days: their age then counts from when they landed.
+received time is far in the past notes their tenants and days: their age then counts from when they landed.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,10 +26,16 @@ from frazil.lake.times import commit_times
 CLOCK = "frazil.clock"
 """The property with the time of retention's last round, in seconds since 1970."""
 LATE = "frazil.landed-late"
-"""The property with days (since 1970) and when rows of them landed late, in seconds since 1970."""
+"""The property with partitions (tenant and day since 1970) and when rows of them landed late, in seconds."""
 _NOTE_SECONDS = 6 * 3600.0
-_LATE_DAYS_MAX = 4000
+_LATE_MAX = 4000
+_LATE_OF_TENANT_MAX = 400
 _DAY_SECONDS = 86_400
+
+Partition = tuple[str, int | None]
+"""A tenant and a day. Without a day: all days of the tenant."""
+Late = Mapping[Partition, float]
+"""Partitions whose rows landed late, and when the last of these rows did."""
 
 
 def noted_time(metadata: TableMetadata) -> float | None:
@@ -93,49 +101,92 @@ def late_before(metadata: TableMetadata, clock_seconds: float, gap_seconds_max: 
     return (clock_seconds if known is None or is_believed else known) - gap_seconds_max
 
 
-def late_days(metadata: TableMetadata) -> dict[int, float]:
-    """The days of which rows landed late, and when the last of these rows did."""
-    return numbers_by_day(json_property(metadata, LATE))
+def late_days(metadata: TableMetadata) -> dict[Partition, float]:
+    return by_partition(json_property(metadata, LATE))
 
 
-def numbers_by_day(document: object) -> dict[int, float]:
-    """What of a JSON document is a number by day. Anyone may have written it."""
-    found = {}
-    for day, at in document.items() if isinstance(document, dict) else ():
-        if (seconds := _number(at)) is not None and str(day).removeprefix("-").isdecimal():
-            found[int(day)] = seconds
+def landed_late(late: Late, tenant: str, day: int) -> float | None:
+    """When the last late rows of that partition landed. None if none did."""
+    found = [at for key in ((tenant, day), (tenant, None)) if (at := late.get(key)) is not None]
+    return max(found, default=None)
+
+
+def note_late(
+    catalog: Catalog, table: Table, partitions: Iterable[tuple[str, int]], clock_seconds: float
+) -> bool:
+    """Whether something new was noted. Durable when it returns: call it before the rows are committed.
+
+    Days that had not ended by then are left out, as their rows cannot fall due too soon. A clock that is
+    behind counts as the noted time. Times are rounded up, so that not every landing of late rows has one to
+    note.
+    """
+    landed = max(clock_seconds, noted_time(table.metadata) or 0.0)
+    at = math.ceil(landed / _NOTE_SECONDS) * _NOTE_SECONDS
+    late = {(tenant, day): at for tenant, day in partitions if (day + 1) * _DAY_SECONDS < landed}
+
+    def more(known: Late) -> dict[Partition, float]:
+        new = {key for key in late if (landed_late(known, *key) or 0.0) < at}
+        return _bounded({**known, **dict.fromkeys(new, at)})
+
+    return _change_late(catalog, table, more)
+
+
+def _bounded(late: Late) -> dict[Partition, float]:
+    """With one mark for all days of a tenant that has very many, and of those that have most if there are
+    too many in all: the rows of that tenant stay longer, and those of others are not concerned.
+    """
+    counts = Counter(tenant for tenant, _ in late)
+    whole = {tenant for tenant, day in late if day is None}
+    whole |= {tenant for tenant, count in counts.items() if count > _LATE_OF_TENANT_MAX}
+    left = sum(count for tenant, count in counts.items() if tenant not in whole)
+    for tenant, count in counts.most_common():
+        if left <= _LATE_MAX:
+            break
+        if tenant not in whole:
+            whole.add(tenant)
+            left -= count
+    found: dict[Partition, float] = {}
+    for (tenant, day), at in late.items():
+        key = (tenant, None if tenant in whole else day)
+        found[key] = max(at, found.get(key, 0.0))
     return found
 
 
-def note_late(catalog: Catalog, table: Table, days: Iterable[int], clock_seconds: float) -> None:
-    """Durable when it returns: call it before the rows are committed. Days that had not ended by then are
-    left out, as their rows cannot fall due too soon. A clock that is behind counts as the noted time.
-    """
-    landed = max(clock_seconds, noted_time(table.metadata) or 0.0)
-    late = {day: landed for day in days if (day + 1) * _DAY_SECONDS < landed}
-
-    def more(known: Mapping[int, float]) -> dict[int, float]:
-        merged = {**known, **{day: max(at, known.get(day, 0.0)) for day, at in late.items()}}
-        newest = sorted(merged, key=lambda day: merged[day], reverse=True)[:_LATE_DAYS_MAX]
-        return {day: merged[day] for day in sorted(newest)}
-
-    _change_late(catalog, table, more)
-
-
 def forget_late(catalog: Catalog, table: Table, landed_before: float) -> None:
-    """Leaves out the days of which rows last landed before that time."""
-    _change_late(catalog, table, lambda known: {day: at for day, at in known.items() if at >= landed_before})
+    """Leaves out the partitions of which rows last landed before that time."""
+    _change_late(catalog, table, lambda known: {key: at for key, at in known.items() if at >= landed_before})
 
 
-def _change_late(
-    catalog: Catalog, table: Table, changed: Callable[[Mapping[int, float]], dict[int, float]]
-) -> None:
+def by_partition(document: object) -> dict[Partition, float]:
+    """What of a JSON document is a number by partition. Anyone may have written it."""
+    found: dict[Partition, float] = {}
+    for text, number in document.items() if isinstance(document, dict) else ():
+        tenant, _, day = str(text).rpartition("/")
+        seconds = _number(number)
+        if tenant and seconds is not None and (day == "*" or day.removeprefix("-").isdecimal()):
+            found[tenant, None if day == "*" else int(day)] = seconds
+    return found
+
+
+def partition_texts(late: Late) -> dict[str, float]:
+    """As `by_partition` reads it."""
+    texts = {f"{tenant}/{'*' if day is None else day}": at for (tenant, day), at in late.items()}
+    return dict(sorted(texts.items()))
+
+
+def _change_late(catalog: Catalog, table: Table, changed: Callable[[Late], dict[Partition, float]]) -> bool:
+    """Whether something was changed."""
+    is_changed = False
+
     def step(current: Table) -> Step | None:
+        nonlocal is_changed
         known = late_days(current.metadata)
         wanted = changed(known)
-        return None if wanted == known else _set(LATE, wanted)
+        is_changed = wanted != known
+        return _set(LATE, partition_texts(wanted)) if is_changed else None
 
     change(catalog, table, step)
+    return is_changed
 
 
 def _set(name: str, value: Mapping[Any, float]) -> Step:

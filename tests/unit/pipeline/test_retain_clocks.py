@@ -21,7 +21,16 @@ from structlog.testing import capture_logs
 from frazil.config import Config
 from frazil.errors import JobFailed, Refused
 from frazil.lake import commit, staging
-from frazil.lake.clock import CLOCK, late_days, noted_time
+from frazil.lake.clock import (
+    CLOCK,
+    Partition,
+    _bounded,
+    by_partition,
+    late_days,
+    note_late,
+    noted_time,
+    partition_texts,
+)
 from frazil.ledger import balance
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land import lander
@@ -477,3 +486,26 @@ def test_no_row_younger_than_its_rule_goes_whatever_the_clocks_say(receiver: int
             look(2 + step * (GAP_DAYS - 1))
         if receiver == pipeline == 0:
             assert not lake.bodies(), "what is past its rule goes"
+
+
+def test_a_tenant_with_very_many_late_days_has_one_mark_and_takes_none_from_others() -> None:
+    late: dict[Partition, float] = {("noisy", day): float(day) for day in range(5_000)}
+    late |= {(f"tenant{number}", 7): 8.0 for number in range(100)}
+    found = _bounded(late)
+    assert found.pop(("noisy", None)) == 4_999
+    assert found == {(f"tenant{number}", 7): 8.0 for number in range(100)}
+    assert by_partition(partition_texts({**found, ("noisy", None): 4_999.0}))[("noisy", None)] == 4_999
+    crowd = _bounded({(f"t{number}", day): 1.0 for number in range(60) for day in range(100)})
+    assert len(crowd) <= 4_000 + 60
+    assert {tenant for tenant, _ in crowd} == {f"t{number}" for number in range(60)}
+
+
+def test_landings_of_the_same_late_day_note_it_once(tmp_path: Path) -> None:
+    with kept(tmp_path, {"after_seconds": "90d"}, land={"horizon_past_seconds": "30d"}) as lake:
+        lake.fill(*days_of([0.0]))
+        table = lake.table()
+        now = lake.now
+        assert note_late(table.catalog, table, [("acme", 19_000)], now)
+        assert not note_late(table.catalog, lake.table(), [("acme", 19_000)], now)
+        assert note_late(table.catalog, lake.table(), [("acme", 19_000)], now + DAY)
+        assert len(late_days(lake.table().metadata)) == 1

@@ -153,8 +153,8 @@ def test_whatever_comes_and_wherever_a_round_ends_each_file_is_searched_once_for
 def test_late_days_of_more_than_a_round_are_searched_once_and_hold_up_no_other_day() -> None:
     """Their rows fall due after the rule has passed their days."""
     condition = rule(where="severity_number < 9")
-    late = {day: float(NOW) for day in range(19_980, 19_986)}
-    files = [live("acme", day, sequence) for sequence, day in enumerate(late, 1)]
+    late = {("acme", day): float(NOW) for day in range(19_980, 19_986)}
+    files = [live("acme", day, sequence) for sequence, (_, day) in enumerate(late, 1)]
     applied = {key_of(condition): Applied(19_990, 100)}
     now = NOW + 8.0 * DAY
     new = live("acme", 19_995, 101)
@@ -166,6 +166,14 @@ def test_late_days_of_more_than_a_round_are_searched_once_and_hold_up_no_other_d
         searched += paths(plan.searched[:2])  # as much as a round may search
         applied = read_applied(json.loads(write_applied(progress(plan, 2, applied, 101))))
     assert sorted(searched) == sorted(each.file.file_path for each in (*files, new))
-    again = {**late, 19_982: now}
+    again = {**late, ("acme", 19_982): now}
     plan = plan_retention([*files, new], [condition], now + 8 * DAY, applied, again)
     assert paths(plan.searched) == ["acme/19982/3.parquet"]
+
+
+def test_late_rows_of_one_tenant_postpone_no_rows_of_another() -> None:
+    files = [live("acme", 19_980), live("globex", 19_980)]
+    for late in ({("acme", 19_980): float(NOW)}, {("acme", None): float(NOW)}):
+        assert paths(plan_retention(files, [rule()], NOW, {}, late).dropped) == ["globex/19980/1.parquet"]
+        later = plan_retention(files, [rule()], NOW + 8 * DAY, {}, late)
+        assert len(later.dropped) == 2

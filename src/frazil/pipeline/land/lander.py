@@ -222,15 +222,17 @@ class Lander:
         """
         before = late_before(table.metadata, now, self._config.maintain.retention.clock_gap_seconds_max)
         late = {
-            int(file.partition[1])
+            (str(file.partition[0]), int(file.partition[1]))
             for result in outcome.results
             if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < before
             for file in result.files
         }
-        if late:
-            log.warning("rows landed long after they were received", table=self.signal, days=len(late))
-            with catalog_errors():
-                note_late(self._catalog, table, late, now)
+        if not late:
+            return
+        with catalog_errors():
+            is_new = note_late(self._catalog, table, late, now)
+        if is_new:
+            log.warning("rows landed long after they were received", table=self.signal, partitions=len(late))
 
     def _files_max(self, work: Work) -> int | None:
         """How many files the commit may add. A batch that one task lands is not cut further: half the rows

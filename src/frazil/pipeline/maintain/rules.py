@@ -11,7 +11,7 @@ from typing import Any
 
 from frazil.config import RetentionRule
 from frazil.config.maintain import DAY_SECONDS
-from frazil.lake.clock import numbers_by_day
+from frazil.lake.clock import Late, Partition, by_partition, landed_late, partition_texts
 from frazil.lake.live import LiveFile
 
 RETENTION = "frazil.retention"
@@ -24,8 +24,8 @@ class Applied:
 
     day: int
     sequence: int
-    late: Mapping[int, float] = field(default_factory=dict)
-    """Of days whose rows landed late: the time of the round that last applied the rule to all of the day."""
+    late: Late = field(default_factory=dict)
+    """Of partitions whose rows landed late: the time of the round that last applied the rule to all of it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class Due:
     def day(self) -> int:
         return int(self.live.file.partition[1])
 
+    @property
+    def partition(self) -> tuple[str, int]:
+        return self.live.file.partition[0], self.day
+
 
 @dataclass(frozen=True)
 class RetentionPlan:
@@ -55,7 +59,7 @@ class RetentionPlan:
     """Of each rule with a condition, the newest day that it concerns now."""
     next_due: float = math.inf
     """When the next file falls due, in seconds since 1970."""
-    late: Mapping[int, float] = field(default_factory=dict)
+    late: Late = field(default_factory=dict)
     now: float = 0.0
     """The time of the round, in seconds since 1970."""
 
@@ -79,11 +83,11 @@ def rules_of(table: str, rules: Iterable[RetentionRule]) -> list[RetentionRule]:
     return [rule for rule in rules if rule.table in (None, table)]
 
 
-def due_at(rule: RetentionRule, day: int, late: Mapping[int, float]) -> float:
-    """When the rule concerns rows of a day, in seconds since 1970. `late` has the days whose rows may be
-    younger than their `time` says, and when those rows landed: their age counts from then.
+def due_at(rule: RetentionRule, day: int, landed: float | None) -> float:
+    """When the rule concerns rows of a day, in seconds since 1970. `landed` is when the last late rows of the
+    day landed, if any did: they may be younger than their `time` says, and their age counts from then.
     """
-    return max((day + 1) * float(DAY_SECONDS), late.get(day, 0.0)) + rule.after_seconds
+    return max((day + 1) * float(DAY_SECONDS), landed or 0.0) + rule.after_seconds
 
 
 def plan_retention(
@@ -91,7 +95,7 @@ def plan_retention(
     rules: Sequence[RetentionRule],
     now_seconds: float,
     applied: Mapping[str, Applied],
-    late: Mapping[int, float] | None = None,
+    late: Late | None = None,
 ) -> RetentionPlan:
     """`rules` are those of the table. Days are counted by `time`, in UTC. See `due_at` for `late`."""
     late = late or {}
@@ -101,16 +105,16 @@ def plan_retention(
         tenant, day = live.file.partition[0], live.file.partition[1]
         if tenant is None or day is None:
             continue
-        day = int(day)
+        day, landed = int(day), landed_late(late, tenant, int(day))
         concerning: dict[str, float] = {}
         is_whole = False
         for rule, key in keys:
             if rule.tenant not in (None, tenant):
                 continue
-            at = due_at(rule, day, late)
+            at = due_at(rule, day, landed)
             done = applied.get(key)
             # When the rows of a late day fall due, the rule may have passed that day already.
-            is_current = day not in late or (done is not None and done.late.get(day, 0.0) >= at)
+            is_current = landed is None or (done is not None and done.late.get((tenant, day), 0.0) >= at)
             if rule.where is not None and is_current and _is_done(live, day, done):
                 continue
             if at > now_seconds:
@@ -176,23 +180,29 @@ def progress(
         before = applied.get(name)
         left = [due for due in plan.searched[done:] if name in due.names]
         late = [due.live.file_sequence for due in left if _is_late(due, before)]
-        days = _late_days_done(plan, done, name, before)
+        partitions = _late_done(plan, done, name, before)
         if not left:
-            found[name] = Applied(max(newest, -1 if before is None else before.day), sequence, days)
+            found[name] = Applied(max(newest, -1 if before is None else before.day), sequence, partitions)
         elif late:
             assert before is not None  # noqa: S101
-            found[name] = Applied(before.day, max(before.sequence, min(late) - 1), days)
+            found[name] = Applied(before.day, max(before.sequence, min(late) - 1), partitions)
         else:
-            found[name] = Applied(min(due.day for due in left) - 1, sequence, days)
+            found[name] = Applied(min(due.day for due in left) - 1, sequence, partitions)
     return found
 
 
-def _late_days_done(plan: RetentionPlan, done: int, name: str, before: Applied | None) -> dict[int, float]:
-    """The days with late rows of which all due files were searched, now or before."""
-    left = {due.day for due in plan.searched[done:] if name in due.names}
-    now = {due.day: plan.now for due in plan.searched[:done] if name in due.names and due.day not in left}
-    known = {**({} if before is None else before.late), **now}
-    return {day: at for day, at in sorted(known.items()) if day in plan.late}
+def _late_done(plan: RetentionPlan, done: int, name: str, before: Applied | None) -> dict[Partition, float]:
+    """The partitions with late rows of which all due files were searched, now or before."""
+    left = {due.partition for due in plan.searched[done:] if name in due.names}
+    found: dict[Partition, float] = {} if before is None else {**before.late}
+    for due in plan.searched[:done]:
+        if name in due.names and due.partition not in left:
+            found[due.partition] = plan.now
+    return {
+        (tenant, day): at
+        for (tenant, day), at in found.items()
+        if day is not None and landed_late(plan.late, tenant, day) is not None
+    }
 
 
 def read_applied(document: Mapping[str, Any]) -> dict[str, Applied]:
@@ -202,14 +212,18 @@ def read_applied(document: Mapping[str, Any]) -> dict[str, Applied]:
         if isinstance(fields, dict):
             day, sequence = fields.get("day"), fields.get("sequence")
             if isinstance(day, int) and isinstance(sequence, int):
-                found[name] = Applied(day, sequence, numbers_by_day(fields.get("late")))
+                found[name] = Applied(day, sequence, by_partition(fields.get("late")))
     return found
 
 
 def write_applied(applied: Mapping[str, Applied]) -> str:
     return json.dumps(
         {
-            name: {"day": at.day, "sequence": at.sequence, **({"late": at.late} if at.late else {})}
+            name: {
+                "day": at.day,
+                "sequence": at.sequence,
+                **({"late": partition_texts(at.late)} if at.late else {}),
+            }
             for name, at in sorted(applied.items())
         }
     )
