@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.protobuf.message import DecodeError
 
-from frazil.otlp.wire import REQUESTS
+from frazil.otlp.wire import REQUESTS, partial_field, partial_list, partial_request
 from frazil.tables import Signal
 
 RECORD_BYTES = 16
@@ -36,7 +35,6 @@ UNBOUNDED = 1 << 62
 _RESOURCES, _SCOPES, _RECORDS = 0x0A, 0x12, 0x12
 _SHARED = 0x0A
 """In a resource and in a scope: the part that its records share."""
-_PACKAGE = "frazil.shape"
 
 
 class Malformed(Exception):
@@ -268,38 +266,17 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise Malformed
 
 
-_SHARED_FIELD = FieldDescriptorProto(
-    name="shared",
-    number=1,
-    label=FieldDescriptorProto.LABEL_OPTIONAL,
-    type=FieldDescriptorProto.TYPE_BYTES,
-)
-"""Not a list: half a million empty ones would take long to add up. The last one counts."""
+# Not a list: half a million empty ones would take long to add up. The last one counts.
+_SHARED_FIELD = partial_field("shared", 1)
 
 
 @cache
 def _schema() -> Any:
     """The class of requests of which only the way to the records is known. It is the same in all signals."""
-    messages = [
-        DescriptorProto(name="Request", field=[_field("resources", 1, "Resource")]),
-        DescriptorProto(name="Resource", field=[_SHARED_FIELD, _field("scopes", 2, "Scope")]),
-        DescriptorProto(name="Scope", field=[_SHARED_FIELD, _field("records", 2, None)]),
-    ]
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(
-        descriptor_pb2.FileDescriptorProto(
-            name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", message_type=messages
-        )
-    )
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Request"))
-
-
-def _field(name: str, number: int, of: str | None) -> FieldDescriptorProto:
-    """A list of messages, or of bytes."""
-    return FieldDescriptorProto(
-        name=name,
-        number=number,
-        label=FieldDescriptorProto.LABEL_REPEATED,
-        type=FieldDescriptorProto.TYPE_MESSAGE if of else FieldDescriptorProto.TYPE_BYTES,
-        type_name=f".{_PACKAGE}.{of}" if of else None,
+    return partial_request(
+        [
+            DescriptorProto(name="Request", field=[partial_list("resources", 1, "Resource")]),
+            DescriptorProto(name="Resource", field=[_SHARED_FIELD, partial_list("scopes", 2, "Scope")]),
+            DescriptorProto(name="Scope", field=[_SHARED_FIELD, partial_list("records", 2)]),
+        ]
     )

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import ptars
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
@@ -124,3 +125,35 @@ def check(signal: Signal, body: bytes) -> None:
 def normalised(signal: Signal, body: bytes) -> bytes:
     """The same request in its plainest encoding: of a oneof that is there twice, the last one is kept."""
     return _parsed(signal, body).SerializeToString()
+
+
+_PARTIAL = "frazil.partial"
+
+
+def partial_request(messages: Sequence[DescriptorProto]) -> Any:
+    """The class of requests of which only these messages are known; the first is the request itself. What is
+    not known stays as it is.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(
+        descriptor_pb2.FileDescriptorProto(
+            name=f"{_PARTIAL}.proto", package=_PARTIAL, syntax="proto3", message_type=messages
+        )
+    )
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PARTIAL}.{messages[0].name}"))
+
+
+def partial_list(name: str, number: int, of: str | None = None) -> FieldDescriptorProto:
+    """A field of such a message: a list of messages, or of bytes."""
+    return partial_field(name, number, of, label=FieldDescriptorProto.LABEL_REPEATED)
+
+
+def partial_field(name: str, number: int, of: str | None = None, **options: Any) -> FieldDescriptorProto:
+    """A field of such a message: a message, or bytes."""
+    return FieldDescriptorProto(
+        name=name,
+        number=number,
+        type=FieldDescriptorProto.TYPE_MESSAGE if of else FieldDescriptorProto.TYPE_BYTES,
+        type_name=f".{_PARTIAL}.{of}" if of else None,
+        **{"label": FieldDescriptorProto.LABEL_OPTIONAL, **options},
+    )

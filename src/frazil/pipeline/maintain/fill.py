@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
 
-from frazil.config import CompactConfig
 from frazil.lake.choose import Group
-from frazil.lake.commit import Committer
 from frazil.lake.facts import all_facts
 from frazil.lake.live import LiveFile
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Compaction
 from frazil.pipeline.maintain.report import Task
-from frazil.pipeline.maintain.runner import Runner
 from frazil.tables.promoted import fingerprint_of
 
 
@@ -28,19 +23,6 @@ class Filling(Compaction):
 
     task: Task = "fill"
     event = "promoted columns filled"
-
-    def __init__(
-        self,
-        table: Table,
-        layout: Layout,
-        config: CompactConfig,
-        committer: Committer,
-        runner: Runner,
-        bad: BadFiles,
-    ) -> None:
-        # No row is left out: the rows of a table are the same before and after.
-        config = config.model_copy(update={"merge_identical_spans": False})
-        super().__init__(table, layout, config, committer, runner, bad)
 
     def _groups(self, files: Sequence[LiveFile], now_seconds: float) -> list[Group]:
         unfilled = [each for each in files if is_unfilled(each.file, self._layout)]

@@ -282,6 +282,8 @@ class Maintainer:
                 self._catalog, self._config.lake.namespace, landed_spec(signal, extra), ""
             ).table
         layout = Layout.of(table, signal, extra, settings.compression_level, rewriting=True)
+        # No row is left out: the rows of a table are the same before and after.
+        settings = settings.model_copy(update={"merge_identical_spans": False})
         filling = Filling(table, layout, settings, self._committer, self._runner, self._memory.bad)
         return filling.run(self._clock(), dry_run=dry_run, progress=self._progress)
 

@@ -12,17 +12,15 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, OneofDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, OneofDescriptorProto
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from frazil.errors import RequestInvalid
 from frazil.otlp.decode import Indices
 from frazil.otlp.metrics import TYPES
+from frazil.otlp.wire import partial_field, partial_list, partial_request
 from frazil.tables import Signal
-
-_PACKAGE = "frazil.thinning"
 
 
 def without(signal: Signal, body: bytes, seen: int, left_out: Indices) -> bytes:
@@ -83,46 +81,18 @@ def _clear_empty(message: Any) -> bool:
 def _schema(signal: Signal) -> Any:
     """The class of requests of which only the way to the records is known."""
     of_metrics = signal == "metrics"
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{_PACKAGE}/{signal}.proto",
-        package=_PACKAGE,
-        syntax="proto3",
-        message_type=[
-            DescriptorProto(name="Request", field=[_field("inner", 1, "Resource")]),
-            DescriptorProto(name="Resource", field=[_field("inner", 2, "Scope")]),
-            DescriptorProto(
-                name="Scope", field=[_field("inner", 2, "Metric") if of_metrics else _field("records", 2)]
-            ),
+    in_scope = partial_list("inner", 2, "Metric") if of_metrics else partial_list("records", 2)
+    types = Metric.DESCRIPTOR.fields_by_name
+    return partial_request(
+        [
+            DescriptorProto(name="Request", field=[partial_list("inner", 1, "Resource")]),
+            DescriptorProto(name="Resource", field=[partial_list("inner", 2, "Scope")]),
+            DescriptorProto(name="Scope", field=[in_scope]),
             DescriptorProto(
                 name="Metric",
                 oneof_decl=[OneofDescriptorProto(name="data")],  # of two, the last counts, as in the real one
-                field=[_of_type(name) for name in TYPES],
+                field=[partial_field(name, types[name].number, "Points", oneof_index=0) for name in TYPES],
             ),
-            DescriptorProto(name="Points", field=[_field("records", 1)]),
-        ],
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Request"))
-
-
-def _field(name: str, number: int, of: str | None = None) -> FieldDescriptorProto:
-    """A list of messages, or of bytes."""
-    return FieldDescriptorProto(
-        name=name,
-        number=number,
-        label=FieldDescriptorProto.LABEL_REPEATED,
-        type=FieldDescriptorProto.TYPE_MESSAGE if of else FieldDescriptorProto.TYPE_BYTES,
-        type_name=f".{_PACKAGE}.{of}" if of else None,
-    )
-
-
-def _of_type(name: str) -> FieldDescriptorProto:
-    return FieldDescriptorProto(
-        name=name,
-        number=Metric.DESCRIPTOR.fields_by_name[name].number,
-        label=FieldDescriptorProto.LABEL_OPTIONAL,
-        type=FieldDescriptorProto.TYPE_MESSAGE,
-        type_name=f".{_PACKAGE}.Points",
-        oneof_index=0,
+            DescriptorProto(name="Points", field=[partial_list("records", 1)]),
+        ]
     )
