@@ -67,8 +67,8 @@ class Admission:
 
     @property
     def is_contested(self) -> bool:
-        """Whether requests wait for room that any tenant may take."""
-        return any(self._fits_share(size, tenant) for size, tenant, _ in self._queue)
+        """Whether others wait for room."""
+        return bool(self._queue)
 
     async def emptied(self) -> None:
         """Returns when no request is in flight."""
