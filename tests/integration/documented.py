@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
@@ -85,6 +86,18 @@ def runs(page: str, *beginnings: str) -> Callable[[F], F]:
     return mark
 
 
+def land_all(config: Config) -> None:
+    """Lands all that waits in the log, with tasks that run here."""
+    with contextlib.closing(open_catalog(config)) as catalog, tasks_run_here():
+        ensure_namespace(catalog, config.lake.namespace)
+        reader = WalReader(open_store(config))
+        for signal in SIGNALS:
+            source = SegmentSource(config, signal, reader)
+            lander = Lander(config, signal, catalog, source, lambda: None, Metrics(), reader=reader)  # type: ignore[arg-type,return-value]
+            while lander.step(now_due=True) != "idle":
+                pass
+
+
 @dataclass
 class Stack:
     api: Api
@@ -115,15 +128,7 @@ class Stack:
         return done.stdout
 
     def land(self) -> None:
-        config = self.receiver.config
-        with contextlib.closing(open_catalog(config)) as catalog, tasks_run_here():
-            ensure_namespace(catalog, config.lake.namespace)
-            reader = WalReader(open_store(config))
-            for signal in SIGNALS:
-                source = SegmentSource(config, signal, reader)
-                lander = Lander(config, signal, catalog, source, lambda: None, Metrics(), reader=reader)  # type: ignore[arg-type,return-value]
-                while lander.step(now_due=True) != "idle":
-                    pass
+        land_all(self.receiver.config)
 
     def compact(self) -> None:
         """Merges the files of each table, and checks that those it replaced are still in the warehouse."""

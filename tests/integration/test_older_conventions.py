@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -18,18 +17,10 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from frazil.config import Config
-from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.metrics import Metrics
 from frazil.tables import DEFAULT_PROMOTED, Fill
-from frazil.wal.reader import WalReader
-from frazil.wal.store import open_store
 from tests.integration.api import Api, running_api
-from tests.integration.clients import SIGNALS
+from tests.integration.documented import land_all
 from tests.integration.test_cookbook import RECIPES
-from tests.kept_lake import tasks_run_here
 
 RECORDED = json.loads(Path(__file__).with_name("python_default_conventions.json").read_text())
 REQUESTS: dict[str, Any] = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}
@@ -96,17 +87,6 @@ def _recent(value: Any, shift: int) -> Any:
     }
 
 
-def _land(config: Config) -> None:
-    with contextlib.closing(open_catalog(config)) as catalog, tasks_run_here():
-        ensure_namespace(catalog, config.lake.namespace)
-        reader = WalReader(open_store(config))
-        for signal in SIGNALS:
-            source = SegmentSource(config, signal, reader)
-            lander = Lander(config, signal, catalog, source, lambda: None, Metrics(), reader=reader)  # type: ignore[arg-type,return-value]
-            while lander.step(now_due=True) != "idle":
-                pass
-
-
 def _assert_answers(api: Api) -> None:
     for sql, rows in EXPECTED.items():
         assert api.rows(sql) == rows, sql
@@ -130,5 +110,5 @@ def test_promoted_columns_hold_what_older_conventions_call_otherwise(tmp_path: P
         assert receiver.rows("spans").num_rows == 6
         [segment] = receiver.config.wal_dir.glob("spans/*/*.parquet")
         assert pq.read_metadata(segment).metadata[b"frazil.promoted"].decode() == FINGERPRINT
-        _land(receiver.config)
+        land_all(receiver.config)
         _assert_answers(api)

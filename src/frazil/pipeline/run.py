@@ -1,5 +1,5 @@
-"""`frazil pipeline`: waits for the lease, then lands table by table until it is told to stop. Threads beside
-it keep the tables and the write-ahead log.
+"""`frazil pipeline`: waits for the lease, then lands table by table until it is stopped. Threads beside it
+keep the tables and the write-ahead log.
 """
 
 from __future__ import annotations
