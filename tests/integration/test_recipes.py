@@ -100,7 +100,7 @@ NOT_RUN = {
 """Why a block is not run."""
 
 STATEMENTS = {
-    ("README.md", "-- the slowest operations"): {},
+    ("README.md", "-- The slowest operations"): {},
     ("docs/querying.md", "-- All words occur"): {},
     ("docs/self-observability.md", "-- what queries waited for"): {"frazil-api": "cart"},
 }
