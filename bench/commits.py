@@ -77,7 +77,7 @@ def _commit(config: Config, catalog: Catalog, part: Part, position: Position) ->
     begin, begin_cpu = time.perf_counter(), time.process_time()
     checkpoint = _opened(config, catalog)
     load, load_cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
-    layout = Layout.of(checkpoint.table, "logs", (), config.land.compression_level)
+    layout = Layout.of(checkpoint.table, landed_spec("logs"), config.land.compression_level)
     file = write_part(layout, part, layout.batch)
     committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
     begin, begin_cpu = time.perf_counter(), time.process_time()
@@ -107,7 +107,9 @@ def _small_part() -> Part:
         config = local_config(Path(folder))
         with contextlib.closing(open_catalog(config)) as catalog:
             ensure_namespace(catalog, config.lake.namespace)
-            layout = Layout.of(_opened(config, catalog).table, "logs", (), config.land.compression_level)
+            layout = Layout.of(
+                _opened(config, catalog).table, landed_spec("logs"), config.land.compression_level
+            )
     table = with_segment(table, f"{new_stream()}/0", layout)
     return arrange([table], layout.spec, Horizon(_DAY_MICROS, _DAY_MICROS)).parts[0]
 

@@ -60,8 +60,9 @@ def make_lake(
     """
     with closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
-        checkpoint = open_table(catalog, config.lake.namespace, landed_spec(signal), Position().to_text())
-        kind = _Kind(signal, make, Layout.of(checkpoint.table, signal, (), config.land.compression_level))
+        spec = landed_spec(signal)
+        checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
+        kind = _Kind(signal, make, Layout.of(checkpoint.table, spec, config.land.compression_level))
         step = (last_micros - first_micros) // files
         jobs = [(number, first_micros + number * step, step, records_per_file) for number in range(files)]
         writers = min(os.cpu_count() or 1, files)

@@ -192,7 +192,7 @@ class Side:
     def commit(self, rows: pa.Table) -> None:
         """As a landing without Spark."""
         checkpoint = self.checkpoint()
-        layout = Layout.of(checkpoint.table, "logs", (), self.config.land.compression_level)
+        layout = Layout.of(checkpoint.table, self._spec, self.config.land.compression_level)
         position = Position.from_text(checkpoint.position)
         at = position.streams.get(self._stream, StreamPosition())
         table = coded_table(rows, layout.coded)

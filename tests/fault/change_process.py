@@ -83,7 +83,7 @@ def _rows(table: Table, file: DataFile) -> pa.Table:
 
 
 def _written(table: Table, like: DataFile, rows: pa.Table) -> DataFile:
-    layout = Layout.plain(table, landed_spec("logs"), 1)
+    layout = Layout.of(table, landed_spec("logs"), 1)
     return write_part(layout, Part(like.partition[0], like.partition[1], rows), layout.batch)
 
 

@@ -41,7 +41,7 @@ def data_file(table: Table, tenant: str, day: int, *bodies: str) -> DataFile:
         {"tenant_id": tenant, "time": time, "received_time": time, "_segment": "s/0", "body": body}
         for body in bodies
     ]
-    layout = Layout.plain(table, SPEC, 1)
+    layout = Layout.of(table, SPEC, 1)
     made = pa.Table.from_pylist(rows, schema=SPEC.arrow_schema)
     return write_part(layout, Part(tenant, day, made), layout.batch)
 

@@ -41,13 +41,13 @@ class EmbeddedTransport:
         return "this machine's files"
 
     def ask(self, question: Question) -> Reply:
-        question = dataclasses.replace(question, tenant=self._tenant, who="embedded")
+        question = dataclasses.replace(question, tenant=self._tenant, unowned=True, who="embedded")
         answer = self._wait(self._queries.ask(question))
         content = self._chunks(answer.content)
         return Reply(stats=answer.stats, content=content, close=lambda: self._end(answer.content))
 
     def tables(self) -> Sequence[TableInfo]:
-        return self._wait(self._queries.tables(self._tenant))
+        return self._wait(self._queries.tables(self._tenant, whole=True))
 
     def progress(self, id: str) -> Progress | None:
         return self._wait(self._call_progress(id))

@@ -11,7 +11,6 @@ from frazil.config.values import GIB, MIB, Bytes, Count, Rate, Seconds, TenantId
 
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
 
-TableName = Literal["logs", "spans", "metrics"]
 StorageClass = Literal["STANDARD_IA", "ONEZONE_IA", "GLACIER_IR", "INTELLIGENT_TIERING"]
 
 
@@ -93,7 +92,9 @@ class OrphansConfig(Section):
 
 
 class RetentionRule(Section):
-    table: TableName | None = Field(None, description="The table. Absent: all of them.", examples=["logs"])
+    table: str | None = Field(
+        None, min_length=1, description="The table. Absent: all of them.", examples=["logs"]
+    )
     tenant: TenantId | None = Field(None, description="The tenant. Absent: all of them.")
     where: str | None = Field(
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
@@ -20,9 +20,24 @@ R = TypeVar("R")
 _READERS = 8
 
 
+class FilePartition(NamedTuple):
+    """The tenant and the day since 1970 of a file's rows. None where the table is not partitioned by it, or
+    the rows have no tenant.
+    """
+
+    tenant: str | None
+    day: int | None
+
+
+def partition_of(file: DataFile) -> FilePartition:
+    """The partition of a file that frazil wrote: see `TableSpec.partition`."""
+    values = file.partition
+    return FilePartition(values[0] if len(values) > 0 else None, values[1] if len(values) > 1 else None)
+
+
 @dataclass(frozen=True)
 class LiveFile:
-    """A data file and who added it. `file.partition` is the tenant and the day, in days since 1970."""
+    """A data file and the commit that added it."""
 
     file: DataFile
     snapshot_id: int

@@ -22,7 +22,7 @@ from frazil.lake.commit import Checkpoint, checkpoint_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
 from frazil.lake.staging import POSITION, stage_append
-from frazil.tables import SIGNALS, Promoted, landed_spec
+from frazil.tables import Promoted, table_specs
 from frazil.tables.columns import Column, TableSpec
 
 _RACES_MAX = 5
@@ -84,18 +84,20 @@ def _refuse_remains(catalog: Catalog, table: Table) -> None:
 
 
 def evolve(table: Table, spec: TableSpec) -> Table:
-    """Adds the columns that the spec has gained, each after the one it follows in the spec, and properties
-    that nobody has set.
+    """Adds the columns that the spec has gained, each after the one it follows in the spec, partitions where
+    the table has none, and properties that are not set.
     """
     have = table.schema()
     names = {field.name for field in have.fields}
     missing = [column for column in spec.columns if column.name not in names]
     _check_types(table, have, spec)
-    _check_partitions(table, have, spec)
+    unpartitioned = _is_unpartitioned(table, spec)
+    if not unpartitioned:
+        _check_partitions(table, have, spec)
     wanted = properties(spec)
     changed = {key: value for key, value in wanted.items() if key not in table.properties}
     changed.pop("format-version", None)
-    if not missing and not changed:
+    if not missing and not changed and not unpartitioned:
         return table
     with table.transaction() as transaction:
         if missing:
@@ -108,6 +110,11 @@ def evolve(table: Table, spec: TableSpec) -> Table:
                         update.move_after(column.name, before)
                     else:
                         update.move_first(column.name)
+        if unpartitioned:
+            with transaction.update_spec() as partitions:
+                for field in partition_spec(spec, transaction.table_metadata.schema()).fields:
+                    source = transaction.table_metadata.schema().find_column_name(field.source_id)
+                    partitions.add_field(source or "", field.transform, field.name)
         if changed:
             transaction.set_properties(changed)
     log.info(
@@ -180,7 +187,7 @@ def check_promoted(config: Config, extra: Sequence[Promoted]) -> PromotedCheck:
     if not extra:
         return PromotedCheck()
     try:
-        specs = [landed_spec(signal, extra) for signal in SIGNALS]
+        specs = [spec for spec in table_specs(extra).values() if spec.promoted]
     except ValueError as error:
         return PromotedCheck((f"tables.promoted: {error}; give the new column another name with `column`",))
     try:
@@ -199,6 +206,13 @@ def check_promoted(config: Config, extra: Sequence[Promoted]) -> PromotedCheck:
     return PromotedCheck(
         tuple(conflict.explain(tables) for conflict, tables in found.items() if conflict.column in names)
     )
+
+
+def _is_unpartitioned(table: Table, spec: TableSpec) -> bool:
+    """Whether an older version has made the table without partitions. Its files stay as they are, and their
+    rows have no tenant: only tables with such rows can get partitions later.
+    """
+    return spec.has_unowned_rows and bool(spec.partition_by) and table.spec().is_unpartitioned()
 
 
 def _check_partitions(table: Table, have: Schema, spec: TableSpec) -> None:

@@ -4,7 +4,6 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,49 +15,11 @@ import pyarrow.compute as pc
 
 from frazil.otlp.ids import Mask, hex_ids
 from frazil.otlp.values import Attributes, Codes
-from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column, TableSpec
-from frazil.tables.promoted import Promoted
+from frazil.tables.columns import TIMESTAMP
+from frazil.tables.encoding import CODED
 
-CODED = pa.dictionary(pa.int32(), pa.string())
-"""Text that few distinct values are repeated in: rows hold codes."""
 INT64_MAX = np.uint64(2**63 - 1)
 Nanos = npt.NDArray[np.uint64]
-
-
-_CODED_COLUMNS = frozenset(
-    {
-        "tenant_id",
-        "body_type",
-        "resource_attribute_types",
-        "resource_schema_url",
-        "resource_entity_refs",
-        "scope_name",
-        "scope_version",
-        "scope_attribute_types",
-        "scope_schema_url",
-        "metric_name",
-        "metric_type",
-        "unit",
-        "description",
-        "metadata_attribute_types",
-    }
-)
-
-
-def coded_schema(spec: TableSpec, promoted: Iterable[Promoted]) -> pa.Schema:
-    """The types that decoding gives: the spec's, with repeated text as codes. Written, both are the same
-    Parquet.
-    """
-    coded = _CODED_COLUMNS | {item.column for item in promoted if item.source == "resource"}
-
-    def type_of(column: Column) -> pa.DataType:
-        if column.name == "attributes":
-            return pa.map_(CODED, pa.string())
-        if column.type == ATTRIBUTES:
-            return pa.map_(CODED, CODED)
-        return CODED if column.name in coded and pa.types.is_string(column.type) else column.type
-
-    return pa.schema([(column.name, type_of(column)) for column in spec.columns])
 
 
 def owners(lists: pa.ListArray) -> Codes:

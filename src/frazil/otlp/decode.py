@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from frazil.errors import RequestInvalid
 from frazil.otlp import logs, metrics, spans
-from frazil.otlp.columns import Rejects, coded_schema, timestamps
+from frazil.otlp.columns import Rejects, timestamps
 from frazil.otlp.density import check_density
 from frazil.otlp.values import OneofTwice
 from frazil.otlp.wire import GROUPS_MAX, nested, normalised
@@ -67,7 +67,7 @@ class Decoder:
         self._groups_max = groups_max
         self._promoted = (*DEFAULT_PROMOTED, *extra)
         self.fill = Fill.of(self._promoted)
-        self.schema = coded_schema(self.spec, self._promoted)
+        self.schema = self.spec.coded_schema
 
     def decode(
         self,

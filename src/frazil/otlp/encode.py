@@ -16,7 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, Metric
 from frazil.otlp.decode import conform
 from frazil.otlp.json import any_value_from_json
 from frazil.otlp.wire import REQUESTS
-from frazil.tables import SIGNALS, TableSpec
+from frazil.tables import TableSpec
 
 Row = dict[str, Any]
 
@@ -49,7 +49,8 @@ _METRIC_COLUMNS = (
 
 def encode(table: pa.Table, spec: TableSpec) -> Message:
     """An export request with these rows. Rows that share a resource or scope share its envelope."""
-    signal = next(name for name in SIGNALS if name == spec.name)
+    if (signal := spec.signal) is None:
+        raise ValueError(f"{spec.name} holds no OTLP records")
     request = REQUESTS[signal]()
     resources: dict[str, Any] = {}
     scopes: dict[str, Any] = {}

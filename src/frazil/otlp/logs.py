@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from frazil.otlp.columns import (
-    CODED,
     Envelope,
     Nanos,
     Rejects,
@@ -22,6 +21,7 @@ from frazil.otlp.columns import (
 )
 from frazil.otlp.values import KINDS, Attributes, Codes, Values, render
 from frazil.tables import Promoted
+from frazil.tables.encoding import CODED
 
 
 def rows(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.tables.columns import TIMESTAMP, TableSpec
+from frazil.tables.columns import RECEIVED, TENANT, TIME, TIMESTAMP, TableSpec
 from frazil.tables.horizon import Longs, within_horizon
 
 DAY_MICROS = 86_400_000_000
@@ -29,7 +29,9 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one partition, in order. A table without partitions has neither tenant nor day."""
+    """The rows of one partition, in order. `tenant` and `day` are None where the table is not partitioned by
+    them, and `tenant` for rows without one.
+    """
 
     tenant: str | None
     day: int | None
@@ -43,8 +45,9 @@ class Arranged:
     """Rows whose `time` was set to the received time."""
 
 
-def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon) -> Arranged:
-    """All rows together, by tenant and day, each part in the order of `spec.sort_by`.
+def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon | None = None) -> Arranged:
+    """All rows together, by the partitions of the spec, each part in the order of `spec.sort_by`. With a
+    horizon, `time` is kept near the received time, which the table must have then.
 
     Takes the tables out of the list, so that they are not held beside their copy.
     """
@@ -52,26 +55,28 @@ def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon) -> Arrang
     tables.clear()
     if table.num_rows == 0:
         return Arranged([], 0)
-    tenants = codes(table["tenant_id"].chunk(0))
-    time, outside = within_horizon(
-        micros(table["time"]),
-        micros(table["received_time"]),
-        past_micros=horizon.past_micros,
-        ahead_micros=horizon.ahead_micros,
-    )
-    clamped = int(outside.sum())
+    time, clamped = micros(table[TIME]), 0
+    if horizon is not None:
+        time, outside = within_horizon(
+            time,
+            micros(table[RECEIVED]),
+            past_micros=horizon.past_micros,
+            ahead_micros=horizon.ahead_micros,
+        )
+        clamped = int(outside.sum())
     if clamped:
-        at = table.column_names.index("time")
+        at = table.column_names.index(TIME)
         table = table.set_column(
             at, table.schema.field(at), pa.array(time).cast(pa.timestamp("us")).cast(TIMESTAMP)
         )
-    pairs, pair_of_row = np.unique(_pairs(tenants, time), return_inverse=True)
-    keys = [time if name == "time" else _ranks(table[name].chunk(0)) for name in reversed(spec.sort_by)]
+    tenants = _coded(table[TENANT].chunk(0))
+    pairs, pair_of_row = np.unique(_pairs(codes(tenants), time, spec), return_inverse=True)
+    keys = [time if name == TIME else _ranks(table[name].chunk(0)) for name in reversed(spec.sort_by)]
     order = np.lexsort((*keys, pair_of_row))
     if len(order) > 1 and (order[1:] < order[:-1]).any():
         table = table.take(pa.array(order))
     bounds = [*np.searchsorted(pair_of_row[order], np.arange(len(pairs))), table.num_rows]
-    return Arranged(_Parts(table, pairs, bounds), clamped)
+    return Arranged(_Parts(table, pairs, bounds, spec, tenants.dictionary), clamped)
 
 
 class _Parts(Sequence[Part]):
@@ -79,11 +84,14 @@ class _Parts(Sequence[Part]):
     number of parts.
     """
 
-    def __init__(self, table: pa.Table, pairs: Longs, bounds: Sequence[int]) -> None:
+    def __init__(
+        self, table: pa.Table, pairs: Longs, bounds: Sequence[int], spec: TableSpec, tenants: pa.StringArray
+    ) -> None:
         self._table = table
         self._pairs = pairs
         self._bounds = bounds
-        self._tenants = table["tenant_id"].chunk(0).dictionary
+        self._spec = spec
+        self._tenants = tenants
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -98,15 +106,22 @@ class _Parts(Sequence[Part]):
         number = range(len(self))[index]
         first, end = self._bounds[number], self._bounds[number + 1]
         rows = self._table.slice(first, end - first)
-        pair = int(self._pairs[number])
-        tenant = self._tenants[pair >> _DAY_BITS].as_py()
-        day = (pair & ((1 << _DAY_BITS) - 1)) - (1 << (_DAY_BITS - 1))
+        pair, depth = int(self._pairs[number]), len(self._spec.partition_by)
+        code = (pair >> _DAY_BITS) if depth > 0 else -1
+        tenant = None if code < 0 else self._tenants[code].as_py()
+        day = (pair & ((1 << _DAY_BITS) - 1)) - (1 << (_DAY_BITS - 1)) if depth > 1 else None
         return Part(tenant, day, rows if len(self) == 1 else compact(rows))
 
 
-def _pairs(tenants: Longs, time: Longs) -> Longs:
-    """Tenant and day as one number, in the order of both."""
-    return (tenants << _DAY_BITS) | (time // DAY_MICROS + (1 << (_DAY_BITS - 1)))
+def _pairs(tenants: Longs, time: Longs, spec: TableSpec) -> Longs:
+    """The partition of each row as one number: tenant and day, in the order of both."""
+    depth = len(spec.partition_by)
+    days = time // DAY_MICROS + (1 << (_DAY_BITS - 1)) if depth > 1 else np.zeros_like(time)
+    return (tenants << _DAY_BITS) | days if depth > 0 else days
+
+
+def _coded(array: pa.Array) -> pa.DictionaryArray:
+    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
 
 
 def micros(column: pa.ChunkedArray) -> Longs:
@@ -125,8 +140,7 @@ def codes(array: pa.DictionaryArray) -> Longs:
 
 def _ranks(array: pa.Array) -> Longs:
     """For each value its place in the order of values; NULL first."""
-    if not pa.types.is_dictionary(array.type):
-        array = array.dictionary_encode()
+    array = _coded(array)
     places = np.empty(len(array.dictionary) + 1, np.int64)
     places[pc.sort_indices(array.dictionary).to_numpy()] = np.arange(len(array.dictionary))
     places[-1] = -1

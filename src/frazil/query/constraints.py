@@ -16,7 +16,8 @@ from typing import Any
 from frazil.query.conditions import ANYTHING, Conditions, add, conjuncts, either_all
 from frazil.query.constants import KEYWORDS, Constants, Kind
 from frazil.query.model import Constraint, Constraints
-from frazil.query.sql import VIEWS, folded, nodes
+from frazil.query.sql import folded, nodes
+from frazil.tables import view_tables
 
 __all__ = ["ANYTHING", "either_all", "wanted_rows"]
 
@@ -182,6 +183,7 @@ class _Outputs:
 class _Reader:
     def __init__(self, kinds: Mapping[str, Kinds], constants: Constants) -> None:
         self._kinds = kinds
+        self._views = view_tables()
         self._conditions = Conditions(constants)
         self._known_outputs: dict[int, _Outputs] = {}
         self.uses: dict[str, list[dict[str, Constraint]]] = {}
@@ -296,7 +298,7 @@ class _Reader:
             name = folded(node["table_name"])
             if not node["schema_name"] and name in ctes:
                 ctes[name].uses.append(source.wanted)
-            elif (table := VIEWS.get(name, name)) in self._kinds:
+            elif (table := self._views.get(name, name)) in self._kinds:
                 self.uses.setdefault(table, []).append(source.wanted)
         elif kind == "SHOW_REF" and node.get("query") is not None:
             self.query(node["query"], ANYTHING, ctes, depth + 1)
@@ -346,7 +348,7 @@ class _Reader:
         if cte is not None:
             outputs = self._outputs(cte.node, cte.scope, depth + 1)
             return _source_of(node, _Outputs() if cte.is_renamed else outputs)
-        kinds = self._kinds.get(VIEWS.get(name, name))
+        kinds = self._kinds.get(self._views.get(name, name))
         columns = [_Output(column, kind) for column, kind in (kinds or {}).items()]
         return _source_of(node, _Outputs(columns, is_complete=kinds is not None))
 

@@ -9,6 +9,7 @@ import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -36,10 +37,9 @@ from frazil.errors import QueryInvalid
 from frazil.lake.facts import FileFacts
 from frazil.query.model import Constraint, Constraints, Value
 from frazil.tables import Fill
+from frazil.tables.columns import TENANT, TIME
 from frazil.tables.promoted import fingerprint_of
 
-TENANT = "tenant_id"
-TIME = "time"
 _DAY_MICROS = 86_400_000_000
 _LONG = np.iinfo(np.int64)
 _NO_DAY = _LONG.min
@@ -54,6 +54,16 @@ Numbers = npt.NDArray[Any]
 Kind = Literal["integer", "double", "boolean", "text"]
 Interval = tuple[Any, Any]
 V = TypeVar("V")
+
+
+class NoTenant(Enum):
+    """The owner of rows without a tenant."""
+
+    NO_TENANT = "no tenant"
+
+
+NO_TENANT = NoTenant.NO_TENANT
+Owner = str | NoTenant
 
 _KINDS: Mapping[type[IcebergType], Kind] = {
     IntegerType: "integer",
@@ -104,7 +114,7 @@ class Manifest:
     """A manifest's living files, by column. Bounds stay as bytes: few columns are ever asked for."""
 
     files: Sequence[File]
-    tenants: Sequence[str | None]
+    tenants: Sequence[Owner | None]
     days: Mapping[int, Longs]
     """By the id of the column that the day is of."""
     lower: Mapping[int, pa.BinaryArray]
@@ -139,10 +149,10 @@ def of_files(
                 "rewrite_data_files"
             )
     files = _files(data, schema, fill)
-    tenant_id = next((field.field_id for field in schema.fields if field.name == TENANT), None)
+    tenant = next((field for field in schema.fields if field.name == TENANT), None)
     return Manifest(
         files=files,
-        tenants=_tenants(data, spec, tenant_id),
+        tenants=_tenants(data, files, spec, tenant),
         days={
             field.source_id: np.array([_day(file.partition[at]) for file in data], np.int64)
             for at, field in enumerate(spec.fields)
@@ -182,12 +192,18 @@ def _known(facts: Mapping[int, V] | None, file: File) -> Mapping[int, V]:
     return {key: each for key, each in facts.items() if key not in file.unfilled} if file.unfilled else facts
 
 
-def _tenants(data: Sequence[DataFile], spec: PartitionSpec, tenant_id: int | None) -> list[str | None]:
-    """None where files are not apart by tenant: nobody may read those."""
+def _tenants(
+    data: Sequence[DataFile], files: Sequence[File], spec: PartitionSpec, tenant: NestedField | None
+) -> list[Owner | None]:
+    """The owner of all rows of each file. None where a file may have rows of several: no one may read it."""
+    if tenant is None:
+        return [NO_TENANT] * len(data)
     for at, field in enumerate(spec.fields):
-        if field.source_id == tenant_id and isinstance(field.transform, IdentityTransform):
-            return [file.partition[at] for file in data]
-    return [None] * len(data)
+        if field.source_id == tenant.field_id and isinstance(field.transform, IdentityTransform):
+            unowned = None if tenant.required else NO_TENANT
+            return [unowned if (value := file.partition[at]) is None else value for file in data]
+    # Files that are older than the column have rows without a tenant.
+    return [NO_TENANT if file.columns and tenant.field_id not in file.columns else None for file in files]
 
 
 def _day(value: Any) -> int:
@@ -239,12 +255,12 @@ class Index:
         self._manifests = [manifest for manifest in manifests if len(manifest)]
         self._columns: dict[tuple[int, Kind], Column] = {}
         tenants = [tenant for manifest in self._manifests for tenant in manifest.tenants]
-        by_tenant: dict[str, list[int]] = {}
+        by_tenant: dict[Owner, list[int]] = {}
         for at, tenant in enumerate(tenants):
             if tenant is not None:
                 by_tenant.setdefault(tenant, []).append(at)
         self._order = np.array([at for places in by_tenant.values() for at in places], np.int64)
-        self._parts: dict[str, slice] = {}
+        self._parts: dict[Owner, slice] = {}
         begin = 0
         for tenant, places in by_tenant.items():
             self._parts[tenant] = slice(begin, begin + len(places))
@@ -253,12 +269,18 @@ class Index:
     def __len__(self) -> int:
         return len(self._order)
 
-    def select(self, tenant: str, constraints: Constraints, schema: Schema) -> Files:
-        """Files of exactly this tenant that may hold rows for which all constraints hold."""
-        part = self._parts.get(tenant)
-        if part is None:
-            return NO_FILES
+    def select(
+        self, tenant: str, constraints: Constraints, schema: Schema, *, unowned: bool = False
+    ) -> Files:
+        """Files of exactly this tenant, with `unowned` also those of rows without a tenant, that may hold
+        rows for which all constraints hold.
+        """
+        owners: tuple[Owner, ...] = (tenant, NO_TENANT) if unowned else (tenant,)
         fields = {field.name: field for field in schema.fields}
+        parts = [self._parts[owner] for owner in owners if owner in self._parts]
+        return _together([self._select(part, constraints, fields) for part in parts])
+
+    def _select(self, part: slice, constraints: Constraints, fields: Mapping[str, NestedField]) -> Files:
         keep = np.ones(part.stop - part.start, np.bool_)
         for name, constraint in constraints.items():
             field = fields.get(name)
@@ -316,9 +338,9 @@ class Index:
     def _origins(self) -> list[tuple[str | None, int | None]]:
         """The tenant of each file, and the snapshot that brought it."""
         found = [
-            pair
+            (owner if isinstance(owner, str) else None, snapshot)
             for each in self._manifests
-            for pair in zip(each.tenants, each.snapshots or [None] * len(each), strict=True)
+            for owner, snapshot in zip(each.tenants, each.snapshots or [None] * len(each), strict=True)
         ]
         return [found[at] for at in self._order.tolist()]
 
@@ -384,6 +406,19 @@ class Index:
     def _gather_flags(self, pieces: Sequence[tuple[Flags | None, int]]) -> Flags:
         arrays = [np.zeros(length, np.bool_) if piece is None else piece for piece, length in pieces]
         return np.concatenate(arrays)[self._order] if arrays else np.zeros(0, np.bool_)
+
+
+def _together(found: Sequence[Files]) -> Files:
+    if len(found) < 2:
+        return found[0] if found else NO_FILES
+    return Files(
+        [file for each in found for file in each.files],
+        sum(each.total for each in found),
+        sum(each.total_bytes for each in found),
+        sum(each.total_rows for each in found),
+        min((each.first_time for each in found if each.first_time is not None), default=None),
+        max((each.last_time for each in found if each.last_time is not None), default=None),
+    )
 
 
 def _numbers(bounds: pa.BinaryArray, kind: Kind, unknown: float) -> Numbers:

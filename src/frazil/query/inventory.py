@@ -10,35 +10,31 @@ from frazil.lake.health import TableHealth, health, oldest_snapshot_seconds, sta
 from frazil.lake.times import commit_times
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Question, TableInfo
-from frazil.query.plan import Planner
-from frazil.query.sql import VIEWS
-from frazil.tables import SIGNALS, Signal
+from frazil.query.plan import Planner, reads_unowned
+from frazil.tables import TableSpec
 from frazil.tables.columns import type_name
-
-_VIEW_DOCS = {"events": "The logs that have an event name."}
 
 
 def inventory(
     planner: Planner, tenant: str, config: MaintainConfig, *, whole: bool = False
 ) -> list[TableInfo]:
-    """`whole`: also the health of the tables as they are for all tenants."""
+    """`whole`, for admins: also the rows without a tenant, and the health of the tables for all tenants."""
     found = []
-    for signal in SIGNALS:
-        table = _table(planner, signal, tenant, config, whole=whole)
+    for spec in planner.specs.values():
+        table = _table(planner, spec, tenant, config, whole=whole)
         found.append(table)
         found += [
             dataclasses.replace(
                 table,
-                name=view,
-                doc=_VIEW_DOCS[view],
+                name=view.name,
+                doc=view.doc,
                 rows=None,
                 tail_rows=None,
                 is_view=True,
                 health=None,
                 whole=None,
             )
-            for view, doc in _VIEW_DOCS.items()
-            if VIEWS[view] == signal
+            for view in spec.views
         ]
     return found
 
@@ -60,19 +56,20 @@ def health_of(version: TableVersion, config: MaintainConfig, tenant: str | None)
 
 
 def _table(
-    planner: Planner, signal: Signal, tenant: str, config: MaintainConfig, *, whole: bool
+    planner: Planner, spec: TableSpec, tenant: str, config: MaintainConfig, *, whole: bool
 ) -> TableInfo:
-    version, cut = planner.cut(signal, [{}], Question("", tenant))
+    question = Question("", tenant, unowned=whole)
+    version, cut = planner.cut(spec, [{}], question)
     if cut is not None:
         cut.release()
-    files = None if version is None else version.files(tenant)
+    files = None if version is None else version.files(tenant, unowned=reads_unowned(question, spec))
     times = (None if files is None else files.last_time, None if cut is None else cut.time_max)
-    spec = planner.specs[signal]
     columns = [
-        ColumnInfo(column.name, type_name(column.type), column.doc, column.source) for column in spec.columns
+        ColumnInfo(column.name, type_name(column.type), column.doc, column.source)
+        for column in spec.sql_columns
     ]
     return TableInfo(
-        name=signal,
+        name=spec.name,
         doc=spec.doc,
         columns=columns,
         rows=0 if files is None else files.total_rows,

@@ -84,9 +84,13 @@ class TableVersion:
     erased: frozenset[str] = frozenset()
     """The erasures that the table knows of, by their ids: what was kept of it before is to be forgotten."""
 
-    def files(self, tenant: str, constraints: Constraints = _NO_CONSTRAINTS) -> Files:
-        """Those of the tenant that may hold rows for which all constraints hold. Reads nothing."""
-        return self.index.select(tenant, constraints, self.schema)
+    def files(
+        self, tenant: str, constraints: Constraints = _NO_CONSTRAINTS, *, unowned: bool = False
+    ) -> Files:
+        """Those of the tenant that may hold rows for which all constraints hold. Reads nothing. `unowned`:
+        also those of rows without a tenant.
+        """
+        return self.index.select(tenant, constraints, self.schema, unowned=unowned)
 
 
 @dataclass(frozen=True)

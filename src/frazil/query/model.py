@@ -59,6 +59,8 @@ class Question:
     """Less than the configured limit. More rows are cut off, not refused."""
     partial: bool = False
     """Answer without files that cannot be read now, and say how many."""
+    unowned: bool = False
+    """Read also the rows of tables that have no tenant: only for admins, and without API keys."""
     who: str = ""
     """The API key's name, for the audit."""
     id: str = ""

@@ -24,7 +24,7 @@ from frazil.query.older import from_map, source_columns
 from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.query.types import duckdb_type, kind_of
-from frazil.tables import DEFAULT_PROMOTED, SIGNALS, Signal, TableSpec, table_spec
+from frazil.tables import DEFAULT_PROMOTED, TableSpec, table_specs
 from frazil.wal.journal import promoted
 
 _LOOKS_MAX = 4
@@ -86,9 +86,9 @@ class Planner:
         self._io: LakeFileIO = open_files(config)
         extra = promoted(config)
         self._promoted = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
-        self.specs: Mapping[Signal, TableSpec] = {signal: table_spec(signal, extra) for signal in SIGNALS}
+        self.specs = {name: spec for name, spec in table_specs(extra).items() if spec.queried}
         self._kinds = {
-            str(name): {column.name: kind_of(column.type) for column in spec.columns}
+            name: {column.name: kind_of(column.type) for column in spec.sql_columns}
             for name, spec in self.specs.items()
         }
 
@@ -98,7 +98,7 @@ class Planner:
     def column_names(self, tables: Sequence[str]) -> list[str]:
         """Of all these tables: what may have been meant by a name that is none."""
         found = {
-            column.name for name, spec in self.specs.items() if name in tables for column in spec.columns
+            column.name for name, spec in self.specs.items() if name in tables for column in spec.sql_columns
         }
         return sorted(found)
 
@@ -107,9 +107,9 @@ class Planner:
         uses = wanted_rows(statement.root, self._kinds, constants)
         plan = Plan()
         try:
-            for signal in SIGNALS:
-                if signal in statement.tables:
-                    self._add(plan, signal, uses.get(signal) or [ANYTHING], question, statement)
+            for name, spec in self.specs.items():
+                if name in statement.tables:
+                    self._add(plan, spec, uses.get(name) or [ANYTHING], question, statement)
         except BaseException:
             plan.release()
             raise
@@ -120,19 +120,19 @@ class Planner:
     def _add(
         self,
         plan: Plan,
-        signal: Signal,
+        spec: TableSpec,
         uses: Sequence[Constraints],
         question: Question,
         statement: Statement,
     ) -> None:
-        found = self._cut(signal, uses, question)
+        found = self._cut(spec, uses, question)
         version, cut = found.looked.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
         if version is not None:
             plan.erased |= version.erased
-        files, total = self._files(version, uses, question.tenant)
-        columns = self._columns(signal, None if version is None else version.schema)
+        files, total = self._files(version, uses, question, spec)
+        columns = self._columns(spec, None if version is None else version.schema)
         every, names, asked = columns, statement.names, statement.columns
         if asked is not None:
             # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
@@ -142,10 +142,11 @@ class Planner:
             columns = self._with_maps(columns, every, older)
         plan.tables.append(
             {
-                "name": signal,
+                "name": spec.name,
                 "columns": columns,
                 "files": whole,
                 "older": older,
+                "views": {view.name: view.not_null for view in spec.views},
                 "names": None if names is None else sorted(names),
                 "tail": [] if cut is None else [(ref.path, ref.first_row, ref.rows) for ref in cut.chunks],
             }
@@ -159,22 +160,23 @@ class Planner:
             tail_rows=before.tail_rows + (0 if cut is None else cut.rows),
             stale=before.stale or found.looked.stale,
             missing=(*before.missing, *found.missing, *(() if cut is None else cut.missing)),
-            snapshots={**before.snapshots, signal: None if version is None else version.snapshot_id},
+            snapshots={**before.snapshots, spec.name: None if version is None else version.snapshot_id},
         )
 
     def cut(
-        self, signal: Signal, uses: Sequence[Constraints], question: Question
+        self, spec: TableSpec, uses: Sequence[Constraints], question: Question
     ) -> tuple[TableVersion | None, TailCut | None]:
         """What has landed, and what has not. The latter is to be released."""
-        found = self._cut(signal, uses, question)
+        found = self._cut(spec, uses, question)
         return found.looked.version, found.tail
 
-    def _cut(self, signal: Signal, uses: Sequence[Constraints], question: Question) -> _Cut:
+    def _cut(self, spec: TableSpec, uses: Sequence[Constraints], question: Question) -> _Cut:
         """What has landed first, then what has not: a row that lands in between is still in the log, because
         segments outlive their landing. Where that may not be so, both are read until none lands in between.
         """
-        if self._tail is None or question.as_of is not None:
-            return _Cut(self._look(signal, question.as_of), None)
+        signal = spec.signal
+        if self._tail is None or signal is None or question.as_of is not None:
+            return _Cut(self._look(spec.name, question.as_of), None)
         bounds = either_all(uses).get("time")
         lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
         upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
@@ -202,22 +204,26 @@ class Planner:
             "set land.wal_grace_seconds to more"
         )
 
-    def _look(self, signal: Signal, as_of: AsOf | None = None, *, renew: bool = False) -> Looked:
-        looked = self._lake.look(signal, as_of, renew=renew)
+    def _look(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> Looked:
+        looked = self._lake.look(table, as_of, renew=renew)
         if looked.version is None and as_of is not None:
-            raise QueryInvalid(f"there is no table {signal} yet, so none as of then")
+            raise QueryInvalid(f"there is no table {table} yet, so none as of then")
         return looked
 
-    def _perhaps_gone(self, signal: Signal, looked: Looked) -> str:
+    def _perhaps_gone(self, table: str, looked: Looked) -> str:
         seconds = self._lake.age_seconds(looked)
         return (
-            f"rows of {signal} that landed in the last {seconds:.0f} s may be missing: the catalog does not "
+            f"rows of {table} that landed in the last {seconds:.0f} s may be missing: the catalog does not "
             "say where they are, and the log keeps them for "
             f"{self._config.land.wal_grace_seconds:g} s (land.wal_grace_seconds)"
         )
 
     def _files(
-        self, version: TableVersion | None, uses: Sequence[Constraints], tenant: str
+        self,
+        version: TableVersion | None,
+        uses: Sequence[Constraints],
+        question: Question,
+        spec: TableSpec,
     ) -> tuple[Sequence[File], int]:
         """Each use of a table needs its own files; the table is all of them."""
         if version is None:
@@ -225,7 +231,7 @@ class Planner:
         found: dict[str, File] = {}
         total = 0
         for use in uses:
-            files = version.files(tenant, use)
+            files = version.files(question.tenant, use, unowned=reads_unowned(question, spec))
             total = files.total
             found |= {file.path: file for file in self._holding(files.files, use)}
         return list(found.values()), total
@@ -237,11 +243,11 @@ class Planner:
         texts = [value for value in wanted.values if isinstance(value, str)]
         return self._filters.holding(files, "trace_id", texts, self._io)
 
-    def _columns(self, signal: Signal, schema: Schema | None) -> list[tuple[str, str, int]]:
+    def _columns(self, spec: TableSpec, schema: Schema | None) -> list[tuple[str, str, int]]:
         ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}
         return [
             (column.name, duckdb_type(column.type), ids.get(column.name, _NO_ID + number))
-            for number, column in enumerate(self.specs[signal].columns)
+            for number, column in enumerate(spec.sql_columns)
         ]
 
     def _by_age(
@@ -276,10 +282,14 @@ class Planner:
 
     def _key(self, plan: Plan, question: Question) -> str:
         parts = [question.tenant, question.format, question.sql, repr(list(question.params))]
-        parts += [repr(question.as_of), repr(question.rows_max)]
+        parts += [repr(question.as_of), repr(question.rows_max), repr(question.unowned)]
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def reads_unowned(question: Question, spec: TableSpec) -> bool:
+    return question.unowned and spec.has_unowned_rows
 
 
 def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:

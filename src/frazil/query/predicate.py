@@ -27,7 +27,7 @@ from frazil.query.older import from_map
 from frazil.query.predicate_parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
 from frazil.query.sandbox import Sandbox, Settings, TableSource
 from frazil.query.types import duckdb_type, quoted
-from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted, TableSpec
+from frazil.tables import Fill, TableSpec
 from frazil.tables.promoted import fingerprint_of
 
 __all__ = ["Matcher", "Predicate", "may_match", "parse_predicate"]
@@ -60,14 +60,13 @@ class Matcher:
         predicate: Predicate,
         spec: TableSpec,
         schema: Schema,
-        extra: Sequence[Promoted] = (),
         *,
         properties: Mapping[str, str] | None = None,
         memory_bytes: int = 512 << 20,
         temp_bytes: int = 4 << 30,
         temp_dir: str | None = None,
     ) -> Matcher:
-        """`schema` and `properties` are the table's, `extra` are the columns that the configuration promotes.
+        """`schema` and `properties` are the table's.
         What does not fit in memory goes to a folder in `temp_dir`, which is gone afterwards.
         """
         ids = {field.name: field.field_id for field in schema.fields}
@@ -75,7 +74,7 @@ class Matcher:
             (column.name, duckdb_type(column.type), ids.get(column.name, _NO_ID + at))
             for at, column in enumerate(spec.columns)
         ]
-        fill = Fill.of((*DEFAULT_PROMOTED, *extra), properties)
+        fill = Fill.of(spec.promoted, properties)
         promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
         return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir)
 
@@ -149,12 +148,12 @@ def may_match(
         return [True] * len(files)
     manifest = of_files(files, spec, schema, predicate.table, fill)
     index = Index([manifest])
-    tenants = {tenant for tenant in manifest.tenants if tenant is not None}
+    tenants = {tenant for tenant in manifest.tenants if isinstance(tenant, str)}
     found = {
         file.path for tenant in tenants for file in index.select(tenant, predicate.constraints, schema).files
     }
     return [
-        tenant is None or file.file_path in found
+        tenant not in tenants or file.file_path in found
         for tenant, file in zip(manifest.tenants, files, strict=True)
     ]
 

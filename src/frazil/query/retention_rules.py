@@ -1,4 +1,4 @@
-"""Whether the conditions of the retention's rules are conditions on the tables that they are for.
+"""Whether the rules of retention are for tables that there are, with conditions on their columns.
 
 Reading the configuration does not say so: it knows neither the tables nor DuckDB.
 """
@@ -10,32 +10,39 @@ from collections.abc import Iterator
 from frazil.config import Config, RetentionRule
 from frazil.errors import QueryInvalid, QueryRefused
 from frazil.query.predicate import parse_predicate
-from frazil.tables import SIGNALS, landed_spec
+from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 
 
 def check_rules(config: Config) -> list[str]:
     """What is wrong with each rule, counted from 1, and what to write instead. Empty: nothing."""
     return [
-        f"maintain.retention.rules: rule {number}, `where` for {table}: {reason}"
+        f"maintain.retention.rules: rule {number}, {problem}"
         for number, rule in enumerate(config.maintain.retention.rules, 1)
-        for table, reason in _problems(config, rule)
+        for problem in _problems(config, rule)
     ]
 
 
-def _problems(config: Config, rule: RetentionRule) -> Iterator[tuple[str, str]]:
+def _problems(config: Config, rule: RetentionRule) -> Iterator[str]:
+    specs = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.retained == "rules"}
+    if rule.table is not None and rule.table not in specs:
+        yield f"`table`: {rule.table} is no table that rules are for; there are: {', '.join(specs)}"
+        return
     if rule.where is None:
         return
-    for signal in SIGNALS:
-        if rule.table not in (None, signal):
+    for table, spec in specs.items():
+        if rule.table not in (None, table):
             continue
         try:
-            predicate = parse_predicate(rule.where, landed_spec(signal, promoted(config)))
+            predicate = parse_predicate(rule.where, spec)
         except (QueryInvalid, QueryRefused) as error:
             at = "" if error.position is None else f" (at character {error.position + 1})"
             hint = "" if rule.table else ". A rule without `table` is for all of them: give it one"
-            yield signal, f"{error}{at}{hint}"
+            yield f"`where` for {table}: {error}{at}{hint}"
             continue
         if predicate.is_constant:
-            yield signal, "it names no column, so all rows go or none: leave `where` out if all are to go"
+            yield (
+                f"`where` for {table}: it names no column, so all rows go or none: leave `where` out if all "
+                "are to go"
+            )
             return

@@ -10,13 +10,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
 from frazil.query.functions import FUNCTIONS
-from frazil.query.sql import VIEW_CONDITIONS, VIEWS, folded
+from frazil.query.sql import folded
 from frazil.query.types import quoted, text
 
 _SESSION_SETTINGS = (
@@ -43,6 +43,8 @@ class TableSource:
 
     row_number: str = ""
     """Of a column with each row's number in its file. Empty: there is none."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """Views of it: each has the rows in which this column is not NULL."""
 
     @property
     def paths(self) -> list[str]:
@@ -135,9 +137,9 @@ class Sandbox:
             nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)
             parts.append(f"SELECT {nothing} WHERE false")
         self._view(table, table.name, " UNION ALL ".join(parts))
-        for view, of in VIEWS.items():
-            if of == table.name and table.is_called(view):
-                same = f"SELECT * FROM main.{quoted(of)} WHERE {VIEW_CONDITIONS[view]} IS NOT NULL"  # noqa: S608
+        for view, column in table.views.items():
+            if table.is_called(view):
+                same = f"SELECT * FROM main.{quoted(table.name)} WHERE {quoted(column)} IS NOT NULL"  # noqa: S608
                 self._view(table, view, same)
 
     def _view(self, table: TableSource, name: str, query: str) -> None:

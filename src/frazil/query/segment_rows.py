@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
-from frazil.otlp.columns import CODED, coded_schema
 from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Fill, Signal, landed_spec, table_spec
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.horizon import Longs, within_horizon
@@ -40,10 +39,9 @@ class SegmentDecoder:
     def __init__(self, config: Config, signal: Signal) -> None:
         extra = promoted(config)
         self._fill = Fill.of((*DEFAULT_PROMOTED, *extra))
-        self._written = coded_schema(table_spec(signal, extra), self._fill.promoted.values())
+        self._written = table_spec(signal, extra).coded_schema
         self.spec = landed_spec(signal, extra)
-        fields = {**{item.name: item for item in self._written}, SEGMENT.name: pa.field(SEGMENT.name, CODED)}
-        self.schema = pa.schema([fields[column.name] for column in self.spec.columns])
+        self.schema = self.spec.coded_schema
         self._plain = pa.schema([(column.name, column.type) for column in self.spec.columns])
         self._past_micros = int(config.land.horizon_past_seconds * MICROS)
         self._ahead_micros = int(config.land.horizon_ahead_seconds * MICROS)

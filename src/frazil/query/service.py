@@ -184,13 +184,13 @@ class Queries:
         return any(each.bytes > 0 for each in kept)
 
     def _follow(self) -> None:
-        versions = {signal: self._lake.version(signal) for signal in SIGNALS}
+        versions = {name: self._lake.version(name) for name in self._planner.specs}
         self._forget_erased(version.erased for version in versions.values() if version is not None)
         if self._tail is not None:
             self._tail.warm(
                 {
-                    signal: Position() if found is None else found.position
-                    for signal, found in versions.items()
+                    signal: Position() if (found := versions[signal]) is None else found.position
+                    for signal in SIGNALS
                 }
             )
 
@@ -402,7 +402,7 @@ class Queries:
         return plan
 
     def _planned(self, parsed: _Parsed, question: Question) -> Plan:
-        statement = Statement(parsed.tree, self._config.lake.namespace, SIGNALS, question.sql)
+        statement = Statement(parsed.tree, self._config.lake.namespace, self._planner.specs, question.sql)
         return self._planner.plan(statement, question)
 
     async def _from_cache(self, asked: Asked, plan: Plan) -> bool:
@@ -581,7 +581,9 @@ class Queries:
     # Tables
 
     async def tables(self, tenant: str, *, whole: bool = False) -> list[TableInfo]:
-        """As the tenant sees them. `whole`: with the health of all tenants' files, for who may know it."""
+        """As the tenant sees them. `whole`, for admins: with rows without a tenant, and the health of all
+        tenants' files.
+        """
         return await asyncio.to_thread(inventory, self._planner, tenant, self._config.maintain, whole=whole)
 
     def measure(self) -> None:
@@ -590,11 +592,11 @@ class Queries:
         """
         if self._config.auth.keys:
             return
-        for signal in SIGNALS:
-            version = self._lake.version(signal)
+        for name in self._planner.specs:
+            version = self._lake.version(name)
             found = None if version is None else health_of(version, self._config.maintain, None)
             if found is not None:
-                self._metrics.tables.show(signal, found)
+                self._metrics.tables.show(name, found)
 
 
 def _release_plan(planning: asyncio.Task[Plan]) -> None:

@@ -12,14 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from frazil.errors import QueryInvalid, QueryRefused
+from frazil.tables import table_specs, view_tables
 
 Node = Mapping[str, Any]
 
 NAMESPACE_MAIN = "main"
-VIEWS: Mapping[str, str] = {"events": "logs"}
-"""Views, and the tables that they are of. Their columns have the same names."""
-VIEW_CONDITIONS: Mapping[str, str] = {"events": "event_name"}
-"""A view has the rows in which this column is not NULL."""
 _INFORMATION = frozenset({"tables", "columns", "schemata"})
 _TABLE_FUNCTIONS = frozenset(
     {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat", "repeat_row"}
@@ -102,7 +99,8 @@ class Statement:
         self.is_changing = False
         """Asked again of the same rows it may answer something else: it looks at the clock or throws dice."""
         self._schemas = {"", NAMESPACE_MAIN, folded(namespace)}
-        self._known = {folded(name) for name in known} | set(VIEWS)
+        self._views = view_tables()
+        self._known = {folded(name) for name in known} | {*self._views}
         try:
             self._check(self.root)
         except (QueryInvalid, QueryRefused) as error:
@@ -138,12 +136,12 @@ class Statement:
             return
         if node["catalog_name"] or schema not in self._schemas or name not in self._known:
             raise QueryInvalid(self._no_table(node), position=position_of(node))
-        self.tables.add(VIEWS.get(name, name))
+        self.tables.add(self._views.get(name, name))
         if self.names is not None:
             self.names.add(name if schema in ("", NAMESPACE_MAIN) else f"{schema}.{name}")
 
     def _name_all(self) -> None:
-        self.tables |= self._known - set(VIEWS)
+        self.tables |= self._known - {*self._views}
         self.names = self.columns = None
 
     def _no_table(self, node: Node) -> str:
@@ -199,7 +197,8 @@ def _columns(root: Node) -> frozenset[str] | None:
             sources |= {folded(str(node.get(key) or "")) for key in ("alias", "table_name")}
         if node.get("class") == "COLUMN_REF":
             named.add(folded(node["column_names"][-1]))
-    words.update(column for view, column in VIEW_CONDITIONS.items() if view in words)
+    views = (view for spec in table_specs().values() for view in spec.views)
+    words.update(view.not_null for view in views if view.name in words)
     # `SELECT logs FROM logs` is a whole row.
     return None if named & sources else frozenset(words)
 

@@ -61,6 +61,7 @@ async def read_question(request: Request, caller: Caller, config: Config, format
         seconds_max=_positive(fields, "seconds_max"),
         rows_max=_rows_max(fields),
         partial=_partial(fields),
+        unowned="admin" in caller.roles,
         who=caller.name,
         id=query_id(fields.get("id") or ""),
     )

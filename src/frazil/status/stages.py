@@ -25,7 +25,7 @@ from frazil.status.model import (
 )
 from frazil.status.samples import Samples, by_label, value
 from frazil.status.totals import Span
-from frazil.tables import SIGNALS
+from frazil.tables import SIGNALS, table_specs
 
 _TAKEN = ("ok", "partial")
 _STORES = ("wal", "lake")
@@ -164,7 +164,7 @@ def _lake(looked: Looked) -> LakeStage:
         failures |= {f"{store} {operation}": rate for operation, rate in sorted(failed.items())}
     measured = [*looked.leader, *looked.of("api")]
     return LakeStage(
-        tables={table: found for table in SIGNALS if (found := _table(measured, table)) is not None},
+        tables={table: found for table in table_specs() if (found := _table(measured, table)) is not None},
         stores=stores,
         store_failures_per_second=failures,
     )
@@ -203,7 +203,8 @@ def _maintain(looked: Looked) -> MaintainStage:
                 last_at=max(last.values(), default=None),
             )
     measured = [*looked.leader, *looked.of("api")]
-    return MaintainStage(tasks, {table: _waiting(measured, table) for table in SIGNALS})
+    merged = [name for name, spec in table_specs().items() if spec.merged_as is not None]
+    return MaintainStage(tasks, {table: _waiting(measured, table) for table in merged})
 
 
 def _waiting(measured: Iterable[Samples], table: str) -> Waiting:

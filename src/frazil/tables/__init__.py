@@ -9,10 +9,20 @@ from frazil.tables.columns import (
     Signal,
     TableSpec,
     Tier,
+    View,
     markdown,
 )
 from frazil.tables.promoted import DEFAULT_PROMOTED, Fill, Promoted, column_name
-from frazil.tables.specs import SEGMENT, SET_ASIDE, SIGNALS, landed_spec, table_spec
+from frazil.tables.specs import (
+    SEGMENT,
+    SET_ASIDE,
+    SIGNALS,
+    declared,
+    landed_spec,
+    table_spec,
+    table_specs,
+    view_tables,
+)
 
 __all__ = [
     "ATTRIBUTES",
@@ -26,8 +36,12 @@ __all__ = [
     "Signal",
     "TableSpec",
     "Tier",
+    "View",
     "column_name",
+    "declared",
     "landed_spec",
     "markdown",
     "table_spec",
+    "table_specs",
+    "view_tables",
 ]

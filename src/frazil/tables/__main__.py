@@ -1,5 +1,5 @@
 """`python -m frazil.tables` prints the reference page of all tables."""
 
-from frazil.tables import SET_ASIDE, SIGNALS, landed_spec, markdown
+from frazil.tables import markdown, table_specs
 
-print(markdown([*(landed_spec(signal) for signal in SIGNALS), SET_ASIDE]), end="")
+print(markdown(table_specs().values()), end="")

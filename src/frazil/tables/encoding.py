@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""Text that few distinct values are repeated in: rows hold codes."""
 # Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are
 # repeated.
 FEW_VALUES = frozenset(

@@ -1,12 +1,24 @@
-"""The three tables that OTLP lands in."""
+"""All tables. Code that works on tables asks `table_specs` for them, and the spec for what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache, partial
 
 import pyarrow as pa
 
-from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column, MergedAs, Signal, TableSpec, in_tier_order
+from frazil.tables.columns import (
+    ATTRIBUTES,
+    TIMESTAMP,
+    Column,
+    MergedAs,
+    Signal,
+    TableSpec,
+    Tier,
+    View,
+    in_tier_order,
+)
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
@@ -52,24 +64,22 @@ EXEMPLAR = pa.struct(
 QUANTILE = pa.struct([pa.field("quantile", _DOUBLE), pa.field("value", _DOUBLE)])
 
 
-def _attributes(prefix: str, source: str, doc: str, *, map_tier: str = "warm") -> list[Column]:
-    return [
-        Column(f"{prefix}attributes", ATTRIBUTES, source, doc, "cold" if map_tier == "cold" else "warm"),
-        Column(
-            f"{prefix}attribute_types", _STRING, source, _TYPES_DOC, "cold" if map_tier == "cold" else "warm"
-        ),
-    ]
+def _attributes(prefix: str, source: str, doc: str, *, tier: Tier = "warm") -> list[Column]:
+    types = Column(f"{prefix}attribute_types", _STRING, source, _TYPES_DOC, tier, coded=bool(prefix))
+    return [Column(f"{prefix}attributes", ATTRIBUTES, source, doc, tier), types]
 
 
 def _envelope(group: str) -> list[Column]:
     """What every record inherits from its resource and scope, and what frazil adds."""
     resource, scope = f"Resource{group}", f"Scope{group}"
     return [
-        Column("tenant_id", _STRING, "the API key", "Who sent the record", "hot", required=True),
+        Column("tenant_id", _STRING, "the API key", "Who sent the record", "hot", required=True, coded=True),
         *_attributes("resource_", f"{resource}.resource.attributes", "Resource attributes as text"),
-        Column("scope_name", _STRING, f"{scope}.scope.name", "Instrumentation scope"),
-        Column("scope_version", _STRING, f"{scope}.scope.version", "Version of the scope", "cold"),
-        *_attributes("scope_", f"{scope}.scope.attributes", "Scope attributes as text", map_tier="cold"),
+        Column("scope_name", _STRING, f"{scope}.scope.name", "Instrumentation scope", coded=True),
+        Column(
+            "scope_version", _STRING, f"{scope}.scope.version", "Version of the scope", "cold", coded=True
+        ),
+        *_attributes("scope_", f"{scope}.scope.attributes", "Scope attributes as text", tier="cold"),
         Column(
             "scope_dropped_attributes_count",
             _LONG,
@@ -77,7 +87,14 @@ def _envelope(group: str) -> list[Column]:
             "Scope attributes that the client dropped",
             "cold",
         ),
-        Column("scope_schema_url", _STRING, f"{scope}.schema_url", "Schema of the scope's records", "cold"),
+        Column(
+            "scope_schema_url",
+            _STRING,
+            f"{scope}.schema_url",
+            "Schema of the scope's records",
+            "cold",
+            coded=True,
+        ),
         Column(
             "resource_dropped_attributes_count",
             _LONG,
@@ -85,13 +102,21 @@ def _envelope(group: str) -> list[Column]:
             "Resource attributes that the client dropped",
             "cold",
         ),
-        Column("resource_schema_url", _STRING, f"{resource}.schema_url", "Schema of the resource", "cold"),
+        Column(
+            "resource_schema_url",
+            _STRING,
+            f"{resource}.schema_url",
+            "Schema of the resource",
+            "cold",
+            coded=True,
+        ),
         Column(
             "resource_entity_refs",
             _STRING,
             f"{resource}.resource.entity_refs",
             "Entities that the resource attributes describe, as OTLP/JSON",
             "cold",
+            coded=True,
         ),
         Column(
             "received_time",
@@ -121,7 +146,7 @@ _LOGS: list[Column] = [
     Column("trace_id", _STRING, "LogRecord.trace_id", "Trace it belongs to, 32 lower-case hex digits", "hot"),
     Column("span_id", _STRING, "LogRecord.span_id", "Span it belongs to, 16 lower-case hex digits", "hot"),
     Column("body", _STRING, "LogRecord.body", "The message: text as it is, other values as `body_type` says", "hot"),
-    Column("body_type", _STRING, "LogRecord.body", "NULL for text; else bool, int, double, bytes (base64), array or kvlist (OTLP/JSON)"),
+    Column("body_type", _STRING, "LogRecord.body", "NULL for text; else bool, int, double, bytes (base64), array or kvlist (OTLP/JSON)", coded=True),
     *_attributes("", "LogRecord.attributes", "Record attributes as text"),
     Column("time_unix_nano", _LONG, "LogRecord.time_unix_nano", "Exact time of the event; NULL if the source gave none", "cold"),
     Column("observed_time_unix_nano", _LONG, "LogRecord.observed_time_unix_nano", "When collection first saw it; NULL if unknown", "cold"),
@@ -167,9 +192,9 @@ _METRICS: list[Column] = [
         "hot",
         required=True,
     ),
-    Column("metric_name", _STRING, "Metric.name", "Name of the metric", "hot"),
-    Column("metric_type", _STRING, "Metric.data", "gauge, sum, histogram, exponential_histogram or summary", "hot", required=True),
-    Column("unit", _STRING, "Metric.unit", "Unit, as UCUM writes it", "hot"),
+    Column("metric_name", _STRING, "Metric.name", "Name of the metric", "hot", coded=True),
+    Column("metric_type", _STRING, "Metric.data", "gauge, sum, histogram, exponential_histogram or summary", "hot", required=True, coded=True),
+    Column("unit", _STRING, "Metric.unit", "Unit, as UCUM writes it", "hot", coded=True),
     Column("series_id", _LONG, "a hash of name, unit, type, resource, scope and attributes", "Points with the same id belong to one series", "hot", required=True),
     Column("value_double", _DOUBLE, "NumberDataPoint.as_double", "Value of a gauge or sum that was sent as a double", "hot"),
     Column("value_int", _LONG, "NumberDataPoint.as_int", "Value of a gauge or sum that was sent as an integer", "hot"),
@@ -194,8 +219,8 @@ _METRICS: list[Column] = [
     Column("start_time_unix_nano", _LONG, "DataPoint.start_time_unix_nano", "Since when the point counts; NULL if unknown", "cold"),
     Column("time_unix_nano", _LONG, "DataPoint.time_unix_nano", "Exact time; NULL if the client gave none", "cold"),
     Column("flags", _LONG, "DataPoint.flags", "Bit 0: no recorded value", "cold"),
-    Column("description", _STRING, "Metric.description", "What the metric measures", "cold"),
-    *_attributes("metadata_", "Metric.metadata", "Metadata of the metric as text", map_tier="cold"),
+    Column("description", _STRING, "Metric.description", "What the metric measures", "cold", coded=True),
+    *_attributes("metadata_", "Metric.metadata", "Metadata of the metric as text", tier="cold"),
 ]  # fmt: skip
 
 
@@ -208,6 +233,7 @@ def _promoted(promoted: Iterable[Promoted], record: str) -> list[Column]:
             f"{'resource' if item.source == 'resource' else record}",
             "Promoted: a copy of the attribute",
             "hot",
+            coded=item.source == "resource",
         )
         for item in promoted
     ]
@@ -235,9 +261,20 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
     merged_as: MergedAs = "sorted" if signal == "metrics" else "stretches"
-    return TableSpec(signal, doc, columns, sort_by, bloom_filters, merged_as=merged_as, promoted=promoted)
+    return TableSpec(
+        signal,
+        doc,
+        columns,
+        sort_by,
+        bloom_filters,
+        signal=signal,
+        merged_as=merged_as,
+        views=(_EVENTS,) if signal == "logs" else (),
+        promoted=promoted,
+    )
 
 
+_EVENTS = View("events", "The logs that have an event name.", not_null="event_name")
 SEGMENT = Column(
     "_segment",
     _STRING,
@@ -245,6 +282,8 @@ SEGMENT = Column(
     "Where the row was durable before it landed: stream/sequence of a segment, or topic/partition/offset",
     "cold",
     required=True,
+    coded=True,
+    internal=True,
 )
 
 
@@ -257,6 +296,7 @@ SET_ASIDE = TableSpec(
     "set_aside",
     "One row for each segment or message that could not be landed: what, why, and its bytes or where they are.",
     (
+        Column("tenant_id", _STRING, "the message's header or key", "Who sent it; NULL for a segment, which may hold records of several tenants", "hot", coded=True),
         Column("time", TIMESTAMP, "the pipeline's clock", "When it was set aside", "hot", required=True),
         Column("table_name", _STRING, "the topic or folder", "The table that it was meant for", "hot", required=True),
         Column("source", _STRING, "the write-ahead log", "stream/sequence, or topic/partition/offset, as in `_segment`", "hot", required=True),
@@ -266,5 +306,46 @@ SET_ASIDE = TableSpec(
         Column("payload", pa.binary(), "the message", "A message's bytes; NULL for a segment", "cold"),
     ),
     sort_by=("time",),
-    partition_by=(),
+    partition_by=("tenant_id",),
+    merged_as=None,
+    retained="age",
+    erased="whole",
 )  # fmt: skip
+
+Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
+_DECLARATIONS: dict[str, Declaration] = {
+    **{signal: partial(landed_spec, signal) for signal in SIGNALS},
+    SET_ASIDE.name: lambda _: SET_ASIDE,
+}
+
+
+def table_specs(extra: Iterable[Promoted] = ()) -> Mapping[str, TableSpec]:
+    """All tables by name, as they are in the lake. `extra` are the columns that the configuration promotes.
+
+    ValueError if a promoted column has the name of one that a table has already.
+    """
+    return _table_specs(tuple(extra))
+
+
+@lru_cache(maxsize=16)
+def _table_specs(extra: tuple[Promoted, ...]) -> Mapping[str, TableSpec]:
+    return {name: declaration(extra) for name, declaration in _DECLARATIONS.items()}
+
+
+def view_tables() -> Mapping[str, str]:
+    """The table of each view."""
+    return {view.name: spec.name for spec in table_specs().values() for view in spec.views}
+
+
+@contextlib.contextmanager
+def declared(spec: TableSpec) -> Iterator[None]:
+    """Makes one more table known while the block lasts, in this process. For tests."""
+    if spec.name in _DECLARATIONS:
+        raise ValueError(f"table {spec.name} is declared already")
+    _DECLARATIONS[spec.name] = lambda _: spec
+    _table_specs.cache_clear()
+    try:
+        yield
+    finally:
+        del _DECLARATIONS[spec.name]
+        _table_specs.cache_clear()

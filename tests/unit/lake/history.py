@@ -69,7 +69,7 @@ class History:
 
     def land(self, *sources: str, write_only: bool = False) -> int:
         checkpoint, number = read_checkpoint(self.catalog, IDENTIFIER), next(self._numbers)
-        layout = Layout.plain(checkpoint.table, SET_ASIDE, 1)
+        layout = Layout.of(checkpoint.table, SET_ASIDE, 1)
         file = write_part(layout, Part(None, None, rows_of(*(sources or (str(number),)))), layout.batch)
         if not write_only:
             Committer(self.catalog, deadline_seconds=60).append(checkpoint, [file], f"at {number}")
@@ -94,7 +94,7 @@ class History:
         return self.main
 
     def _all_rows(self, table: Table) -> DataFile:
-        layout = Layout.plain(table, SET_ASIDE, 1)
+        layout = Layout.of(table, SET_ASIDE, 1)
         return write_part(layout, Part(None, None, rows_of(*self.shown[self.main].elements())), layout.batch)
 
     def read(self, snapshot_id: int) -> Counter[str]:

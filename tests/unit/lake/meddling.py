@@ -47,7 +47,7 @@ def rows_of(*sources: str) -> pa.Table:
 
 
 def data_file(checkpoint: Checkpoint, *sources: str) -> DataFile:
-    layout = Layout.plain(checkpoint.table, SET_ASIDE, 1)
+    layout = Layout.of(checkpoint.table, SET_ASIDE, 1)
     return write_part(layout, Part(None, None, rows_of(*sources)), layout.batch)
 
 

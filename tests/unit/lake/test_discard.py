@@ -32,7 +32,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 
 def written(catalog: Catalog) -> tuple[Checkpoint, DataFile]:
     checkpoint = read_checkpoint(catalog, IDENTIFIER)
-    layout = Layout.plain(checkpoint.table, SET_ASIDE, 1)
+    layout = Layout.of(checkpoint.table, SET_ASIDE, 1)
     return checkpoint, write_part(layout, Part(None, None, rows_of("mine")), layout.batch)
 
 

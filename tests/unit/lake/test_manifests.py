@@ -33,7 +33,7 @@ def data_file(table: Table, tenant: str, day: int, body: str, rows: int = 2) -> 
     time = datetime.datetime.fromtimestamp(day * 86_400, datetime.UTC)
     row = {"tenant_id": tenant, "time": time, "received_time": time, "_segment": "s/0", "body": body}
     made = pa.Table.from_pylist([row] * rows, schema=spec.arrow_schema)
-    return write_part(Layout.plain(table, spec, 1), Part(tenant, day, made), f"{tenant}-{day}-{body}")
+    return write_part(Layout.of(table, spec, 1), Part(tenant, day, made), f"{tenant}-{day}-{body}")
 
 
 def land(catalog: Catalog, *parts: tuple[str, int, str]) -> list[DataFile]:

@@ -151,7 +151,7 @@ def test_what_is_committed_while_it_looks_is_no_orphan(
 ) -> None:
     """Written long ago, committed between the listing and the look at the table, or before the deletion."""
     checkpoint = read_checkpoint(history.catalog, IDENTIFIER)
-    layouts = [Layout.plain(checkpoint.table, SET_ASIDE, 1) for _ in range(2)]
+    layouts = [Layout.of(checkpoint.table, SET_ASIDE, 1) for _ in range(2)]
     parts = [write_part(layout, Part(None, None, rows_of("x")), layout.batch) for layout in layouts]
     real, table = LakeFileIO.walk, history.table
 

@@ -36,7 +36,7 @@ def test_a_text_with_no_successor_of_its_prefix_gets_no_upper_bound(tmp_path: Pa
     row = {"tenant_id": "acme", "time": time, "received_time": time, "_segment": "s/0"}
     row["service_name"] = service
     rows = pa.Table.from_pylist([row], schema=landed_spec("logs").arrow_schema)
-    file = write_part(Layout.plain(table, landed_spec("logs"), 1), Part("acme", DAY, rows), "one")
+    file = write_part(Layout.of(table, landed_spec("logs"), 1), Part("acme", DAY, rows), "one")
     field = table.schema().find_field("service_name").field_id
     assert field not in file.upper_bounds
     assert file.lower_bounds[field] == service[:32].encode()

@@ -31,6 +31,7 @@ from frazil.pipeline.maintain.merge import Merged
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.runner import SparkRunner
 from frazil.pipeline.metrics import Metrics
+from frazil.tables import landed_spec
 from tests.kept_lake import Kept
 from tests.run_here import RunHere
 
@@ -120,7 +121,7 @@ def test_a_column_that_cannot_be_read_as_the_table_says_is_never_left_out(tmp_pa
         rows = rows.set_column(at, "severity_number", pa.array(["not a number"] * rows.num_rows))
         path = Path(file.file_path).with_name("odd.parquet")
         pq.write_table(rows, path)
-        layout = Layout.of(table, "logs", (), 1)
+        layout = Layout.of(table, landed_spec("logs"), 1)
         with pytest.raises(ValueError, match=r"odd\.parquet.*severity_number"):
             Input(layout, _like(file, str(path)), path).read()
 

@@ -24,6 +24,7 @@ from pyiceberg.manifest import DataFile
 from frazil.config import CompactConfig, Config
 from frazil.errors import StoreUnavailable
 from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.live import partition_of
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import datafile
@@ -32,7 +33,7 @@ from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.pipeline.maintain import runs
 from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
-from frazil.tables import SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
+from frazil.tables import DEFAULT_PROMOTED, SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 from frazil.tables.columns import TIMESTAMP
 from frazil.wal.position import Position
 from frazil.wal.rowgroups import coded_table
@@ -50,7 +51,7 @@ def layout_of(root: Path, signal: Signal, extra: tuple[Promoted, ...] = ()) -> L
     with contextlib.closing(open_catalog(Config(data_dir=root))) as catalog:
         ensure_namespace(catalog, "otel")
         table = open_table(catalog, "otel", landed_spec(signal, extra), Position().to_text()).table
-    return Layout.of(table, signal, extra, 1)
+    return Layout.of(table, landed_spec(signal, extra), 1)
 
 
 def sorted_by_service(layout: Layout) -> Layout:
@@ -69,7 +70,11 @@ def rows_of(
 ) -> pa.Table:
     """A request's rows as landing has them, at these times, over and over."""
     signal: Any = layout.spec.name
-    table = Decoder(signal, layout.extra).decode([body], ["acme"], [received * 1000]).table
+    table = (
+        Decoder(signal, layout.spec.promoted[len(DEFAULT_PROMOTED) :])
+        .decode([body], ["acme"], [received * 1000])
+        .table
+    )
     table = with_segment(coded_table(table, layout.coded), segment, layout)
     micros = np.resize(np.asarray(times, np.int64), table.num_rows)
     at = table.schema.get_field_index("time")
@@ -413,10 +418,10 @@ def test_settings_are_those_of_the_configuration() -> None:
     )
 
 
-def test_a_table_without_partitions_is_merged_too(tmp_path: Path) -> None:
+def test_rows_without_a_tenant_are_merged_too(tmp_path: Path) -> None:
     with contextlib.closing(open_catalog(Config(data_dir=tmp_path))) as catalog:
         ensure_namespace(catalog, "otel")
-        layout = Layout.plain(open_table(catalog, "otel", SET_ASIDE, "").table, SET_ASIDE, 1)
+        layout = Layout.of(open_table(catalog, "otel", SET_ASIDE, "").table, SET_ASIDE, 1)
     files = []
     for number in range(3):
         row = {
@@ -430,4 +435,4 @@ def test_a_table_without_partitions_is_merged_too(tmp_path: Path) -> None:
         files.append(write_part(layout, Part(None, None, rows), file_name(layout)))
     result = merge(layout, Merge(tuple(files), None, None), ONE_GROUP)
     assert read(result.added, layout.coded)["source"].to_pylist() == ["s/2", "s/1", "s/0"]
-    assert len(result.added[0].partition) == 0
+    assert partition_of(result.added[0]) == (None, None)

@@ -32,6 +32,7 @@ READING = Reading(
     "logs",
     "otlp_logs",
     "default",
+    (),
     32,
     now_unix_nano=NOW,
     received_max_unix_nano=NOW + DAY,
@@ -42,7 +43,6 @@ HORIZON = Horizon(DAY // 1000, DAY // 1000)
 class NoLayout:
     """Nothing is written here: no message has a row."""
 
-    extra = ()
     batch = "batch"
 
 
@@ -103,7 +103,7 @@ def layout(tmp_path: Path) -> Iterator[Layout]:
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         opened = open_table(catalog, config.lake.namespace, landed_spec("logs"), "at 0")
-        yield Layout.of(opened.table, "logs", (), 1)
+        yield Layout.of(opened.table, landed_spec("logs"), 1)
 
 
 @pytest.mark.parametrize("by_header", [False, True])

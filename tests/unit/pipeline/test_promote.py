@@ -82,7 +82,7 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 def layout_of(catalog: Catalog, extra: tuple[Promoted, ...]) -> Layout:
     table = open_table(catalog, "otel", landed_spec("logs", extra), "").table
-    return Layout.of(table, "logs", extra, 1)
+    return Layout.of(table, landed_spec("logs", extra), 1)
 
 
 def read_back(table: pa.Table, layout: Layout) -> pa.Table:

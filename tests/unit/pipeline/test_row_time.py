@@ -56,7 +56,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         opened = open_table(catalog, config.lake.namespace, landed_spec("logs"), Position().to_text())
-        yield Layout.of(opened.table, "logs", (), 1)
+        yield Layout.of(opened.table, landed_spec("logs"), 1)
 
 
 def segment(name: SegmentName, rows: Sequence[tuple[int, Row]]) -> bytes:

@@ -37,7 +37,7 @@ def fill_randomly(config: Config, rng: random.Random, tenants: Sequence[str], fi
         for signal in ("logs", "spans"):
             spec = landed_spec(signal)
             checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
-            layout = Layout.of(checkpoint.table, signal, (), config.land.compression_level)
+            layout = Layout.of(checkpoint.table, spec, config.land.compression_level)
             for number in range(files):
                 at = int((FIRST_DAY + datetime.timedelta(days=number % 3)).timestamp()) * 10**9
                 bodies = [_request(signal, rng, rows, at) for _ in tenants]

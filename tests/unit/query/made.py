@@ -29,7 +29,7 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.query.model import Progress, Question, Stats
 from frazil.query.service import Queries
-from frazil.tables import Signal, landed_spec
+from frazil.tables import DEFAULT_PROMOTED, Signal, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
@@ -88,10 +88,9 @@ def fill(config: Config, now: int | None = None) -> None:
     with closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         for signal in ("logs", "spans"):
-            extra = promoted(config)
-            spec = landed_spec(signal, extra)
+            spec = landed_spec(signal, promoted(config))
             checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
-            layout = Layout.of(checkpoint.table, signal, extra, config.land.compression_level)
+            layout = Layout.of(checkpoint.table, spec, config.land.compression_level)
             for number, day in enumerate(days):
                 rows = _rows(layout, signal, day)
                 parts = arrange([rows], layout.spec, _ANY_TIME).parts
@@ -104,7 +103,11 @@ def fill(config: Config, now: int | None = None) -> None:
 
 def _rows(layout: Layout, signal: Signal, unix_nano: int) -> pa.Table:
     bodies = [request_of(signal, tenant, LANDED_PER_DAY[tenant], unix_nano) for tenant in TENANTS]
-    table = Decoder(signal, layout.extra).decode(bodies, list(TENANTS), [unix_nano] * len(bodies)).table
+    table = (
+        Decoder(signal, layout.spec.promoted[len(DEFAULT_PROMOTED) :])
+        .decode(bodies, list(TENANTS), [unix_nano] * len(bodies))
+        .table
+    )
     table = table.unify_dictionaries().combine_chunks()
     return with_segment(coded_table(table, layout.coded), "made/0", layout)
 

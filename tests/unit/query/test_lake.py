@@ -95,7 +95,7 @@ def data_file(
     extra: tuple[Promoted, ...] = (),
     **columns: Any,
 ) -> DataFile:
-    layout = Layout.plain(table, landed_spec("logs", extra), 1)
+    layout = Layout.of(table, landed_spec("logs", extra), 1)
     return write_part(layout, Part(tenant, day, rows(tenant, day, extra, **columns)), name)
 
 

@@ -207,7 +207,7 @@ def _paths(config: Config, signal: Any) -> list[str]:
 
 
 def _matcher(config: Config, text: str, signal: Any = "logs", **facts: Any) -> Matcher:
-    spec = landed_spec(signal, facts.get("extra", ()))
+    spec = landed_spec(signal, facts.pop("extra", ()))
     return Matcher.of(parse_predicate(text, spec), spec, table_of(config, signal).schema(), **facts)
 
 

@@ -62,7 +62,7 @@ def test_a_mask_is_what_a_question_answers(service: Service, signal: Signal, see
     for _ in range(ROUNDS):
         text = _condition(rng, signal)
         predicate = parse_predicate(text, spec)
-        matcher = Matcher.of(predicate, spec, table.schema(), extra, properties=table.properties)
+        matcher = Matcher.of(predicate, spec, table.schema(), properties=table.properties)
         found: collections.Counter[str] = collections.Counter()
         may = may_match(predicate, files, table.schema(), table.spec(), matcher.fill)
         for file, is_read in zip(files, may, strict=True):

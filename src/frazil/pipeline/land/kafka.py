@@ -20,6 +20,7 @@ from frazil.pipeline.land.messages import COLUMNS, Reading, message_task, receiv
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.tables import Signal
+from frazil.wal.journal import promoted
 from frazil.wal.kafka.client import spark_settings
 from frazil.wal.kafka.topics import Topics, TopicState
 from frazil.wal.position import PartitionPosition, Position, TopicPosition
@@ -94,6 +95,7 @@ class KafkaWork:
             self.signal,
             self.label,
             self.config.tenants.default,
+            promoted(self.config),
             self.config.receive.limits.nesting_depth_max,
             *received_bounds(time.time_ns(), layout.changed_ms, ahead_micros=horizon.ahead_micros),
         )

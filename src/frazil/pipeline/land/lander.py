@@ -20,6 +20,7 @@ from frazil.lake.catalog import catalog_errors
 from frazil.lake.clock import late_before, note_late
 from frazil.lake.commit import Checkpoint, committer_of
 from frazil.lake.discard import discard
+from frazil.lake.live import partition_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
@@ -73,8 +74,7 @@ class Lander:
         self._metrics = metrics
         self._reader = reader
         self._clock = clock
-        self._extra = promoted(config)
-        self._spec = landed_spec(signal, self._extra)
+        self._spec = landed_spec(signal, promoted(config))
         self._committer = committer_of(config, catalog)
         self._horizon = Horizon(
             int(config.land.horizon_past_seconds * 1e6),
@@ -146,7 +146,7 @@ class Lander:
         if not work.size:  # another process has landed it
             self.forget()
             return "again"
-        layout = Layout.of(checkpoint.table, self.signal, self._extra, self._config.land.compression_level)
+        layout = Layout.of(checkpoint.table, self._spec, self._config.land.compression_level)
         spark, began = self._start_spark(), _wall_clock()
         with telemetry.span("land.write") as write:
             outcome = work.land(spark, layout, self._horizon, files_max=self._files_max(work))
@@ -222,10 +222,10 @@ class Lander:
         """
         before = late_before(table.metadata, now, self._config.maintain.retention.clock_gap_seconds_max)
         late = {
-            (str(file.partition[0]), int(file.partition[1]))
+            (str(tenant), int(day or 0))
             for result in outcome.results
             if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < before
-            for file in result.files
+            for tenant, day in map(partition_of, result.files)
         }
         if not late:
             return

@@ -21,7 +21,7 @@ from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
 from frazil.pipeline.land.task import Batches, Task, cpu_seconds, measured
 from frazil.pipeline.parcel import packed
 from frazil.tables import SEGMENT, Promoted, Signal
-from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
+from frazil.wal.kafka.messages import Headers, body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table
 
 PAYLOAD_BYTES_PER_TASK_MAX = 8 * 2**20
@@ -37,6 +37,8 @@ class Reading:
     signal: Signal
     label: str
     tenant: str
+    extra: tuple[Promoted, ...]
+    """The columns that the configuration promotes."""
     depth_max: int
     now_unix_nano: int
     """When a message was received that does not say it, or says a time after the next one."""
@@ -49,6 +51,8 @@ class _Message:
     source: str
     body: bytes
     value: bytes
+    told: str | None
+    """The tenant that the message names."""
     tenant: str
     received: int
 
@@ -73,7 +77,7 @@ def land_messages(
     """Decodes, arranges and writes. Stops when the rows need more than `files_max` files."""
     begin, result = cpu_seconds(), TaskResult()
     chunks = Chunks(layout, horizon, file_name(layout), result, files_max=files_max)
-    decoder = _decoder(reading.signal, layout.extra, reading.depth_max)
+    decoder = _decoder(reading.signal, reading.extra, reading.depth_max)
     for batch in batches:
         if result.too_many_files:
             continue  # Spark's worker expects that its input is read to the end
@@ -115,18 +119,18 @@ def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> li
         counts.messages += 1
         counts.bytes += len(value or b"")
         headers = [(item["key"], item["value"]) for item in row["headers"] or ()]
+        told = _told(headers, row["key"], reading)
         try:
             with _defects_are_the_messages():
                 body = body_of(value, reading.kafka.encoding, reading.signal, depth_max=reading.depth_max)
         except RequestInvalid as error:
-            _set_aside(row["partition"], source, value or b"", str(error), result)
+            _set_aside(row["partition"], source, value or b"", told, str(error), result)
             continue
-        tenant = tenant_of(headers, row["key"], reading.kafka, reading.tenant)
         received = received_unix_nano(headers, timestamp_ms)
         if not 0 < received <= reading.received_max_unix_nano:
             received = reading.now_unix_nano
         result.received(received)
-        found.append(_Message(row["partition"], source, body, value, tenant, received))
+        found.append(_Message(row["partition"], source, body, value, told, told or reading.tenant, received))
     return found
 
 
@@ -146,7 +150,7 @@ def _decoded(
     except RequestInvalid as error:
         if len(messages) == 1:
             (message,) = messages
-            _set_aside(message.partition, message.source, message.value, str(error), result)
+            _set_aside(message.partition, message.source, message.value, message.told, str(error), result)
             return
         half = len(messages) // 2
         yield from _decoded(messages[:half], decoder, result)
@@ -160,17 +164,27 @@ def _note_rejected(group: list[_Message], decoded: Decoded, signal: Signal, resu
     for index, reasons in decoded.reasons.items():
         message = group[index]
         reason = explain(signal, int(decoded.rejected[index]), reasons)
-        _set_aside(message.partition, message.source, message.value, reason, result)
+        _set_aside(message.partition, message.source, message.value, message.told, reason, result)
 
 
-def _set_aside(partition: int, source: str, value: bytes, reason: str, result: TaskResult) -> None:
+def _told(headers: Headers, key: bytes | None, reading: Reading) -> str | None:
+    """The tenant that a message names, or that the configuration fixes. What cannot be read is nobody's if
+    the message names none: its records may be of any tenant.
+    """
+    default = reading.tenant if reading.kafka.tenant.source == "fixed" else ""
+    return tenant_of(headers, key, reading.kafka, default) or None
+
+
+def _set_aside(
+    partition: int, source: str, value: bytes, tenant: str | None, reason: str, result: TaskResult
+) -> None:
     result.partitions[partition].set_aside += 1
     kept = sum(len(item.payload or b"") for item in result.unreadable)
     if kept + len(value) <= PAYLOAD_BYTES_PER_TASK_MAX:
-        result.unreadable.append(Unreadable(source, reason, len(value), value))
+        result.unreadable.append(Unreadable(source, reason, len(value), value, tenant))
     else:
         reason += "; its bytes are in Kafka alone, as there are many like it"
-        result.unreadable.append(Unreadable(source, reason, len(value)))
+        result.unreadable.append(Unreadable(source, reason, len(value), tenant=tenant))
 
 
 @contextlib.contextmanager

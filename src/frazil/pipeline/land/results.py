@@ -18,6 +18,8 @@ class Unreadable:
     reason: str
     size: int
     payload: bytes | None = None
+    tenant: str | None = None
+    """Whose it is, where that is known."""
     location: str | None = None
 
 

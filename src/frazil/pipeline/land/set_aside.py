@@ -10,6 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
@@ -19,7 +20,7 @@ from frazil.lake.clock import noted_time
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
+from frazil.pipeline.arrange import arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.results import Unreadable
 from frazil.tables import SET_ASIDE, Signal
@@ -55,14 +56,20 @@ def set_aside(
         if not new:
             return
         began = time.time()
-        layout = Layout.plain(checkpoint.table, SET_ASIDE, config.land.compression_level)
-        file = write_part(layout, Part(None, None, _rows(signal, new, _now(checkpoint.table))), layout.batch)
+        files = write_set_aside(config, checkpoint.table, _rows(signal, new, _now(checkpoint.table)))
         try:
-            committer.append(checkpoint, [file], checkpoint.position, began=began)
+            committer.append(checkpoint, files, checkpoint.position, began=began)
         except Fenced:  # another table's landing was faster
-            discard(checkpoint.table, [file])
+            discard(checkpoint.table, files)
             continue
         return
+
+
+def write_set_aside(config: Config, table: Table, rows: pa.Table) -> list[DataFile]:
+    """Writes rows of `set_aside`, a file for each tenant. Durable when it returns."""
+    layout = Layout.of(table, SET_ASIDE, config.land.compression_level)
+    parts = arrange([rows], SET_ASIDE).parts
+    return [write_part(layout, part, f"{layout.batch}-{number:05d}") for number, part in enumerate(parts)]
 
 
 def _copied(signal: Signal, item: Unreadable, reader: WalReader | None) -> Unreadable:
@@ -82,6 +89,7 @@ def _now(table: Table) -> datetime.datetime:
 def _rows(signal: Signal, items: Sequence[Unreadable], now: datetime.datetime) -> pa.Table:
     return pa.table(
         {
+            "tenant_id": [item.tenant for item in items],
             "time": [now for _ in items],
             "table_name": [signal for _ in items],
             "source": [item.source for item in items],

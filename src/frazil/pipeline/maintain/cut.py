@@ -18,7 +18,7 @@ from frazil.lake.commit import read_checkpoint
 from frazil.lake.tags import Tag, create_tag, delete_tag, is_incident, list_tags
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.metrics import Metrics
-from frazil.tables import SET_ASIDE, SIGNALS
+from frazil.tables import SIGNALS, table_specs
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -72,7 +72,8 @@ def list_cuts(config: Config, catalog: Catalog) -> list[Cut]:
         for tag in list_tags(table):
             if is_incident(tag.name):
                 found.setdefault(tag.name, []).append(tag)
-    names = [table.name()[-1] for table in tables if table.name()[-1] in SIGNALS]
+    # Other tables may be younger than a tag.
+    names = [name for table in tables if (name := table.name()[-1]) in SIGNALS]
     return [
         Cut(name, tags, [each for each in names if each not in {tag.table for tag in tags}])
         for name, tags in sorted(found.items())
@@ -102,5 +103,9 @@ def _check(name: str) -> None:
 
 def _tables(config: Config, catalog: Catalog) -> list[Table]:
     with catalog_errors():
-        found = [table_or_none(catalog, config.lake.namespace, name) for name in (*SIGNALS, SET_ASIDE.name)]
+        found = [
+            table_or_none(catalog, config.lake.namespace, name)
+            for name, spec in table_specs().items()
+            if spec.tagged
+        ]
     return [table for table in found if table is not None]

@@ -30,9 +30,9 @@ from frazil.pipeline.maintain.erase_set_aside import SetAside
 from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.metrics import Metrics
-from frazil.query.predicate import parse_predicate
-from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.query.predicate import Predicate, parse_predicate
+from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
+from frazil.tables.columns import RECEIVED
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
@@ -115,9 +115,9 @@ class _Erasing:
         self._erasure = Erasure(uuid.uuid4().hex, request.tenant, int(clock() * 1e6), dry_run=request.dry_run)
 
     def run(self) -> Erasure:
-        signals = checked_tables(self._request.tables)
-        predicates = checked_predicates(self._config, self._request.where, signals, self._request.tables)
-        before_cut = f"({self._request.where}\n) AND received_time < TIMESTAMPTZ '{self._cut}'"
+        specs = checked_tables(self._config, self._request.tables)
+        signals = [spec.signal for spec in specs if spec.signal is not None]
+        predicates = checked_predicates(self._request.where, specs, self._request.tables)
         checked_tenant(self._config, self._catalog, self._store, self._request.tenant)
         if not self._request.drop_set_aside and not self._request.dry_run:
             self._set_aside.refuse(signals)
@@ -139,46 +139,49 @@ class _Erasing:
             if not self._request.drop_set_aside:
                 self._set_aside.refuse(signals)
         erasers = {
-            signal: TableEraser(
+            spec.name: TableEraser(
                 self._config,
                 self._catalog,
                 self._runner,
-                signal,
+                spec,
                 self._request.tenant,
-                predicates[signal],
-                parse_predicate(before_cut, landed_spec(signal, promoted(self._config))),
+                predicates[spec.name],
+                self._before_cut(spec),
                 self._erasure.id,
             )
-            for signal in signals
-            if self._table(signal) is not None
+            for spec in specs
+            if self._table(spec.name) is not None
         }
         self._erasure.tables = [eraser.report for eraser in erasers.values()]
         found = self._looked(erasers)
         self._erasure.outside = self._outside(signals)
         if not self._request.dry_run:
-            self._do(erasers)
+            self._do(erasers, [signal for signal in signals if signal in erasers])
         else:
-            for signal, eraser in erasers.items():
-                eraser.report.rows_removed = found[signal].matches
-                eraser.report.rows_of_tenant = found[signal].rows
-                eraser.report.files_rewritten = found[signal].files_part
-                eraser.report.files_dropped = found[signal].files_whole
+            for name, eraser in erasers.items():
+                eraser.report.rows_removed = found[name].matches
+                eraser.report.rows_of_tenant = found[name].rows
+                eraser.report.files_rewritten = found[name].files_part
+                eraser.report.files_dropped = found[name].files_whole
         self._erasure.seconds = time.monotonic() - self._begin
         return self._erasure
 
-    @property
-    def _cut(self) -> str:
-        cut = datetime.datetime.fromtimestamp(self._erasure.cut_unix_micros / 1e6, datetime.UTC)
-        return f"{cut:%Y-%m-%d %H:%M:%S.%f}+00"
+    def _before_cut(self, spec: TableSpec) -> Predicate:
+        """The condition, for rows that were received before the erasure began where the table says when."""
+        where = self._request.where
+        if spec.has(RECEIVED):
+            cut = datetime.datetime.fromtimestamp(self._erasure.cut_unix_micros / 1e6, datetime.UTC)
+            where = f"({where}\n) AND {RECEIVED} < TIMESTAMPTZ '{cut:%Y-%m-%d %H:%M:%S.%f}+00'"
+        return parse_predicate(where, spec)
 
-    def _looked(self, erasers: dict[Signal, TableEraser]) -> dict[Signal, Found]:
+    def _looked(self, erasers: dict[str, TableEraser]) -> dict[str, Found]:
         """Searches everything, and refuses what needs a decision. Nothing was changed so far."""
-        found: dict[Signal, Found] = {}
-        for signal, eraser in erasers.items():
-            self._say(f"searching {signal}")
-            found[signal] = eraser.look()
+        found: dict[str, Found] = {}
+        for name, eraser in erasers.items():
+            self._say(f"searching {name}")
+            found[name] = eraser.look()
         request = self._request
-        tags: dict[str, Sequence[str]] = {signal: each.tags for signal, each in found.items() if each.tags}
+        tags: dict[str, Sequence[str]] = {name: each.tags for name, each in found.items() if each.tags}
         if request.drop_set_aside and (names := self._set_aside.pinning()):
             tags[SET_ASIDE.name] = names
         if tags and not request.drop_tags and not request.dry_run:
@@ -194,21 +197,21 @@ class _Erasing:
             )
         return found
 
-    def _do(self, erasers: dict[Signal, TableEraser]) -> None:
+    def _do(self, erasers: dict[str, TableEraser], signals: Sequence[Signal]) -> None:
         for _ in range(_PROOFS_MAX):
-            for signal, eraser in erasers.items():
-                self._say(f"erasing from {signal}")
+            for name, eraser in erasers.items():
+                self._say(f"erasing from {name}")
                 eraser.remove()
                 eraser.expire(drop_tags=self._request.drop_tags)
             if self._request.drop_set_aside:
                 dropped = self._set_aside.drop(self._erasure.id, drop_tags=self._request.drop_tags)
-                self._erasure.set_aside_dropped += dropped + self._set_aside.delete_strays(list(erasers))
-            left = self._sweep(list(erasers))
+                self._erasure.set_aside_dropped += dropped + self._set_aside.delete_strays(signals)
+            left = self._sweep(signals)
             for eraser in erasers.values():
                 eraser.delete_unreferenced()
             self._make_durable()
             self._say("searching again")
-            proofs = [eraser.prove(left[signal]) for signal, eraser in erasers.items()]
+            proofs = [eraser.prove(left.get(name, 0)) for name, eraser in erasers.items()]
             if all(proof.holds for proof in proofs):
                 break
         log.info(
@@ -217,11 +220,11 @@ class _Erasing:
 
     # The write-ahead log
 
-    def _sweep(self, signals: Sequence[Signal]) -> dict[Signal, int]:
+    def _sweep(self, signals: Sequence[Signal]) -> dict[str, int]:
         """Deletes what has landed from the log. How much of it is left of each signal."""
         if self._store is None:
             self._delete_kafka_records(signals)
-            return dict.fromkeys(signals, 0)
+            return {}
         positions = {signal: self._position(signal) for signal in signals}
         due = {signal: at for signal, at in positions.items() if self._below(signal, at)}
         if isinstance(self._store, LocalStore):

@@ -15,7 +15,7 @@ from frazil.lake.commit import read_checkpoint
 from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
 from frazil.query.predicate import Predicate, parse_predicate
-from frazil.tables import SIGNALS, Signal, landed_spec, table_spec
+from frazil.tables import Signal, TableSpec, table_spec, table_specs
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
@@ -24,34 +24,33 @@ from frazil.wal.store import Store
 _NAMED_MAX = 20
 
 
-def checked_tables(names: Sequence[str]) -> tuple[Signal, ...]:
-    """All, if none is named."""
+def checked_tables(config: Config, names: Sequence[str]) -> tuple[TableSpec, ...]:
+    """All that rows can be erased from, if none is named."""
+    specs = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.erased == "rows"}
     for name in names:
-        if name not in SIGNALS:
-            near = difflib.get_close_matches(name, SIGNALS, 1)
+        if name not in specs:
+            near = difflib.get_close_matches(name, specs, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise Refused(f"there is no table {name}; there are: {', '.join(SIGNALS)}{hint}")
-    return tuple(signal for signal in SIGNALS if not names or signal in names)
+            raise Refused(f"there is no table {name}; there are: {', '.join(specs)}{hint}")
+    return tuple(spec for name, spec in specs.items() if not names or name in names)
 
 
-def checked_predicates(
-    config: Config, where: str, signals: Sequence[Signal], named: Sequence[str]
-) -> dict[Signal, Predicate]:
+def checked_predicates(where: str, specs: Sequence[TableSpec], named: Sequence[str]) -> dict[str, Predicate]:
     """One for each table: a column may have another place, or none, in each."""
-    found: dict[Signal, Predicate] = {}
-    errors: dict[Signal, QueryInvalid | QueryRefused] = {}
-    for signal in signals:
+    found: dict[str, Predicate] = {}
+    errors: dict[str, QueryInvalid | QueryRefused] = {}
+    for spec in specs:
         try:
-            found[signal] = parse_predicate(where, landed_spec(signal, promoted(config)))
+            found[spec.name] = parse_predicate(where, spec)
         except (QueryInvalid, QueryRefused) as error:
-            errors[signal] = error
+            errors[spec.name] = error
     if errors and (named or not found):
         raise next(iter(errors.values()))
     if errors:
-        signal, reason = next(iter(errors.items()))
+        table, reason = next(iter(errors.items()))
         fitting = " ".join(f"--table {name}" for name in found)
         raise Refused(
-            f"the condition does not fit the table {signal}: {reason}. To erase where it does: {fitting}"
+            f"the condition does not fit the table {table}: {reason}. To erase where it does: {fitting}"
         )
     return found
 
@@ -65,15 +64,15 @@ def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant
     known = {key.tenant for key in config.auth.keys} or {config.tenants.default}
     if tenant in known:
         return
-    for signal in SIGNALS:
+    for spec in checked_tables(config, ()):
         position = Position()
         with contextlib.suppress(NoSuchTableError):
-            checkpoint = read_checkpoint(catalog, (*config.lake.namespace.split("."), signal))
+            checkpoint = read_checkpoint(catalog, (*config.lake.namespace.split("."), spec.name))
             position = Position.from_text(checkpoint.position)
             known |= read_history(checkpoint.table, tenant).tenants
             known |= erased_tenants(checkpoint.table.metadata)
-        if store is not None and tenant not in known:
-            known |= _waiting(config, store, signal, position)
+        if store is not None and spec.signal is not None and tenant not in known:
+            known |= _waiting(config, store, spec.signal, position)
     if tenant not in known:
         near = difflib.get_close_matches(tenant, sorted(known), 1)
         hint = f"; did you mean {near[0]}?" if near else ""

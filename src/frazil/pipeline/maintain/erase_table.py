@@ -26,7 +26,7 @@ from frazil.lake.discard import data_files_of
 from frazil.lake.erased import ERASED, ERASED_TENANT
 from frazil.lake.expire import expire
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import live_files
+from frazil.lake.live import live_files, partition_of
 from frazil.lake.orphans import Orphan, find_orphans
 from frazil.lake.reach import name_of
 from frazil.lake.tags import kind_of
@@ -37,8 +37,7 @@ from frazil.pipeline.maintain.history import History, read_history
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.query.predicate import Matcher, Predicate, may_match
-from frazil.tables import Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables import TableSpec
 from frazil.wal.position import without
 
 _ROUNDS_MAX = 20
@@ -68,7 +67,7 @@ class TableEraser:
         config: Config,
         catalog: Catalog,
         runner: Runner,
-        signal: Signal,
+        spec: TableSpec,
         tenant: str,
         predicate: Predicate,
         before_cut: Predicate,
@@ -79,26 +78,24 @@ class TableEraser:
         """
         self._catalog = catalog
         self._runner = runner
-        self._identifier = (*config.lake.namespace.split("."), signal)
+        self._identifier = (*config.lake.namespace.split("."), spec.name)
         self._tenant = tenant
         self._predicate = predicate
         self._facts = {ERASED: erasure, ERASED_TENANT: tenant}
         self._committer = committer_of(config, catalog)
         table = self._load()
-        extra = promoted(config)
-        level = config.maintain.compact.compression_level
-        self._layout = Layout.of(table, signal, extra, level, rewriting=True)
-        spec, schema = landed_spec(signal, extra), table.schema()
+        schema, level = table.schema(), config.maintain.compact.compression_level
+        self._layout = Layout.of(table, spec, level, rewriting=True)
         self._matchers = {
-            _CONDITION: Matcher.of(predicate, spec, schema, extra, properties=table.properties),
-            _BEFORE_CUT: Matcher.of(before_cut, spec, schema, extra, properties=table.properties),
+            _CONDITION: Matcher.of(predicate, spec, schema, properties=table.properties),
+            _BEFORE_CUT: Matcher.of(before_cut, spec, schema, properties=table.properties),
         }
         self._files = LakeFileIO(table.io.properties)
         self._known: dict[str, Searched] = {}
         """What was found in files: they never change."""
         self._unsure: dict[str, Searched] = {}
         """Files that are gone or cannot be read, so that nobody can say what they hold."""
-        self.report = TableErasure(signal)
+        self.report = TableErasure(spec.name)
 
     def look(self) -> Found:
         table = self._load()
@@ -120,7 +117,9 @@ class TableEraser:
         """Until the table as it is has no such row. Those that come meanwhile may go too."""
         for _ in range(_ROUNDS_MAX):
             table = self._load()
-            files = [each.file for each in live_files(table) if each.file.partition[0] == self._tenant]
+            files = [
+                each.file for each in live_files(table) if partition_of(each.file).tenant == self._tenant
+            ]
             if not self.report.rows_of_tenant:
                 self.report.rows_of_tenant = sum(file.record_count for file in files)
             matched = self._matching(table, files)

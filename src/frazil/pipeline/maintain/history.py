@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.errors import DataLost
 from frazil.lake.catalog import full_name
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import living, read_entries
+from frazil.lake.live import living, partition_of, read_entries
 from frazil.lake.tier import data_folders
 
 _FOLDER = "tenant_id="
@@ -51,10 +51,11 @@ def read_history(table: Table, tenant: str) -> History:
             continue
         for entry in entries:
             file = entry.data_file
-            if len(file.partition) == 0 or file.partition[0] is None:
+            owner = partition_of(file).tenant
+            if owner is None:
                 continue
-            history.tenants.add(file.partition[0])
-            if file.partition[0] == tenant:
+            history.tenants.add(owner)
+            if owner == tenant:
                 history.files[file.file_path] = file
                 history.reached_by.setdefault(file.file_path, set()).update(snapshots)
     main = table.current_snapshot()

@@ -38,7 +38,7 @@ from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain import retain
 from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
 from frazil.pipeline.maintain.tier import Tiering
-from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
+from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 
 Work = Task | Literal["measure"]
@@ -89,6 +89,7 @@ class Maintainer:
     ) -> None:
         self._config = config
         self._settings = config.maintain
+        self._specs = table_specs(promoted(config))
         self._catalog = catalog
         self._metrics = metrics
         self._clock = clock
@@ -101,12 +102,15 @@ class Maintainer:
         """Those that are there."""
         with catalog_errors():
             there = {name[-1] for name in self._catalog.list_tables(self._config.lake.namespace)}
-        return [name for name in (*SIGNALS, SET_ASIDE.name) if name in there]
+        return [name for name in self._specs if name in there]
 
     def can(self, task: Task, table: str) -> bool:
         if task == "tier" and self._settings.tier is None:
             return False
-        return task not in ("compact", "tier", "fill") or table in SIGNALS
+        spec = self._specs.get(table)
+        if task == "fill":
+            return spec is not None and bool(spec.promoted)
+        return task not in ("compact", "tier") or (spec is not None and spec.merged_as is not None)
 
     def run(self, task: Task, table: str, *, dry_run: bool = False, confirmed: bool = False) -> TaskReport:
         """Does it now, whatever the schedule says. Raises Refused if there is no such table. `confirmed` is
@@ -264,10 +268,15 @@ class Maintainer:
                 return self._orphans(table, dry_run=dry_run)
             return self._retention(table, dry_run=dry_run, confirmed=confirmed)
 
+    def _refuse(self, task: Task, name: str, reason: str) -> None:
+        """Refused if the task is not for this table."""
+        if not self.can(task, name):
+            raise Refused(reason)
+
     def _compact(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
-        signal = _signal(name, f"{name} is not compacted: it holds little, and retention keeps it small")
+        self._refuse("compact", name, f"{name} is not compacted: retention keeps it small")
         settings = self._settings.compact
-        layout = Layout.of(table, signal, promoted(self._config), settings.compression_level, rewriting=True)
+        layout = Layout.of(table, self._specs[name], settings.compression_level, rewriting=True)
         compaction = Compaction(table, layout, settings, self._committer, self._runner, self._memory.bad)
         report = compaction.run(self._clock(), dry_run=dry_run, progress=self._progress)
         if report.files_out and not dry_run:
@@ -275,13 +284,11 @@ class Maintainer:
         return report
 
     def _fill(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
-        signal = _signal(name, f"{name} has no promoted columns")
-        settings, extra = self._settings.compact, promoted(self._config)
+        self._refuse("fill", name, f"{name} has no promoted columns")
+        settings, spec = self._settings.compact, self._specs[name]
         if not dry_run:  # landing may not have run with this configuration yet
-            table = open_table(
-                self._catalog, self._config.lake.namespace, landed_spec(signal, extra), ""
-            ).table
-        layout = Layout.of(table, signal, extra, settings.compression_level, rewriting=True)
+            table = open_table(self._catalog, self._config.lake.namespace, spec, "").table
+        layout = Layout.of(table, spec, settings.compression_level, rewriting=True)
         # No row is left out: the rows of a table are the same before and after.
         settings = settings.model_copy(update={"merge_identical_spans": False})
         filling = Filling(table, layout, settings, self._committer, self._runner, self._memory.bad)
@@ -291,8 +298,7 @@ class Maintainer:
         location, settings = self._config.tier_location, self._settings
         if settings.tier is None or location is None:
             raise Refused("there is no other place for old files; say where, with maintain.tier")
-        if name not in SIGNALS:
-            raise Refused(f"{name} is not moved: it holds little, and retention keeps it small")
+        self._refuse("tier", name, f"{name} is not moved: retention keeps it small")
         compact, catalog = settings.compact, self._catalog
         tiering = Tiering(
             table,
@@ -397,14 +403,6 @@ class Maintainer:
             self._failed("measure", name, error)
         else:
             self._memory.failures.pop(("measure", name), None)
-
-
-def _signal(name: str, otherwise: str) -> Signal:
-    """Refused, saying `otherwise`, if the table is not one of records."""
-    found: Signal | None = next((each for each in SIGNALS if each == name), None)
-    if found is None:
-        raise Refused(otherwise)
-    return found
 
 
 def _stored(table: Table) -> dict[str, int]:

@@ -100,7 +100,7 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
         return
     if layout.spec.merged_as == "stretches":
         kept: list[Mask] | None = None
-        if settings.merge_identical_spans and layout.spec.name == "spans":
+        if settings.merge_identical_spans and layout.spec.signal == "spans":
             kept, result.removed = copies(full, _COPIES_MAX * settings.row_group_bytes)
         plan = Stretches(layout, full, settings.row_group_bytes, kept)
     else:

@@ -12,7 +12,8 @@ from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain_set_aside import retain_set_aside
 from frazil.pipeline.maintain.rules import rules_of
 from frazil.pipeline.maintain.runner import Runner
-from frazil.tables import SET_ASIDE, SIGNALS
+from frazil.tables import table_specs
+from frazil.wal.journal import promoted
 
 
 def retain(
@@ -36,17 +37,17 @@ def retain(
     """
     begin = time.monotonic()
     name = table.name()[-1]
-    if name == SET_ASIDE.name:
+    spec = table_specs(promoted(config)).get(name)
+    if spec is not None and spec.retained == "age":
         return retain_set_aside(
             config, catalog, table, now=now, dry_run=dry_run, confirmed=confirmed, others=others
         )
-    signal = next((signal for signal in SIGNALS if signal == name), None)
     rules = rules_of(name, config.maintain.retention.rules)
-    if signal is None or not rules:
+    if spec is None or spec.retained == "no" or not rules:
         return TaskReport("retention", name, dry_run, seconds=time.monotonic() - begin)
     # DuckDB comes with it, which a pipeline without rules can do without.
     from frazil.pipeline.maintain.retain_rows import Retention
 
-    return Retention(config, catalog, runner, table, signal, rules).run(
+    return Retention(config, catalog, runner, table, spec, rules).run(
         now, begin, dry_run=dry_run, confirmed=confirmed, others=others
     )

@@ -22,7 +22,7 @@ from frazil.errors import ConfigError, Conflict, QueryInvalid, QueryRefused
 from frazil.lake.clock import believed_now, clock_held, forget_late, late_days, note_time, utc
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
-from frazil.lake.live import LiveFile, in_parallel, live_files
+from frazil.lake.live import FilePartition, LiveFile, in_parallel, live_files, partition_of
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.gather import gathered
@@ -42,8 +42,7 @@ from frazil.pipeline.maintain.rules import (
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
-from frazil.tables import Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables import TableSpec
 from frazil.wal.position import without
 
 _DROPS_PER_COMMIT_MAX = 1000
@@ -68,14 +67,14 @@ class _Total:
     bytes_in: int = 0
     bytes_out: int = 0
     cpu_seconds: float = 0.0
-    partitions: set[tuple[str, int]] = field(default_factory=set)
+    partitions: set[FilePartition] = field(default_factory=set)
 
     def count(self, file: DataFile, found: Searched) -> None:
         if not found.matches:
             return
         self.rows += found.matches
         self.bytes_in += file.file_size_in_bytes
-        self.partitions.add((file.partition[0], file.partition[1]))
+        self.partitions.add(partition_of(file))
         if found.added is None:
             self.dropped += 1
         else:
@@ -90,7 +89,7 @@ class Retention:
         catalog: Catalog,
         runner: Runner,
         table: Table,
-        signal: Signal,
+        spec: TableSpec,
         rules: Sequence[RetentionRule],
     ) -> None:
         self._catalog = catalog
@@ -101,16 +100,12 @@ class Retention:
         self._settings = config.maintain.retention
         self._round_bytes_max = config.maintain.retention.rewrite_round_bytes_max
         self._committer = committer_of(config, catalog)
-        extra = promoted(config)
-        self._layout = Layout.of(
-            table, signal, extra, config.maintain.compact.compression_level, rewriting=True
-        )
-        spec = landed_spec(signal, extra)
+        self._layout = Layout.of(table, spec, config.maintain.compact.compression_level, rewriting=True)
         self._predicates: dict[str, Predicate] = {
             key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
         }
         self._matchers = {
-            key: Matcher.of(predicate, spec, table.schema(), extra, properties=table.properties)
+            key: Matcher.of(predicate, spec, table.schema(), properties=table.properties)
             for key, predicate in self._predicates.items()
         }
         self._passed_over: set[str] = set()

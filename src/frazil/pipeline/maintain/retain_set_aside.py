@@ -23,8 +23,8 @@ from frazil.lake.clock import believed_now, clock_held, note_time
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
 from frazil.lake.live import live_files
-from frazil.pipeline.arrange import Part
-from frazil.pipeline.datafile import Layout, write_part
+from frazil.lake.tables import open_table
+from frazil.pipeline.land.set_aside import write_set_aside
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
@@ -109,10 +109,10 @@ class _Change:
     kept: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, table: Table, mask_of: Mask, *, write: Layout | None) -> _Change:
+    def of(cls, table: Table, mask_of: Mask, *, write: Config | None) -> _Change:
         """With `write`, what remains of files of which some rows go is durable when it returns."""
         change = cls()
-        for number, live in enumerate(live_files(table)):
+        for live in live_files(table):
             with table.io.new_input(live.file.file_path).open() as stream:
                 rows = pq.ParquetFile(stream).read()
             mask = pc.fill_null(mask_of(rows), False)
@@ -126,8 +126,7 @@ class _Change:
             if kept.num_rows:
                 change.rewritten += 1
                 if write is not None:
-                    part = Part(None, None, kept.cast(SET_ASIDE.arrow_schema))
-                    change.added.append(write_part(write, part, f"{write.batch}-{number:05d}"))
+                    change.added += write_set_aside(write, table, _whole(kept))
         return change
 
 
@@ -136,7 +135,9 @@ def drop_rows(
 ) -> _Change:
     """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
     committer, began = committer_of(config, catalog), time.time()
-    change = _Change.of(table, mask_of, write=Layout.plain(table, SET_ASIDE, config.land.compression_level))
+    # It may be as an older version has made it.
+    table = open_table(catalog, config.lake.namespace, SET_ASIDE, "").table
+    change = _Change.of(table, mask_of, write=config)
     if change.removed:
         try:
             committer.overwrite(
@@ -151,6 +152,17 @@ def drop_rows(
 
 def delete_copies(store: Store, locations: list[str]) -> None:
     store.delete_all([path for location in locations for path in (location, f"{location}.json")])
+
+
+def _whole(rows: pa.Table) -> pa.Table:
+    """With the columns that the file is older than."""
+    have = {*rows.column_names}
+    return pa.table(
+        {
+            field.name: rows[field.name] if field.name in have else pa.nulls(rows.num_rows, field.type)
+            for field in SET_ASIDE.arrow_schema
+        }
+    ).cast(SET_ASIDE.arrow_schema)
 
 
 def _locations(rows: pa.Table) -> set[str]:

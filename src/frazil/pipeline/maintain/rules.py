@@ -12,7 +12,7 @@ from typing import Any
 from frazil.config import RetentionRule
 from frazil.config.maintain import DAY_SECONDS
 from frazil.lake.clock import Late, Partition, by_partition, landed_late, partition_texts
-from frazil.lake.live import LiveFile
+from frazil.lake.live import LiveFile, partition_of
 
 RETENTION = "frazil.retention"
 """The property that remembers how far each rule has been applied, so that nothing is searched every hour."""
@@ -43,11 +43,12 @@ class Due:
 
     @property
     def day(self) -> int:
-        return int(self.live.file.partition[1])
+        return self.partition[1]
 
     @property
     def partition(self) -> tuple[str, int]:
-        return self.live.file.partition[0], self.day
+        tenant, day = partition_of(self.live.file)
+        return str(tenant), int(day or 0)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def plan_retention(
     keys = [(rule, key_of(rule)) for rule in rules]
     dropped, searched, next_due = [], [], math.inf
     for live in files:
-        tenant, day = live.file.partition[0], live.file.partition[1]
+        tenant, day = partition_of(live.file)
         if tenant is None or day is None:
             continue
         day, landed = int(day), landed_late(late, tenant, int(day))

@@ -17,13 +17,14 @@ from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, LimitReached, QueryInvalid
 from frazil.lake.damage import damage_of
+from frazil.lake.live import partition_of
 from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
 from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.inputs import opened
 from frazil.pipeline.maintain.runner import Runner
 from frazil.query.predicate import Matcher
-from frazil.tables import SEGMENT
+from frazil.tables import SEGMENT, TableSpec
 
 Mask = npt.NDArray[np.bool_]
 _TASK_BYTES = 256 * 2**20
@@ -48,7 +49,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Searched:
-    """What was found in a file: `rows` are all that it has, `removed` those that are meant, by `_segment`."""
+    """What was found in a file: `rows` are all that it has, `removed` those that are meant, by `_segment`
+    if the table has it.
+    """
 
     path: str
     rows: int = 0
@@ -114,7 +117,7 @@ def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wante
             reason = f"it has {rows:,} rows, and the table says {wanted.file.record_count:,}"
             return Searched(wanted.path, unreadable=reason)
         mask, failed = _mask(path, wanted.path, rows, matchers)
-        removed = _sources(path, mask)
+        removed = _sources(path, mask, layout.spec)
     added = None
     if rewrite and wanted.file is not None and 0 < removed.total() < rows:
         added = _without(layout, wanted.file, mask)
@@ -139,9 +142,11 @@ def _mask(
     return mask, failed
 
 
-def _sources(path: Path, mask: Mask) -> Counter[str]:
+def _sources(path: Path, mask: Mask, spec: TableSpec) -> Counter[str]:
     if not mask.any():
         return Counter()
+    if not spec.has(SEGMENT.name):
+        return Counter({"": int(mask.sum())})
     with pq.ParquetFile(path, read_dictionary=[SEGMENT.name]) as file:
         column = file.read([SEGMENT.name]).column(0)
     if not mask.all():
@@ -153,7 +158,7 @@ def _without(layout: Layout, file: DataFile, mask: Mask) -> DataFile:
     """The file's other rows, in their order, row group by row group. What only the rows that go had is in no
     dictionary either.
     """
-    tenant, day = file.partition[0], file.partition[1]
+    tenant, day = partition_of(file)
     with opened(layout, [file]) as (inputs, vanished):
         if vanished:
             raise FileNotFoundError(file.file_path)

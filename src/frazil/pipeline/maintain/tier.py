@@ -31,7 +31,7 @@ from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
-from frazil.pipeline.datafile import partition_folder
+from frazil.pipeline.datafile import partition_folders
 from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.reasons import reason_of
@@ -311,10 +311,8 @@ def _failures(move: Move) -> Iterator[None]:
 
 
 def _target(folder: str, file: FileFacts) -> str:
-    assert file.tenant is not None  # noqa: S101
-    assert file.day is not None  # noqa: S101
     name = uuid.uuid4().hex + file_suffix(fingerprint_of(file.path))
-    return f"{folder}/{partition_folder(file.tenant, file.day)}/{name}"
+    return "/".join([folder, *partition_folders(file.tenant, file.day), name])
 
 
 def _at(file: DataFile, path: str) -> DataFile:
