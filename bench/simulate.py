@@ -34,7 +34,7 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.land.upkeep import Upkeep
+from frazil.pipeline.land.upkeep import CleanUpStep
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
@@ -266,7 +266,9 @@ class Landing:
         self._lander = Lander(
             config, "logs", side.catalog, source, lambda: spark, self._metrics, reader=reader
         )
-        self._upkeep = Upkeep(config, self._store, self._metrics, wall_clock=clock)
+        self._clean_up = CleanUpStep(
+            config, "logs", self._store, lambda: side.table.metadata, self._metrics, wall_clock=clock
+        )
 
     def receive(self, rows: pa.Table, clock: Clock) -> None:
         writer = SegmentWriter(self._side.config.wal.compression_level)
@@ -288,7 +290,7 @@ class Landing:
 
     def keep_up(self) -> None:
         """Segments that have landed are deleted, so that looking for new ones stays as fast as it was."""
-        self._upkeep.round("logs", self._side.table.metadata)
+        self._clean_up.run()
 
     def _counted(self, name: str) -> int:
         return int(

@@ -26,12 +26,12 @@ from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.land.task import Task
-from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.fault.forks import Forks, say_facts, serve
 from tests.fault.land_power import recorded
+from tests.upkeep import Upkeep
 from tests.wal_stores import HandClock
 
 _STEPS_MAX = 30

@@ -21,7 +21,6 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal
 from frazil.wal.group import SegmentWritten
@@ -32,6 +31,7 @@ from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter, tombstone
 from frazil.wal.store import open_store
 from tests.unit.query.made import KEYS, TENANTS
+from tests.upkeep import Upkeep
 
 __all__ = ["KEYS", "TENANTS", "Landing", "Log", "Row", "Sent", "configured", "open_journal"]
 

@@ -16,11 +16,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from pyspark.sql import SparkSession
 
 from frazil.errors import DataLost, Fenced
-from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import SIGNALS, landed_spec
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
+from tests.upkeep import Upkeep
 
 from .land_lake import Lake, Sent, Stream, opened
 

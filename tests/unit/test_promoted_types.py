@@ -94,7 +94,7 @@ def test_a_pipeline_whose_catalog_answers_only_later_refuses_then(made: Path) ->
     whole = pipeline_run.Pipeline(config_with(made, "int"), threading.Event())
     try:
         with pytest.raises(ConfigError) as refused:
-            whole._open()
+            whole._steps()
         assert str(refused.value) == LINE
     finally:
         whole._close_catalog()

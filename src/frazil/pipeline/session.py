@@ -11,8 +11,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -39,6 +40,12 @@ _AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.")
 _STOP_SECONDS_MAX = 10.0
 _AT_START = ("spark.driver.", "spark.master", "spark.submit.")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_POOLS = Path(__file__).with_name("fairscheduler.xml")
+
+Pool = Literal["land", "derive", "sample", "maintain"]
+"""Spark's scheduler pools, most urgent first."""
+POOL: ContextVar[Pool] = ContextVar("pool", default="land")
+"""The pool of the jobs that the current thread starts."""
 
 
 def spark_session(
@@ -191,8 +198,7 @@ _QUIET_AND_SMALL = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
 }
-# Landing gets the next core that is free, however much maintenance has waiting.
-_FAIR = {"spark.scheduler.mode": "FAIR"}
+_FAIR = {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": _POOLS.as_uri()}
 _PYTHON_WORKERS = {
     "spark.python.worker.reuse": "true",
     "spark.python.worker.faulthandler.enabled": "true",

@@ -14,11 +14,11 @@ import pytest
 from frazil.lake import staging
 from frazil.lake.expire import expire_old
 from frazil.ledger import balance
-from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.maintain.cut import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
 from tests.kept_lake import DAY, Kept, holding, tasks_run_here
+from tests.upkeep import Upkeep
 
 MARKER = "zanzibar"
 

@@ -23,7 +23,6 @@ from frazil.lake.tags import create_tag, list_tags
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land import segments
-from frazil.pipeline.land.upkeep import Upkeep
 from frazil.pipeline.maintain.erase import LOOK_SECONDS, EverythingMatches
 from frazil.pipeline.maintain.erase_report import Proof
 from frazil.pipeline.maintain.erase_table import TableEraser
@@ -34,6 +33,7 @@ from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
 from tests.fault.land_process import run_here
 from tests.kept_lake import STREAM, Kept, holding
+from tests.upkeep import Upkeep
 
 WHERE = "attributes['user.id'] = 'u42'"
 MARKER = "zanzibar"

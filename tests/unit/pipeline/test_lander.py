@@ -22,8 +22,10 @@ from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import segments
+from frazil.pipeline.land.lander import LandStep
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import advanced
+from frazil.pipeline.steps import StepRunner
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
@@ -253,25 +255,21 @@ def test_what_one_table_has_lost_does_not_stop_the_others(
         }
     )
     content = write_segments(tmp_path, STREAMS[0], [0])
-    steps: dict[str, list[bool]] = {}
     whole = pipeline_run.Pipeline(config, threading.Event())
     try:
-        monkeypatch.setattr(whole, "_started_spark", lambda: None)
-        tables = whole._open()
-        spans, *_ = [table for table in tables if table.lander.signal == "spans"]
+        monkeypatch.setattr(whole._spark, "session", lambda: None)
+        steps = [step for step in whole._steps() if isinstance(step, LandStep)]
 
         def lost(**_: Any) -> str:
             raise DataLost("otel.spans", "gone")
 
-        monkeypatch.setattr(spans.lander, "step", lost)
-        whole._tables = tables
-        for table in tables:
-            steps[table.lander.signal] = [whole._step(table), whole._step(table)]
-        assert steps == {"logs": [True, False], "spans": [False, False], "metrics": [False, False]}
-        assert {table.lander.signal: table.problem for table in tables if table.problem} == {
-            "spans": "otel.spans: gone"
-        }
+        monkeypatch.setattr(steps[1].lander, "step", lost)
+        runner = StepRunner(steps, whole._metrics)
+        seconds = {str(thread.step.table): [thread.turn(), thread.turn()] for thread in runner.threads}
+        assert seconds == {"logs": [0, 1], "spans": [60, 60], "metrics": [1, 1]}
+        assert runner.problems == {"spans": "otel.spans: gone"}
     finally:
+        whole._close_catalog()
         whole._health.start()
         whole._health.stop()
     assert_landed(tmp_path, content)

@@ -18,11 +18,13 @@ from frazil.lake.disk import Disk
 from frazil.lake.tables import open_table
 from frazil.ledger import balance
 from frazil.pipeline.maintain import background, command, compact
-from frazil.pipeline.maintain.background import Background
+from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.merge import Merged
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.steps import StepThread
 from frazil.tables import landed_spec
 from frazil.wal.position import Position
 from tests.kept_lake import DAY, Kept
@@ -148,14 +150,13 @@ def test_what_was_learnt_outlives_a_catalog_that_was_away(
             made.append(self)
 
         def round(self) -> list[TaskReport]:
-            if len(made) == 3:
-                beside._stopping.set()
             raise CatalogUnavailable("it is away")
 
     monkeypatch.setattr(background, "Maintainer", Failing)
     with kept(tmp_path, compact={"interval_seconds": 0.01}) as lake:
-        beside = Background(lake.config, _no_spark, MaintainMetrics(CollectorRegistry()))
-        beside._run()
+        step = MaintainStep(lake.config, _no_spark, MaintainMetrics(CollectorRegistry()))
+        thread = StepThread(step, Metrics())
+        assert [thread.turn() for _ in range(3)] == [1, 2, 4]
     assert len(made) == 3
     assert len({id(each._memory) for each in made}) == 1
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from frazil.errors import StoreUnavailable
 from frazil.lake.commit import POSITION
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import segments, upkeep
-from frazil.pipeline.land.upkeep import UpkeepThread
+from frazil.pipeline.land.lander import Lander, LandStep
+from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.steps import StepRunner, StepThread
 from frazil.wal import Entry, SegmentName, cleanup
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position, StreamPosition
+from frazil.wal.store import Store
 from tests.components.process import wait_until
 from tests.fault.land_process import run_here
 from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
@@ -62,6 +66,35 @@ def metadata_of(landings: Sequence[tuple[float, Position]]) -> TableMetadata:
 
 def gauge(metrics: Metrics, name: str, table: str = "logs") -> float | None:
     return metrics.registry.get_sample_value(name, {"table": table})
+
+
+class Turns:
+    """Clean-up and watch of logs, each when it is due by a clock that is set."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        metadata_of: Callable[[], TableMetadata | None],
+        metrics: Metrics,
+        clock: HandClock,
+    ) -> None:
+        self.clean_up = CleanUpStep(
+            config, "logs", store, metadata_of, metrics, clock=clock, wall_clock=clock
+        )
+        watch = WatchStep(config, "logs", store, metadata_of, clock=clock, wall_clock=clock)
+        self._runner = StepRunner([self.clean_up, watch], metrics)
+        self._due = dict.fromkeys(self._runner.threads, 0.0)
+        self._clock = clock
+
+    @property
+    def problems(self) -> dict[str, str]:
+        return self._runner.problems
+
+    def turn(self) -> None:
+        for thread, due in self._due.items():
+            if self._clock() >= due:
+                self._due[thread] = thread.turn() + self._clock()
 
 
 class Busy(MemoryStore):
@@ -109,13 +142,12 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
     store = Busy(clock)
     names = [f"20261115T0818{number:05d}-9f86d081884c7d65" for number in range(50)]
     landings: list[tuple[float, Position]] = []
-    thread = UpkeepThread(
+    turns = Turns(
         config_of(tmp_path, wal_grace_seconds=grace_seconds),
         store,
-        lambda signal: metadata_of(landings) if signal == "logs" else None,
+        lambda: metadata_of(landings),
         metrics,
-        clock=clock,
-        wall_clock=clock,
+        clock,
     )
     begin, written, most = clock.seconds, 0.0, 0
     while clock.seconds < begin + seconds:
@@ -125,57 +157,73 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
         landed = {name: StreamPosition(last) for name, (_, last) in store.streams.items()}
         landings = [*landings[-200:], (clock.seconds, Position(landed))]
         most = max(most, store.count)
-        thread.turn()
+        turns.turn()
         clock.seconds += 5
-    assert thread.problems == {}
+    assert turns.problems == {}
     assert most <= rate * (grace_seconds + min(30, grace_seconds) + 20)  # a round, a pass and a landing
     assert most < rate * seconds / 2
     assert gauge(metrics, "frazil_wal_landed_segments") == pytest.approx(store.count, rel=0.2)
 
 
+class Whole:
+    """The pipeline with its steps, of which tests run rounds."""
+
+    def __init__(self, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pipeline = pipeline_run.Pipeline(config_of(data_dir), threading.Event())
+        monkeypatch.setattr(self.pipeline._spark, "session", lambda: None)
+        steps = self.pipeline._steps()
+        self.runner = self.pipeline._runner = StepRunner(steps, self.pipeline._metrics)
+        self.pipeline._problem = ""
+        logs = [thread for thread in self.runner.threads if thread.step.table == "logs"]
+        self.landing, self.clean_up, self.watch = logs
+
+    @property
+    def lander(self) -> Lander:
+        assert isinstance(self.landing.step, LandStep)
+        return self.landing.step.lander
+
+    def land(self) -> bool:
+        """Whether a batch landed, or more may wait."""
+        return self.landing.turn() == 0.0 and not self.landing.problem
+
+    def problems(self) -> dict[str, str]:
+        return self.pipeline._problems()
+
+    def close(self) -> None:
+        self.runner.stop()
+        self.pipeline._close_catalog()
+        self.pipeline._health.start()
+        self.pipeline._health.stop()
+
+
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pipeline_run.Pipeline]:
-    """The pipeline with its tables, but without its loop: tests call `_step`."""
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Whole]:
     monkeypatch.setattr(segments, "run_tasks", run_here)
-    made = pipeline_run.Pipeline(config_of(tmp_path), threading.Event())
-    monkeypatch.setattr(made, "_started_spark", lambda: None)
-    made._tables, made._problem = made._open(), ""
-    try:
+    with contextlib.closing(Whole(tmp_path, monkeypatch)) as made:
         yield made
-    finally:
-        thread_of(made).stop()
-        made._close_catalog()
-        made._health.start()
-        made._health.stop()
-
-
-def thread_of(pipeline: pipeline_run.Pipeline) -> UpkeepThread:
-    assert pipeline._upkeep is not None
-    return pipeline._upkeep
 
 
 def test_segments_that_have_landed_are_cleaned_up_also_while_landing_fails(
-    tmp_path: Path, whole: pipeline_run.Pipeline, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a full disk they may be the room that landing lacks."""
     content = write_segments(tmp_path, STREAMS[0], [0])
-    logs, *_ = whole._tables
-    assert logs.lander.step(now_due=True) == "landed"
+    assert whole.lander.step(now_due=True) == "landed"
 
     def full(**_: Any) -> str:
         raise StoreUnavailable("no space left on device")
 
-    monkeypatch.setattr(logs.lander, "step", full)
-    assert not whole._step(logs)
-    assert whole._problems() == {"logs": "no space left on device"}
-    thread_of(whole).start()
+    monkeypatch.setattr(whole.lander, "step", full)
+    assert not whole.land()
+    assert whole.problems() == {"logs": "no space left on device"}
+    whole.clean_up.start()
     store = LocalStore(tmp_path / "wal")
     assert wait_until(lambda: not list(store.list("logs/")), seconds_max=60)
     assert_landed(tmp_path, content)
 
 
 def test_landing_waits_for_no_disk_and_no_deletion(
-    tmp_path: Path, whole: pipeline_run.Pipeline, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     called_by: list[threading.Thread] = []
@@ -187,116 +235,78 @@ def test_landing_waits_for_no_disk_and_no_deletion(
 
     monkeypatch.setattr(upkeep.os, "sync", sync)
     content = write_segments(tmp_path, STREAMS[0], [0])
-    logs, *_ = whole._tables
-    assert whole._step(logs)
-    thread_of(whole).start()
+    assert whole.land()
+    whole.clean_up.start()
     assert begun.wait(60)
     content += write_segments(tmp_path, STREAMS[0], [1])
-    assert whole._step(logs)
+    assert whole.land()
     go_on.set()
     assert_landed(tmp_path, content)
-    assert {thread.name for thread in called_by} == {"upkeep"}
-
-
-def test_upkeep_begins_with_the_lease_and_ends_before_it_is_given_back(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    config = config.model_copy(update={"maintain": config.maintain.model_copy(update={"enabled": False})})
-    stopping = threading.Event()
-    made = pipeline_run.Pipeline(config, stopping)
-    assert made._lease.acquire()
-    working = threading.Thread(target=made._work)
-    working.start()
-    upkeep_threads: list[threading.Thread] = []
-
-    def has_begun() -> bool:
-        if made._upkeep is not None:
-            upkeep_threads[:] = [made._upkeep._thread]
-        return any(thread.is_alive() for thread in upkeep_threads)
-
-    try:
-        assert wait_until(has_begun, seconds_max=60)
-    finally:
-        stopping.set()
-        working.join(60)
-        made._lease.release()
-        made._close_catalog()
-        made._health.start()
-        made._health.stop()
-    assert not working.is_alive()
-    assert not any(thread.is_alive() for thread in upkeep_threads)
-    assert made._upkeep is None
+    assert {thread.name for thread in called_by} == {"WAL clean-up logs"}
 
 
 def test_streams_of_which_nothing_is_left_leave_the_position_with_a_later_landing(
-    tmp_path: Path, whole: pipeline_run.Pipeline
+    tmp_path: Path, whole: Whole
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], [0])
     write_tombstone(tmp_path, STREAMS[0], 1)
-    logs, *_ = whole._tables
-    assert whole._step(logs)
-    thread_of(whole).turn()
+    assert whole.land()
+    whole.clean_up.turn()
     content += write_segments(tmp_path, STREAMS[1], [0])
-    whole._step(logs)  # lands, and takes over what is gone
+    whole.land()  # lands, and takes over what is gone
     content += write_segments(tmp_path, STREAMS[1], [1])
-    whole._step(logs)
-    position = Position.from_text(logs.lander.checkpoint().position)
+    whole.land()
+    position = Position.from_text(whole.lander.checkpoint().position)
     assert set(position.streams) == {STREAMS[1]}
     assert position.left.streams == 1
     assert_landed(tmp_path, content)
 
 
 def test_a_missing_segment_stops_the_table_in_health_and_metrics_while_its_other_streams_land(
-    tmp_path: Path, whole: pipeline_run.Pipeline, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: Whole
 ) -> None:
-    clock = HandClock(0.0)
-    thread = thread_of(whole)
-    monkeypatch.setattr(thread, "_clock", clock)
+    metrics = whole.pipeline._metrics
     content = write_segments(tmp_path, STREAMS[0], [0])
     write_segments(tmp_path, STREAMS[1], range(4))
     missing = LocalStore(tmp_path / "wal").root / SegmentName("logs", STREAMS[1], 1).path
     away = missing.rename(tmp_path / "away")
-    logs, *_ = whole._tables
-    assert whole._step(logs)
+    assert whole.land()
     for _ in range(3):
-        assert thread.problems == {}
-        clock.seconds += 60
-        thread.turn()
-    assert "bring it back" in whole._problems()["logs"]
-    assert gauge(whole._metrics, "frazil_land_stopped") == 1
+        assert whole.problems() == {}
+        whole.watch.turn()
+    assert "bring it back" in whole.problems()["logs"]
+    assert gauge(metrics, "frazil_land_stopped") == 1
     content += write_segments(tmp_path, STREAMS[0], [1])
-    assert whole._step(logs)
-    assert gauge(whole._metrics, "frazil_land_stopped") == 1
+    assert whole.land()
+    assert gauge(metrics, "frazil_land_stopped") == 1
     away.rename(missing)
-    assert whole._step(logs)
-    clock.seconds += 60
-    thread.turn()
-    assert whole._problems() == {}
-    assert gauge(whole._metrics, "frazil_land_stopped") == 0
+    assert whole.land()
+    whole.watch.turn()
+    assert whole.problems() == {}
+    assert gauge(metrics, "frazil_land_stopped") == 0
 
 
-def test_nothing_is_deleted_for_a_table_that_was_rolled_back(
-    tmp_path: Path, whole: pipeline_run.Pipeline
-) -> None:
+def test_nothing_is_deleted_for_a_table_that_was_rolled_back(tmp_path: Path, whole: Whole) -> None:
     """Its segments may be needed: one remedy is to land them again."""
     content = write_segments(tmp_path, STREAMS[0], [0])
-    logs, *_ = whole._tables
-    assert whole._step(logs)
-    table = logs.lander.checkpoint().table
+    assert whole.land()
+    table = whole.lander.checkpoint().table
     landed = table.current_snapshot()
     assert landed is not None
     move(table, "main", landed.parent_snapshot_id or 0)
-    thread_of(whole).turn()
-    assert "rolled back" in whole._problems()["logs"]
+    whole.clean_up.turn()
+    assert "rolled back" in whole.problems()["logs"]
     assert list(LocalStore(tmp_path / "wal").list("logs/"))
     move(table, "main", landed.snapshot_id)
     assert_landed(tmp_path, content)
 
 
 class Failing(MemoryStore):
-    """The n-th call fails. Deletes of many stop halfway."""
+    """The n-th call fails. Deletes of many stop halfway. `check` is called after each deletion."""
 
-    def __init__(self, fail_at: int) -> None:
+    def __init__(self, fail_at: int, check: Callable[[MemoryStore], None]) -> None:
         super().__init__()
+        self._check = check
         self._countdown = fail_at
         self.has_failed = False
         self.is_armed = False
@@ -320,6 +330,7 @@ class Failing(MemoryStore):
     def delete(self, path: str) -> None:
         self._call()
         super().delete(path)
+        self._check(self)
 
     def remove_folder(self, path: str) -> None:
         self._call()
@@ -329,41 +340,37 @@ def test_whichever_call_fails_nothing_unlanded_goes_tombstones_go_last_and_the_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleanup, "SEGMENTS_AT_ONCE_MAX", 2)
-    monkeypatch.setattr(upkeep, "_BATCHES_PER_TURN", 1)
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)
     closed, live, new = STREAMS
     position = Position({closed: StreamPosition(5, closed=True), live: StreamPosition(3)})
+
+    def check(store: MemoryStore) -> None:
+        left = there(store, closed)
+        assert left == [] or left[-1] == 4
+        assert there(store, live)[-2:] == [3, 4]
+        assert there(store, new) == [0, 1, 2, 3, 4]
+
     for fail_at in itertools.count(1):
-        store, clock, metrics = Failing(fail_at), HandClock(), Metrics()
+        store, clock, metrics = Failing(fail_at, check), HandClock(), Metrics()
         for stream in STREAMS:
             for sequence in range(5):
                 store.create(SegmentName("logs", stream, sequence).path, b"x")
         metadata = metadata_of([(clock.seconds, position)])
-        thread = UpkeepThread(
-            config_of(tmp_path),
-            store,
-            lambda signal, found=metadata: found if signal == "logs" else None,  # type: ignore[misc]
-            metrics,
-            clock=clock,
-            wall_clock=clock,
-        )
+        turns = Turns(config_of(tmp_path), store, lambda found=metadata: found, metrics, clock)  # type: ignore[misc]
         store.is_armed = True
         gone: frozenset[str] = frozenset()
-        while not gone or thread.problems:
-            thread.turn()
-            left = there(store, closed)
-            assert left == [] or left[-1] == 4
-            assert there(store, live)[-2:] == [3, 4]
-            assert there(store, new) == [0, 1, 2, 3, 4]
-            gone |= thread.take_gone("logs")
-            assert not gone or not left
+        while not gone or turns.problems:
+            turns.turn()
+            check(store)
+            gone |= turns.clean_up.take_gone()
+            assert not gone or not there(store, closed)
             clock.seconds += 60
         assert (there(store, closed), there(store, live), gone) == ([], [3, 4], {closed})
         errors = metrics.registry.get_sample_value("frazil_land_errors_total", {"table": "logs"})
         assert errors == store.has_failed
         if not store.has_failed:
             break
-    assert fail_at > 30
+    assert fail_at >= 30
 
 
 def there(store: MemoryStore, stream: str) -> list[int]:
@@ -380,32 +387,21 @@ def test_it_stops_after_the_batch_that_is_being_deleted(
     for sequence in range(10):
         store.create(SegmentName("logs", STREAMS[0], sequence).path, b"x")
     metadata = metadata_of([(0.0, Position({STREAMS[0]: StreamPosition(10)}))])
-    thread = UpkeepThread(
-        config_of(tmp_path), store, lambda signal: metadata if signal == "logs" else None, Metrics()
-    )
+    metrics = Metrics()
+    step = CleanUpStep(config_of(tmp_path), "logs", store, lambda: metadata, metrics)
+    thread = StepThread(step, metrics)
     deleting = threading.Event()
 
     def stop_meanwhile(path: str) -> None:
-        thread._stopping.set()
+        thread.cancel()
         deleting.set()
 
     store.before_delete = stop_meanwhile
     thread.start()
     assert deleting.wait(60)
-    thread.stop()
-    assert not thread._thread.is_alive()
+    assert thread.join(60)
     assert there(store, STREAMS[0]) == list(range(2, 10))
-    assert thread.problems == {}
-
-
-def test_a_pipeline_that_was_never_started_or_is_stopped_twice_stops(tmp_path: Path) -> None:
-    thread = UpkeepThread(config_of(tmp_path), MemoryStore(), lambda signal: None, Metrics())
-    thread.stop()
-    thread = UpkeepThread(config_of(tmp_path), MemoryStore(), lambda signal: None, Metrics())
-    thread.start()
-    thread.stop()
-    thread.stop()
-    assert not thread._thread.is_alive()
+    assert thread.problem == ""
 
 
 def test_gauges_tell_how_many_landed_segments_are_left_and_how_long_they_are_overdue(
@@ -422,13 +418,12 @@ def test_gauges_tell_how_many_landed_segments_are_left_and_how_long_they_are_ove
 
     begin = clock.seconds
     landings = [(begin - 1000, at(5)), (begin - 100, at(8))]
-    thread = UpkeepThread(
+    turns = Turns(
         config_of(tmp_path, wal_grace_seconds=GRACE_SECONDS),
         store,
-        lambda signal: metadata_of(landings) if signal == "logs" else None,
+        lambda: metadata_of(landings),
         metrics,
-        clock=clock,
-        wall_clock=clock,
+        clock,
     )
 
     def gauges() -> tuple[float | None, float | None]:
@@ -441,16 +436,16 @@ def test_gauges_tell_how_many_landed_segments_are_left_and_how_long_they_are_ove
         raise StoreUnavailable("no answer")
 
     store.before_delete = broken
-    thread.turn()
+    turns.turn()
     assert gauges() == (5, 0)
     clock.seconds += 40
     assert gauges() == (5, 40)  # grows also while nothing is tried
     store.before_delete = lambda path: None
-    thread.turn()
+    turns.turn()
     assert gauges() == (3, 0)
     clock.seconds = begin + 700
     assert gauges() == (3, 200)  # the second landing's segments were due 500 s after the begin
-    thread.turn()
+    turns.turn()
     assert gauges() == (0, 0)
     metrics.stand_down()
     assert gauges() == (None, None)

@@ -26,7 +26,9 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.pipeline.land.source import Outcome, Source, Work
+from frazil.pipeline.land.upkeep import CleanUpStep, round_seconds
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.steps import Step
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position
@@ -37,7 +39,7 @@ _VANISHED_MAX = 3
 
 log = structlog.get_logger("frazil.land")
 _wall_clock = time.time
-Step = Literal["idle", "waiting", "landed", "again"]
+Landing = Literal["idle", "waiting", "landed", "again"]
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Lander:
     def _lost(self, message: str) -> DataLost:
         return DataLost(f"{self._config.lake.namespace}.{self.signal}", message)
 
-    def step(self, *, now_due: bool = False) -> Step:
+    def step(self, *, now_due: bool = False) -> Landing:
         """`now_due` lands whatever waits, however little and young."""
         state, looked = self._state, self._looked
         self._looked = self._clock()
@@ -136,7 +138,7 @@ class Lander:
         with telemetry.span("land", table=self.signal, waited_seconds=waited):
             return self._land()
 
-    def _land(self) -> Step:
+    def _land(self) -> Landing:
         begin = self._clock()
         with telemetry.span("land.look") as look:
             checkpoint, position = self._stand()
@@ -264,7 +266,7 @@ class Lander:
                 next_batch_bytes=self._batch_bytes,
             )
 
-    def _look_again(self, position: Position, outcome: Outcome) -> Step:
+    def _look_again(self, position: Position, outcome: Outcome) -> Landing:
         """Somebody else landed it and cleaned up, or it is lost: the position tells."""
         _, now = self._stand()
         self._state.vanished = 0 if now != position else self._state.vanished + 1
@@ -285,6 +287,44 @@ class Lander:
         if since is None and work.size and noticed is not None and noticed != float("-inf"):
             since = _wall_clock() - (self._clock() - noticed)
         self._metrics.pending(self.signal, work.size, work.count, since)
+
+
+class LandStep(Step):
+    """Lands one table. `clean_up` names the streams that may leave its position; None with Kafka."""
+
+    part = "landing"
+    stop_seconds = 60.0  # a batch whose job runs is committed
+
+    def __init__(self, config: Config, lander: Lander, clean_up: CleanUpStep | None) -> None:
+        super().__init__(lander.signal)
+        self.lander = lander
+        self._clean_up = clean_up
+        self._poll_seconds = config.land.poll_interval(config.wal.type)
+        self._round_seconds = round_seconds(config)
+        self._looked = time.monotonic()
+
+    def run(self) -> float:
+        try:
+            landing = self.lander.step()
+            self._look_for_others()
+        except Fenced:
+            log.info("landing again: another process landed or removed rows", table=self.lander.signal)
+            self.reset()
+            return self._poll_seconds
+        return 0.0 if landing in ("landed", "again") else self._poll_seconds
+
+    def _look_for_others(self) -> None:
+        """Takes over what the clean-up has found, and what another process has landed."""
+        if self._clean_up is None:
+            return
+        self.lander.drop_streams(self._clean_up.take_gone())
+        now = time.monotonic()
+        if now >= self._looked + self._round_seconds:
+            self._looked = now
+            self.lander.checkpoint()
+
+    def reset(self) -> None:
+        self.lander.forget()
 
 
 def _files(outcome: Outcome) -> list[DataFile]:

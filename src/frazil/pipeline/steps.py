@@ -1,0 +1,178 @@
+"""The steps of the pipeline, each in a thread of its own: one that is blocked or fails delays no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import structlog
+
+from frazil.errors import FrazilError, Permanent, Stopped
+from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.session import POOL, Pool
+
+BACKOFF_SECONDS = 1.0
+BACKOFF_SECONDS_MAX = 60.0
+
+log = structlog.get_logger("frazil.pipeline")
+
+
+class Step(ABC):
+    """A part of the pipeline's work, for one table or for all of them, that runs round after round."""
+
+    part: ClassVar[str]
+    """The kind of work, for logs and thread names."""
+    pool: ClassVar[Pool] = "land"
+    """The Spark pool of the jobs that the step's own thread starts."""
+    stop_seconds: ClassVar[float] = 10.0
+    """How long to wait for the end of a round when the pipeline stops."""
+
+    def __init__(self, table: str | None = None) -> None:
+        """`table` None: failures are logged, and do not make the pipeline unhealthy."""
+        self.table = table
+        self._cancelled = threading.Event()
+
+    @property
+    def name(self) -> str:
+        return self.part if self.table is None else f"{self.part} {self.table}"
+
+    @property
+    def waiting(self) -> Mapping[str, str]:
+        """Work that waits for a person's decision: its name and the reason."""
+        return {}
+
+    @abstractmethod
+    def run(self) -> float:
+        """Runs one round. Returns the seconds until the next one."""
+
+    def reset(self) -> None:  # noqa: B027
+        """Drops what the step knows or holds, after a failure and at the end. Called in the step's thread."""
+
+    def cancel(self) -> None:
+        """Makes the current round end early. Called from any thread; no further round follows."""
+        self._cancelled.set()
+
+    def check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise Stopped("the pipeline is stopping")
+
+
+class StepThread:
+    """Runs a step when it is due. After a failure the step waits, twice as long each time."""
+
+    def __init__(
+        self,
+        step: Step,
+        metrics: Metrics,
+        spark_died: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.step = step
+        self.problem = ""
+        self._metrics = metrics
+        self._spark_died = spark_died
+        self._backoff = BACKOFF_SECONDS
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=step.name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Ends the step without waiting for it."""
+        self._stopping.set()
+        self.step.cancel()
+
+    def join(self, seconds: float) -> bool:
+        """Waits for the end of the round that runs. Returns whether the thread has ended."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        POOL.set(self.step.pool)
+        while not self._stopping.is_set():
+            self._stopping.wait(self.turn())
+        self.step.reset()
+
+    def turn(self) -> float:
+        """Runs one round. Returns the seconds until the next one."""
+        try:
+            seconds = self.step.run()
+        except BaseException as error:  # a panic in a Rust extension is no Exception
+            return self._failed(error)
+        self._backoff = BACKOFF_SECONDS
+        if self.step.table is not None:
+            self._metrics.succeeded(self.step.table, self.step.part)
+        if self.problem:
+            self.problem = ""
+            log.info(f"{self.step.part} resumed", **self._labels())
+        return seconds
+
+    def _failed(self, error: BaseException) -> float:
+        self.step.reset()
+        if isinstance(error, Stopped) or self._stopping.is_set():
+            return self._backoff
+        died, is_permanent = self._spark_died(), isinstance(error, Permanent)
+        is_known = isinstance(error, FrazilError)
+        self.problem = "Spark has died" if died and not is_known else str(error) or repr(error)
+        seconds = BACKOFF_SECONDS_MAX if is_permanent else self._backoff
+        self._backoff = min(self._backoff * 2, BACKOFF_SECONDS_MAX)
+        if self.step.table is not None:
+            self._metrics.failed(self.step.table, stopped=is_permanent, part=self.step.part)
+        say = log.warning if (is_known or died) and not is_permanent else log.error
+        say(
+            f"{self.step.part} "
+            + ("stopped: operator action required" if is_permanent else "failed; trying again"),
+            **self._labels(),
+            reason=self.problem,
+            again_in_seconds=seconds,
+            exc_info=None if is_known or died else error,
+        )
+        return seconds
+
+    def _labels(self) -> dict[str, str]:
+        return {} if self.step.table is None else {"table": self.step.table}
+
+
+class StepRunner:
+    """The threads of all steps. If several steps of a table have a problem, the first one's is reported."""
+
+    def __init__(
+        self, steps: Sequence[Step], metrics: Metrics, spark_died: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.threads = [StepThread(step, metrics, spark_died) for step in steps]
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def cancel(self) -> None:
+        """Ends all steps without waiting for them. Called from any thread."""
+        for thread in self.threads:
+            thread.cancel()
+
+    def stop(self) -> None:
+        """Ends all steps and waits for their rounds, each for a bounded time: a round that is killed later is
+        only lost work.
+        """
+        self.cancel()
+        begin = time.monotonic()
+        for thread in self.threads:
+            if not thread.join(max(0.0, begin + thread.step.stop_seconds - time.monotonic())):
+                log.warning("step abandoned: it did not end in time", step=thread.step.name)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By table."""
+        found: dict[str, str] = {}
+        for thread in self.threads:
+            if thread.step.table is not None and thread.problem:
+                found.setdefault(thread.step.table, thread.problem)
+        return found
+
+    @property
+    def waiting(self) -> dict[str, str]:
+        return {name: reason for thread in self.threads for name, reason in thread.step.waiting.items()}

@@ -1,0 +1,270 @@
+"""Steps in threads of their own: a step that is blocked or fails delays no other, and all of them stop."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from frazil.config import Config
+from frazil.errors import CatalogUnavailable, DataLost, Stopped
+from frazil.pipeline import run as pipeline_run
+from frazil.pipeline.land import segments
+from frazil.pipeline.land.lander import Lander, LandStep
+from frazil.pipeline.land.segments import SegmentSource
+from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.session import POOL
+from frazil.pipeline.steps import Step, StepRunner, StepThread
+from tests.components.process import wait_until
+from tests.fault.land_process import run_here
+from tests.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
+
+
+class Scripted(Step):
+    """Each round returns or raises the next outcome; after the last one it repeats it."""
+
+    part = "derive"
+    pool = "derive"
+
+    def __init__(self, *outcomes: float | BaseException, table: str | None = "logs") -> None:
+        super().__init__(table)
+        self._outcomes = list(outcomes)
+        self.resets = 0
+        self.pools: list[str] = []
+
+    def run(self) -> float:
+        self.pools.append(POOL.get())
+        outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
+class Panic(BaseException):
+    """As a panic in a Rust extension."""
+
+
+def test_pauses_after_failures_double_up_to_a_minute_and_begin_again_after_a_success() -> None:
+    away = CatalogUnavailable("away")
+    thread = StepThread(Scripted(*[away] * 8, 5.0, away), Metrics())
+    assert [thread.turn() for _ in range(10)] == [1, 2, 4, 8, 16, 32, 60, 60, 5, 1]
+
+
+def test_a_failure_is_a_problem_of_its_table_until_a_round_succeeds() -> None:
+    metrics = Metrics()
+    step = Scripted(CatalogUnavailable("away"), Panic("panicked"), 3.0)
+    runner = StepRunner([step, Scripted(ValueError("no table"), table=None)], metrics)
+    for thread in runner.threads:
+        thread.turn()
+    assert runner.problems == {"logs": "away"}
+    with capture_logs() as lines:
+        runner.threads[0].turn()
+        assert runner.problems == {"logs": "panicked"}
+        runner.threads[0].turn()
+    assert runner.problems == {}
+    assert [line["event"] for line in lines] == ["derive failed; trying again", "derive resumed"]
+    assert step.resets == 2
+    assert metrics.registry.get_sample_value("frazil_land_errors_total", {"table": "logs"}) == 2
+
+
+def test_a_permanent_failure_waits_a_minute_and_marks_the_table_as_stopped() -> None:
+    metrics = Metrics()
+    thread = StepThread(Scripted(DataLost("otel.logs", "gone"), 1.0), metrics)
+
+    def stopped() -> float | None:
+        return metrics.registry.get_sample_value("frazil_land_stopped", {"table": "logs"})
+
+    with capture_logs() as lines:
+        assert thread.turn() == 60
+    assert [line["event"] for line in lines] == ["derive stopped: operator action required"]
+    assert stopped() == 1
+    thread.turn()
+    assert stopped() == 0
+
+
+def test_an_unknown_error_while_spark_is_dead_is_reported_as_that() -> None:
+    thread = StepThread(Scripted(RuntimeError("py4j")), Metrics(), lambda: True)
+    with capture_logs() as lines:
+        thread.turn()
+    assert thread.problem == "Spark has died"
+    assert lines[0]["log_level"] == "warning"
+
+
+def test_a_step_that_is_told_to_stop_has_no_problem() -> None:
+    thread = StepThread(Scripted(Stopped("the lease was lost")), Metrics())
+    with capture_logs() as lines:
+        thread.turn()
+    assert (thread.problem, lines) == ("", [])
+
+
+def test_the_jobs_of_a_steps_thread_run_in_its_pool() -> None:
+    step = Scripted(60.0)
+    runner = StepRunner([step], Metrics())
+    runner.start()
+    assert wait_until(lambda: bool(step.pools), seconds_max=60)
+    runner.stop()
+    assert step.pools == ["derive"]
+    assert POOL.get() == "land"
+
+
+def test_a_runner_that_was_never_started_or_is_stopped_twice_stops() -> None:
+    StepRunner([Scripted(1.0)], Metrics()).stop()
+    runner = StepRunner([Scripted(1.0)], Metrics())
+    runner.start()
+    runner.stop()
+    runner.stop()
+    assert all(thread.join(0) for thread in runner.threads)
+
+
+class Blocked:
+    """Blocks whoever calls it."""
+
+    def __init__(self) -> None:
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.end.wait()
+
+
+class Running:
+    """A whole pipeline in a thread, whose tasks run here."""
+
+    def __init__(self, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.config = Config.model_validate(
+            {
+                "data_dir": data_dir,
+                "land": {"wal_grace_seconds": 600, "age_max_seconds": 0, "poll_interval_seconds": 0.05},
+                "maintain": {"compact": {"interval_seconds": 0.05}},
+                "pipeline": {"listen": "127.0.0.1:0"},
+            }
+        )
+        self.stopping = threading.Event()
+        self.pipeline = pipeline_run.Pipeline(self.config, self.stopping)
+        monkeypatch.setattr(self.pipeline._spark, "session", lambda: None)
+        self._thread = threading.Thread(target=self.pipeline.run)
+        self._thread.start()
+
+    def has_landed(self, content: Content) -> bool:
+        return wait_until(lambda: table_content(self.config.data_dir) == content, seconds_max=60)
+
+    def stop(self) -> float:
+        """Returns the seconds that it took."""
+        begin = time.monotonic()
+        self.stopping.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return time.monotonic() - begin
+
+
+@pytest.fixture
+def blocked() -> Iterator[Blocked]:
+    made = Blocked()
+    yield made
+    made.end.set()
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Running]]:
+    monkeypatch.setattr(segments, "run_tasks", run_here)
+    monkeypatch.setattr(LandStep, "stop_seconds", 2.0)
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Running:
+            made = Running(tmp_path, monkeypatch)
+            stack.callback(made.stop)
+            return made
+
+        yield start
+
+
+def block(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, blocked: Blocked, table: str | None = None
+) -> None:
+    """From now on the method blocks, if its object is one of this table."""
+    original: Any = getattr(owner, name)
+
+    def maybe(self: Any, *given: Any, **options: Any) -> Any:
+        if table in (None, getattr(self, "_signal", None), getattr(self, "signal", None)):
+            blocked()
+        return original(self, *given, **options)
+
+    monkeypatch.setattr(owner, name, maybe)
+
+
+@pytest.mark.parametrize(("owner", "method"), [(SegmentSource, "pending"), (Lander, "_stand")])
+def test_while_one_tables_source_or_catalog_hangs_the_others_land(
+    tmp_path: Path,
+    running: Callable[[], Running],
+    blocked: Blocked,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+) -> None:
+    block(monkeypatch, owner, method, blocked, table="spans")
+    pipeline = running()
+    assert blocked.begun.wait(60)
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    assert pipeline.has_landed(content)
+    content += write_segments(tmp_path, STREAMS[0], [1])
+    assert pipeline.has_landed(content)
+    with capture_logs() as lines:
+        assert pipeline.stop() < 10
+    abandoned = [line["step"] for line in lines if line["event"].startswith("step abandoned")]
+    assert abandoned == ["landing spans"]
+    assert_landed(tmp_path, content)
+
+
+def test_while_maintenance_hangs_tables_land(
+    tmp_path: Path, running: Callable[[], Running], blocked: Blocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block(monkeypatch, Maintainer, "round", blocked)
+    pipeline = running()
+    assert blocked.begun.wait(60)
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    assert pipeline.has_landed(content)
+    blocked.end.set()
+    assert pipeline.stop() < 5
+
+
+def test_a_lost_lease_ends_all_steps_and_the_next_holder_lands_on(
+    tmp_path: Path, running: Callable[[], Running]
+) -> None:
+    pipeline = running()
+    content = write_segments(tmp_path, STREAMS[0], [0])
+    assert pipeline.has_landed(content)
+    before = pipeline.pipeline._runner
+    assert before is not None
+    pipeline.pipeline._on_lost()
+    assert wait_until(lambda: all(thread.join(0) for thread in before.threads), seconds_max=60)
+    assert "the lease was lost" in pipeline.pipeline._problems()["pipeline"]
+
+
+def test_steps_begin_with_the_lease_and_end_before_it_is_given_back(
+    running: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = running()
+    assert wait_until(lambda: pipeline.pipeline._runner is not None, seconds_max=60)
+    runner = pipeline.pipeline._runner
+    assert runner is not None
+    alive: list[bool] = []
+    release = pipeline.pipeline._lease.release
+
+    def released() -> None:
+        alive.append(not all(thread.join(0) for thread in runner.threads))
+        release()
+
+    monkeypatch.setattr(pipeline.pipeline._lease, "release", released)
+    pipeline.stop()
+    assert alive == [False]
+    assert pipeline.pipeline._runner is None
