@@ -39,6 +39,7 @@ from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.maintain.background import Background
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
 from frazil.role_metrics import describe_role
@@ -101,6 +102,7 @@ class Pipeline:
         describe_role(self._metrics.registry, "pipeline", config)
         self._spark: SparkSession | None = None
         self._starting_spark = threading.Lock()
+        self._runner: Runner = SparkRunner(self._started_spark, "land")
         self._lease = open_lease(config)
         self._lost = threading.Event()
         self._catalog: Catalog | None = None
@@ -235,7 +237,7 @@ class Pipeline:
                     signal,
                     catalog,
                     source_of(config, signal, reader),
-                    self._started_spark,
+                    self._runner,
                     self._metrics,
                     reader=reader,
                 )

@@ -40,10 +40,9 @@ class Keeper:
         self.maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            _no_spark,
+            runner or RunHere(),
             MaintainMetrics(self.registry),
             clock=lambda: self.now,
-            runner=runner or RunHere(),
         )
 
     def round(self) -> set[tuple[str, str]]:
@@ -310,13 +309,9 @@ def test_by_hand_all_tasks_are_tried_and_what_was_done_is_said(
 
         @contextlib.contextmanager
         def opened(_: Any) -> Iterator[Any]:
-            yield lake.catalog, _no_spark
-
-        def maintainer(*given: Any, **options: Any) -> Maintainer:
-            return Maintainer(*given, runner=RunHere(), **options)
+            yield lake.catalog, RunHere()
 
         monkeypatch.setattr(command, "opened", opened)
-        monkeypatch.setattr(command, "Maintainer", maintainer)
         for dry_run in (True, False):
             capsys.readouterr()
             with capture_logs():

@@ -17,15 +17,15 @@ from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.lake.commit import POSITION
 from frazil.pipeline import run as pipeline_run
-from frazil.pipeline.land import segments, upkeep
+from frazil.pipeline.land import upkeep
 from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.metrics import Metrics
 from frazil.wal import Entry, SegmentName, cleanup
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position, StreamPosition
 from tests.components.process import wait_until
-from tests.fault.land_process import run_here
 from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
+from tests.run_here import RunHere
 from tests.unit.lake.meddling import move
 from tests.unit.lake.test_aging import EMPTY
 from tests.wal_stores import HandClock, MemoryStore
@@ -134,11 +134,10 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
 
 
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pipeline_run.Pipeline]:
+def whole(tmp_path: Path) -> Iterator[pipeline_run.Pipeline]:
     """The pipeline with its tables, but without its loop: tests call `_step`."""
-    monkeypatch.setattr(segments, "run_tasks", run_here)
     made = pipeline_run.Pipeline(config_of(tmp_path), threading.Event())
-    monkeypatch.setattr(made, "_started_spark", lambda: None)
+    made._runner = RunHere()
     made._tables, made._problem = made._open(), ""
     try:
         yield made

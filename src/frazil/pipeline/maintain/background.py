@@ -14,6 +14,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.reasons import reason_of
+from frazil.pipeline.runner import SparkRunner
 from frazil.wal.lease import Keeper, Lease, open_lease
 
 LEASE = "maintain"
@@ -65,8 +66,9 @@ class Background:
         while not self._stopping.wait(pause):
             try:
                 with contextlib.closing(open_catalog(self._config)) as catalog:
+                    runner = SparkRunner(self._start_spark, "maintain", compact.parallel_tasks)
                     self._maintainer = Maintainer(
-                        self._config, catalog, self._start_spark, self._metrics, memory=self._memory
+                        self._config, catalog, runner, self._metrics, memory=self._memory
                     )
                     self._rounds(lease, self._maintainer, pause)
             except Exception as error:
