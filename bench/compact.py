@@ -32,6 +32,7 @@ from frazil.lake.live import live_files
 from frazil.lake.tables import open_table
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.runner import SparkRunner
 from frazil.tables import landed_spec
 from frazil.wal.position import Position
 
@@ -97,7 +98,11 @@ def merge_all(config: Config, spark: SparkSession, expected: int | None = None) 
     with contextlib.closing(open_catalog(config)) as catalog:
         later = time.time() + _LATER_SECONDS
         maintainer = Maintainer(
-            config, catalog, lambda: spark, MaintainMetrics(CollectorRegistry()), clock=lambda: later
+            config,
+            catalog,
+            SparkRunner(lambda: spark, "maintain", config.maintain.compact.parallel_tasks),
+            MaintainMetrics(CollectorRegistry()),
+            clock=lambda: later,
         )
         with watched([jvm_pid()]) as cost:
             while (report := maintainer.run("compact", "logs")).files_in:

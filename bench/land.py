@@ -23,6 +23,7 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import SparkRunner
 from frazil.pipeline.session import spark_session, stop
 from frazil.tables import landed_spec
 from frazil.wal.position import Position
@@ -103,7 +104,9 @@ def land_all(config: Config, spark: SparkSession, jvms: Sequence[int], expected:
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         source = SegmentSource(config, "logs", reader)
-        lander = Lander(config, "logs", catalog, source, lambda: spark, metrics, reader=reader)
+        lander = Lander(
+            config, "logs", catalog, source, SparkRunner(lambda: spark, "land"), metrics, reader=reader
+        )
         with watched(jvms) as cost:
             while lander.step(now_due=True) != "idle":
                 pass

@@ -39,6 +39,7 @@ from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import SparkRunner
 from frazil.tables import landed_spec
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.position import Position, StreamPosition
@@ -264,7 +265,13 @@ class Landing:
         reader = WalReader(self._store)
         source = SegmentSource(config, "logs", reader)
         self._lander = Lander(
-            config, "logs", side.catalog, source, lambda: spark, self._metrics, reader=reader
+            config,
+            "logs",
+            side.catalog,
+            source,
+            SparkRunner(lambda: spark, "land"),
+            self._metrics,
+            reader=reader,
         )
         self._clean_up = CleanUpStep(
             config, "logs", self._store, lambda: side.table.metadata, self._metrics, wall_clock=clock
@@ -304,7 +311,11 @@ class Maintenance:
     def __init__(self, side: Side, spark: SparkSession, clock: Clock, meter: Meter) -> None:
         settings = side.config.maintain
         self._maintainer = Maintainer(
-            side.config, side.catalog, lambda: spark, MaintainMetrics(CollectorRegistry()), clock=clock
+            side.config,
+            side.catalog,
+            SparkRunner(lambda: spark, "maintain", side.config.maintain.compact.parallel_tasks),
+            MaintainMetrics(CollectorRegistry()),
+            clock=clock,
         )
         self._clock = clock
         self._meter = meter

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import pickle
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import zstandard
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -17,7 +15,6 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.land import segments
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.maintain.erase import Request, erase
@@ -30,39 +27,10 @@ from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
 from frazil.wal.store import open_store
-from tests.fault.land_process import run_here
+from tests.run_here import RunHere
 
-T = TypeVar("T")
-R = TypeVar("R")
 STREAM = "20261001T081823120-9f86d081884c7d65"
 DAY = 86_400
-_ON_SPARK = segments.run_tasks
-
-
-@contextlib.contextmanager
-def tasks_run_here() -> Iterator[None]:
-    """Those of landing, unless a test has seen to that."""
-    before = segments.run_tasks
-    if before is _ON_SPARK:
-        segments.run_tasks = run_here
-    try:
-        yield
-    finally:
-        if before is _ON_SPARK:
-            segments.run_tasks = before
-
-
-class HereRunner:
-    """Pickled there and back, as Spark does."""
-
-    def __init__(self) -> None:
-        self.items = 0
-
-    def results(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        for item in items:
-            self.items += 1
-            there = pickle.loads(pickle.dumps((work, item)))
-            yield pickle.loads(pickle.dumps(there[0](there[1])))
 
 
 class Kept:
@@ -74,7 +42,7 @@ class Kept:
         self.catalog = open_catalog(self.config)
         ensure_namespace(self.catalog, self.config.lake.namespace)
         self.store = open_store(self.config)
-        self.runner = HereRunner()
+        self.runner = RunHere()
         self.now = time.time()
         self.slept: list[float] = []
         self._ends: dict[str, tuple[int, int]] = {}
@@ -119,13 +87,12 @@ class Kept:
             "logs",
             self.catalog,
             source,
-            lambda: None,  # type: ignore[arg-type,return-value]
+            self.runner,
             Metrics(),
             reader=reader,
         )
-        with tasks_run_here():
-            while lander.step(now_due=True) != "idle":
-                pass
+        while lander.step(now_due=True) != "idle":
+            pass
 
     def fill(self, *batches: Sequence[tuple[str, str, int, float]]) -> None:
         """Each lands in a commit of its own."""
@@ -147,16 +114,14 @@ class Kept:
     def erase(
         self, where: str, tenant: str = "acme", tables: Sequence[str] = ("logs",), **options: Any
     ) -> Erasure:
-        with tasks_run_here():
-            return erase(
-                self.config,
-                self.catalog,
-                Request(tenant, where, tables, **options),
-                self.runner,
-                lambda: None,  # type: ignore[arg-type,return-value]
-                sleep=self.slept.append,
-                sync=lambda: None,  # minutes, beside other tests
-            )
+        return erase(
+            self.config,
+            self.catalog,
+            Request(tenant, where, tables, **options),
+            self.runner,
+            sleep=self.slept.append,
+            sync=lambda: None,  # minutes, beside other tests
+        )
 
     def table(self, name: Signal | str = "logs") -> Any:
         return self.catalog.load_table((*self.config.lake.namespace.split("."), name))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
 import select
 import sys
 from collections.abc import Mapping
@@ -15,22 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import structlog
 
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import recover_tables
-from frazil.pipeline.land import segments
 from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.land.task import Task
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.fault.forks import Forks, say_facts, serve
 from tests.fault.land_power import recorded
+from tests.run_here import RunHere
 from tests.upkeep import Upkeep
 from tests.wal_stores import HandClock
 
@@ -85,15 +81,6 @@ class LandProcess(Forks):
         self.say(json.dumps({"what": what, "data_dir": str(data_dir), "settings": settings}))
 
 
-def run_here(spark: object, task: Task, count: int) -> list[TaskResult]:
-    """In place of `segments.run_tasks`: a batch for each task number, as Spark would hand them out."""
-    results = []
-    for number in range(count):
-        for batch in task([pa.record_batch([pa.array([number], pa.int64())], names=["id"])]):
-            results += [pickle.loads(row) for row in batch.column(0).to_pylist()]
-    return results
-
-
 class Pipeline:
     """What `frazil.pipeline.run` puts together, for the table of logs."""
 
@@ -107,7 +94,7 @@ class Pipeline:
         self.metrics = Metrics()
         reader = WalReader(self.store)
         source = SegmentSource(config, "logs", reader)
-        self.lander = Lander(config, "logs", self.catalog, source, lambda: None, self.metrics, reader=reader)  # type: ignore[arg-type,return-value]
+        self.lander = Lander(config, "logs", self.catalog, source, RunHere(), self.metrics, reader=reader)
         self.upkeep = Upkeep(config, self.store, self.metrics, clock=self.clock)
 
     def land(self) -> list[str]:
@@ -128,7 +115,6 @@ class Pipeline:
 
 
 def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
-    segments.run_tasks = run_here
     trace = settings.pop("into", None)
     land = {"wal_grace_seconds": 0, "commit_deadline_seconds": 20, **settings}
     config = Config.model_validate({"data_dir": data_dir, "land": land})

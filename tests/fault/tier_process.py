@@ -54,10 +54,9 @@ def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
             maintainer = Maintainer(
                 config_of(Path(data_dir)),
                 catalog,
-                lambda: None,  # type: ignore[arg-type,return-value]
+                RunHere(),
                 MaintainMetrics(Metrics().registry),
                 clock=lambda: time.time() + 30 * DAY,
-                runner=RunHere(),
             )
             report = maintainer.run("tier", "logs")
     except Exception as error:

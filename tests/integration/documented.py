@@ -28,7 +28,6 @@ from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.integration.api import Api
 from tests.integration.clients import SIGNALS
-from tests.kept_lake import tasks_run_here
 from tests.receiver import Receiver
 from tests.run_here import RunHere
 
@@ -88,12 +87,12 @@ def runs(page: str, *beginnings: str) -> Callable[[F], F]:
 
 def land_all(config: Config) -> None:
     """Lands all that waits in the log, with tasks that run here."""
-    with contextlib.closing(open_catalog(config)) as catalog, tasks_run_here():
+    with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         reader = WalReader(open_store(config))
         for signal in SIGNALS:
             source = SegmentSource(config, signal, reader)
-            lander = Lander(config, signal, catalog, source, lambda: None, Metrics(), reader=reader)  # type: ignore[arg-type,return-value]
+            lander = Lander(config, signal, catalog, source, RunHere(), Metrics(), reader=reader)
             while lander.step(now_due=True) != "idle":
                 pass
 
@@ -134,9 +133,7 @@ class Stack:
         """Merges the files of each table, and checks that those it replaced are still in the warehouse."""
         config = self.receiver.config
         with contextlib.closing(open_catalog(config)) as catalog:
-            maintainer = Maintainer(
-                config, catalog, _no_spark, MaintainMetrics(Metrics().registry), runner=RunHere()
-            )
+            maintainer = Maintainer(config, catalog, RunHere(), MaintainMetrics(Metrics().registry))
             for signal in SIGNALS:
                 report = maintainer.run("compact", signal)
                 assert report.files_out < report.files_in, signal
@@ -146,7 +143,3 @@ class Stack:
     def data_files(self, signal: Signal) -> Iterator[Path]:
         """Those of every snapshot."""
         return (Path(self.receiver.config.warehouse) / "otel" / signal / "data").rglob("*.parquet")
-
-
-def _no_spark() -> Any:
-    raise AssertionError("tasks run here")

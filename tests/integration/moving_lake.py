@@ -30,6 +30,7 @@ from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter, tombstone
 from frazil.wal.store import open_store
+from tests.run_here import RunHere
 from tests.unit.query.made import KEYS, TENANTS
 from tests.upkeep import Upkeep
 
@@ -140,7 +141,7 @@ async def open_journal(config: Config) -> Any:
 
 
 class Landing:
-    """Landing and upkeep of logs and spans as the pipeline does them, with `run_here` in place of Spark."""
+    """Landing and upkeep of logs and spans as the pipeline does them, with `RunHere` in place of Spark."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -163,9 +164,9 @@ class Landing:
             signal,
             self.catalog,
             source,
-            lambda: None,
+            RunHere(),
             self.metrics,
-            reader=reader,  # type: ignore[arg-type,return-value]
+            reader=reader,
         )
 
     def land(self, *signals: Signal) -> None:

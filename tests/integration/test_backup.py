@@ -26,7 +26,6 @@ from frazil.wal.position import Position
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.integration.messages import logs
 from tests.integration.moving_lake import Landing
-from tests.kept_lake import tasks_run_here
 from tests.receiver import Receiver, running_receiver
 from tests.spark.land_process import landed_bodies, verified
 
@@ -107,7 +106,7 @@ def demo(receiver: Receiver) -> Iterator[None]:
 
 @contextlib.contextmanager
 def landing(receiver: Receiver) -> Iterator[Landing]:
-    with contextlib.closing(Landing(receiver.config)) as made, tasks_run_here(), made.going_on(0.2):
+    with contextlib.closing(Landing(receiver.config)) as made, made.going_on(0.2):
         yield made
 
 
@@ -167,7 +166,7 @@ def test_what_was_acked_before_the_backup_is_in_the_restored_lake_exactly_once(t
         receiver.start()
         with Numbered(receiver, "second") as sender, landing(receiver) as made:
             until_landed(made, 100)
-        with contextlib.closing(Landing(receiver.config)) as last, tasks_run_here():
+        with contextlib.closing(Landing(receiver.config)) as last:
             last.land()
         found = landed_bodies(receiver.config_path)
         numbered = {body: n for body, n in found.items() if body and body.startswith(("first-", "second-"))}

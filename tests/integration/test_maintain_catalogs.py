@@ -74,10 +74,6 @@ class Clock:
         return self.seconds
 
 
-def _no_spark() -> Any:
-    raise AssertionError("tasks run here")
-
-
 def there(kept: Kept) -> set[str]:
     """Every data file in the store."""
     table = kept.table()
@@ -95,10 +91,9 @@ def test_a_table_is_merged_tagged_expired_and_thinned(kept: Kept) -> None:
     keeper = Maintainer(
         kept.config,
         kept.catalog,
-        _no_spark,
+        RunHere(),
         MaintainMetrics(Metrics().registry),
         clock=clock,
-        runner=RunHere(),
     )
     rows = [
         [

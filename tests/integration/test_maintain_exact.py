@@ -16,13 +16,12 @@ import pytest
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.ledger import balance
-from frazil.pipeline.land import segments, upkeep
+from frazil.pipeline.land import upkeep
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query import lake
 from frazil.query.service import Queries
-from tests.fault.land_process import run_here
 from tests.integration.exactness import Asker, Seen, keep_asking
 from tests.integration.moving_lake import TENANTS, Landing, Sent, configured
 from tests.integration.test_query_exact import answer, keep_sending, started
@@ -36,7 +35,6 @@ _WANTED = {"compact": 4, "expire": 4, "manifests": 2}
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
     monkeypatch.setattr(lake, "_PATIENCE_SECONDS", 60)  # a busy machine must not look like a slow catalog
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)  # no power is cut here, and it waits for all disks
 
@@ -68,15 +66,11 @@ class Keeping:
         try:
             with contextlib.closing(open_catalog(self._config)) as catalog:
                 metrics = MaintainMetrics(Metrics().registry)
-                keeper = Maintainer(self._config, catalog, _no_spark, metrics, runner=RunHere())
+                keeper = Maintainer(self._config, catalog, RunHere(), metrics)
                 while not self._end.wait(0.1):
                     self.done.update(report.task for report in keeper.round() if not report.is_nothing)
         except BaseException as error:
             self.errors.append(error)
-
-
-def _no_spark() -> object:
-    raise AssertionError("tasks run here")
 
 
 async def until_seen(seen: Seen, landing: Landing, keeping: Keeping, end: asyncio.Event) -> None:

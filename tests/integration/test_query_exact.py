@@ -16,11 +16,10 @@ import psutil
 import pytest
 
 from frazil.config import Config
-from frazil.pipeline.land import segments, upkeep
+from frazil.pipeline.land import upkeep
 from frazil.query import lake
 from frazil.query.model import Question
 from frazil.query.service import Queries
-from tests.fault.land_process import run_here
 from tests.integration.exactness import KILLED, Asker, Seen, keep_asking
 from tests.integration.moving_lake import (
     TENANTS,
@@ -42,7 +41,6 @@ _ASKERS = 3
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
     monkeypatch.setattr(lake, "_PATIENCE_SECONDS", 60)  # a busy machine must not look like a slow catalog
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)  # no power is cut here, and it waits for all disks
 

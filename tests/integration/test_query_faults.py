@@ -18,7 +18,7 @@ import pytest
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, LimitReached, QueryRefused, StoreUnavailable
-from frazil.pipeline.land import segments, upkeep
+from frazil.pipeline.land import upkeep
 from frazil.query import lake
 from frazil.query.s3 import s3_options
 from frazil.query.sandbox import Sandbox, Settings, TableSource
@@ -26,7 +26,6 @@ from tests.components.fixtures import FaultyProxyFactory
 from tests.components.fullness import SmallFilesystem
 from tests.components.process import dies_with_parent, wait_until
 from tests.components.s3 import S3Server
-from tests.fault.land_process import run_here
 from tests.integration.moving_lake import Landing, Log, configured
 from tests.unit.query.made import Service, Told
 
@@ -39,7 +38,6 @@ Start = Callable[[Config], Service]
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)  # no power is cut here, and it waits for all disks
 
 

@@ -13,10 +13,8 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from frazil.config import Config
 from frazil.errors import QueryInvalid
-from frazil.pipeline.land import segments
 from frazil.query.model import AsOf
 from frazil.tables import Signal
-from tests.fault.land_process import run_here
 from tests.integration.moving_lake import Landing, Log, configured
 from tests.unit.query.made import Service
 
@@ -67,12 +65,10 @@ class Past:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "run_tasks", run_here)
-        # What is known is as old as it may be: what was done a moment ago has to be found all the same.
-        made = Past(configured(tmp_path_factory.mktemp("past"), query={"metadata_age_max_seconds": 600}))
-        with contextlib.closing(made.landing):
-            yield made
+    # What is known is as old as it may be: what was done a moment ago has to be found all the same.
+    made = Past(configured(tmp_path_factory.mktemp("past"), query={"metadata_age_max_seconds": 600}))
+    with contextlib.closing(made.landing):
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from frazil.pipeline.land.kafka import KafkaSource
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import SparkRunner
 from frazil.pipeline.session import spark_session, stop
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.names import SegmentName, new_stream
@@ -95,8 +96,8 @@ class Lake:
         source = (
             KafkaSource(self.config, signal) if reader is None else SegmentSource(self.config, signal, reader)
         )
-        spark = start_spark or self.spark
-        return Lander(self.config, signal, self.catalog, source, spark, Metrics(), reader=reader)
+        runner = SparkRunner(start_spark or self.spark, "land")
+        return Lander(self.config, signal, self.catalog, source, runner, Metrics(), reader=reader)
 
     def land(self, *signals: Signal) -> None:
         """All that waits."""

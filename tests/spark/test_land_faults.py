@@ -65,7 +65,7 @@ def test_of_two_landers_at_the_same_position_one_wins_each_round(lake: Lake) -> 
             # A lander that asks for Spark has its position and its work: there, each waits for the other.
             for lander in landers:
                 lander.forget()
-                lander._start_spark = lambda both=both: (both.wait(60), lake.spark())[1]
+                lander._runner._start_spark = lambda both=both: (both.wait(60), lake.spark())[1]
             outcomes = [pool.submit(lander.step, now_due=True) for lander in landers]
             errors = [outcome.exception(60) for outcome in outcomes]
             assert sorted(type(error) for error in errors if error is not None) == [Fenced]
@@ -298,5 +298,5 @@ def test_a_landing_that_failed_is_tried_again_without_waiting_for_more(lake: Lak
         with pytest.raises(ConnectionError):
             lander.step()
         lander.forget()
-    lander._start_spark = lake.spark
+    lander._runner._start_spark = lake.spark
     assert lander.step() == "landed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from frazil.lake.live import live_files
 from frazil.pipeline.maintain.cut import create_cut, delete_cut, list_cuts
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.runner import SparkRunner
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import SparkRunner
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.promoted import fingerprint_of
+from tests.components.process import wait_until
 from tests.integration.messages import request
 from tests.previous_version import writing_as_before
 from tests.spark.land_lake import Lake, Sent, Stream, canonical_rows, opened
@@ -50,7 +53,11 @@ def fill(lake: Lake, batches: int = BATCHES, *signals: Signal) -> None:
 
 
 def maintainer(lake: Lake) -> Maintainer:
-    return Maintainer(lake.config, lake.catalog, lake.spark, MaintainMetrics(Metrics().registry))
+    return Maintainer(lake.config, lake.catalog, runner_of(lake), MaintainMetrics(Metrics().registry))
+
+
+def runner_of(lake: Lake) -> SparkRunner:
+    return SparkRunner(lake.spark, "maintain", lake.config.maintain.compact.parallel_tasks)
 
 
 def files_of(lake: Lake, name: str) -> list[str]:
@@ -188,7 +195,7 @@ def test_a_round_does_what_is_due_and_the_tables_stay_as_they_were(lake: Lake) -
     before = {signal: rows_of(lake, signal) for signal in SIGNALS}
     now = [lake.table("logs").metadata.last_updated_ms / 1000 + 10_000]
     keeper = Maintainer(
-        lake.config, lake.catalog, lake.spark, MaintainMetrics(Metrics().registry), clock=lambda: now[0]
+        lake.config, lake.catalog, runner_of(lake), MaintainMetrics(Metrics().registry), clock=lambda: now[0]
     )
     done = {(report.task, report.table) for report in keeper.round() if not report.is_nothing}
     assert {("compact", signal) for signal in SIGNALS} <= done
@@ -212,14 +219,14 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
     fill(lake, 1)
     for signal in SIGNALS:  # waits in the log
         Stream(lake.store, signal).write([Sent(request(signal, "late", RECORDS))])
-    made = create_cut(lake.config, lake.catalog, lake.spark, Metrics(), "incident-42")
+    made = create_cut(lake.config, lake.catalog, runner_of(lake), Metrics(), "incident-42")
     assert {tag.table for tag in made.tags} >= set(SIGNALS)
     assert not made.missing
     before = {signal: rows_of(lake, signal) for signal in SIGNALS}
     assert all(len(rows) == 2 * RECORDS for rows in before.values())
     fill(lake)
     keeper = Maintainer(
-        lake.config, lake.catalog, lake.spark, MaintainMetrics(Metrics().registry), clock=lambda: 9e9
+        lake.config, lake.catalog, runner_of(lake), MaintainMetrics(Metrics().registry), clock=lambda: 9e9
     )
     keeper.round()
     for signal in SIGNALS:
@@ -227,7 +234,7 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
         then: pa.Table = lake.table(signal).scan(snapshot_id=ref).to_arrow()
         assert then.num_rows == 2 * RECORDS
     with pytest.raises(Refused, match="there is a tag incident-42 already"):
-        create_cut(lake.config, lake.catalog, lake.spark, Metrics(), "incident-42")
+        create_cut(lake.config, lake.catalog, runner_of(lake), Metrics(), "incident-42")
     assert [cut.name for cut in list_cuts(lake.config, lake.catalog)] == ["incident-42"]
     assert delete_cut(lake.config, lake.catalog, "incident-42") == 3
     assert list_cuts(lake.config, lake.catalog) == []
@@ -238,22 +245,44 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
 )
 def test_names_that_no_tag_can_have(lake: Lake, name: str) -> None:
     with pytest.raises(Refused):
-        create_cut(lake.config, lake.catalog, lake.spark, Metrics(), name)
+        create_cut(lake.config, lake.catalog, runner_of(lake), Metrics(), name)
 
 
 @pytest.mark.slow
 def test_what_runs_on_spark_can_be_called_off(lake: Lake) -> None:
-    runner = SparkRunner(lake.spark, 2)
+    runner = SparkRunner(lake.spark, "maintain", 2)
     results = runner.results(_doubled, [1, 2, 3])
     assert next(results) in (2, 4)
     runner.stop()
     with pytest.raises(JobFailed), contextlib.closing(results):
         list(results)
-    assert sorted(SparkRunner(lake.spark, 2).results(_doubled, [1, 2, 3])) == [2, 4, 6]
+    assert sorted(SparkRunner(lake.spark, "maintain", 2).results(_doubled, [1, 2, 3])) == [2, 4, 6]
+
+
+def test_a_failed_call_of_a_runner_cancels_only_its_own_jobs(lake: Lake, tmp_path: Path) -> None:
+    runner, begun, go_on = SparkRunner(lake.spark, "maintain", 1), tmp_path / "begun", tmp_path / "go-on"
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(runner.run_job, partial(_when_allowed, begun, go_on), [1])
+        assert wait_until(begun.exists, seconds_max=120)
+        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+            list(runner.results(_divided, [0, 1]))
+        go_on.touch()
+        assert other.result(60) == [2]
+    assert not runner.is_stopped
 
 
 def _doubled(number: int) -> int:
     return 2 * number
+
+
+def _when_allowed(begun: Path, go_on: Path, number: int) -> int:
+    begun.touch()
+    assert wait_until(go_on.exists, seconds_max=120)
+    return 2 * number
+
+
+def _divided(number: int) -> float:
+    return 1 / number
 
 
 @pytest.mark.slow
@@ -267,7 +296,7 @@ def test_files_of_old_days_move_and_every_engine_reads_the_same_rows(
         fill(lake, 2, "logs")
         before, later = rows_of(lake, "logs"), time.time() + 30 * 86_400
         metrics = MaintainMetrics(Metrics().registry)
-        keeper = Maintainer(lake.config, lake.catalog, lake.spark, metrics, clock=lambda: later)
+        keeper = Maintainer(lake.config, lake.catalog, runner_of(lake), metrics, clock=lambda: later)
         report = keeper.run("tier", "logs")
         assert (report.files_in, report.files_out, report.rows) == (2, 2, 2 * RECORDS)
         assert all(path.startswith(f"{tmp_path}/cold/") for path in files_of(lake, "logs"))

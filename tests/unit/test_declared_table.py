@@ -28,7 +28,7 @@ from frazil.query.retention_rules import check_rules
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
 from frazil.tables.columns import TIMESTAMP
 from frazil.wal.position import Position
-from tests.kept_lake import DAY, HereRunner, Kept, tasks_run_here
+from tests.kept_lake import DAY, Kept
 from tests.unit.query.made import Service
 from tests.unit.status.roles import heard
 from tests.unit.status.test_watcher import Story
@@ -51,16 +51,9 @@ ROWS = [("acme", "web", "cart", 3, 0.0), ("acme", None, "web", 1, 0.0), ("acme",
 OTHERS = [("globex", "gate", "vault", 7, 0.0)]
 
 
-class Runner(HereRunner):
-    is_stopped = False
-
-    def stop(self) -> None: ...
-
-
 class Edges(Kept):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
-        self.runner = Runner()
 
     def add(self, rows: list[tuple[str, str | None, str, int, float]], spec: TableSpec = EDGES) -> None:
         """By the writer and the committer that every table has, in a commit."""
@@ -77,14 +70,10 @@ class Edges(Kept):
     @property
     def maintainer(self) -> Maintainer:
         metrics = MaintainMetrics(CollectorRegistry())
-        return Maintainer(self.config, self.catalog, _no_spark, metrics, runner=self.runner)
+        return Maintainer(self.config, self.catalog, self.runner, metrics)
 
     def callees(self) -> list[str]:
         return sorted(self.table("edges").scan().to_arrow()["callee"].to_pylist())
-
-
-def _no_spark() -> Any:
-    return None
 
 
 @pytest.fixture
@@ -203,8 +192,7 @@ def test_an_erasure_takes_the_tenants_rows_from_all_that_it_was(lake: Edges) -> 
 
 
 def test_a_named_tag_pins_it(lake: Edges) -> None:
-    with tasks_run_here():
-        cut = create_cut(lake.config, lake.catalog, _no_spark, Metrics(), "incident-1")
+    cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-1")
     assert "edges" in {tag.table for tag in cut.tags}
     lake.add([("acme", "web", "later", 1, 0.0)])
     with serving(lake) as service:

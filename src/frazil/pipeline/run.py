@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal as signals
 import threading
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
@@ -27,6 +28,7 @@ from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.shared_spark import SharedSpark
 from frazil.pipeline.steps import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Step, StepRunner
 from frazil.ports import check_free
@@ -82,6 +84,7 @@ class Pipeline:
         self._spark = SharedSpark(
             config, self._metrics, self._lease, lambda: stopping.is_set() or self._lost.is_set()
         )
+        self._make_runner: Callable[..., Runner] = partial(SparkRunner, self._spark.session)
         self._catalog: Catalog | None = None
         self._runner: StepRunner | None = None
         self._problem = "starting"
@@ -200,7 +203,7 @@ class Pipeline:
                     signal,
                     catalog,
                     source_of(config, signal, reader),
-                    self._spark.session,
+                    self._make_runner(LandStep.pool),
                     self._metrics,
                     reader=reader,
                 ),
@@ -210,7 +213,7 @@ class Pipeline:
         ]
         steps = [*landing, *tidying]
         if config.maintain.enabled:
-            steps.append(MaintainStep(config, self._spark.session, self._maintain_metrics))
+            steps.append(MaintainStep(config, self._make_runner, self._maintain_metrics))
         return steps
 
     def _open_catalog(self) -> Catalog:

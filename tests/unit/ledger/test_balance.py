@@ -20,13 +20,12 @@ from frazil.lake.live import live_files
 from frazil.lake.staging import stage_append
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
-from frazil.pipeline.land import segments
 from frazil.pipeline.land.results import Unreadable
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Left, PartitionPosition, Position, StreamPosition, TopicPosition
 from tests.fault.change_process import CHANGES, erase
-from tests.fault.land_process import LandProcess, Pipeline, run_here
+from tests.fault.land_process import LandProcess, Pipeline
 from tests.fault.land_wal import (
     ROWS,
     STREAMS,
@@ -42,11 +41,6 @@ from tests.fault.land_wal import (
 pytestmark = pytest.mark.filterwarnings("ignore:Parquet writer option:UserWarning")
 
 ONE, TWO, THREE = STREAMS
-
-
-@pytest.fixture(autouse=True)
-def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from frazil.ledger import balance
 from frazil.pipeline.maintain.cut import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
-from tests.kept_lake import DAY, Kept, holding, tasks_run_here
+from tests.kept_lake import DAY, Kept, holding
 from tests.upkeep import Upkeep
 
 MARKER = "zanzibar"
@@ -46,8 +46,7 @@ def test_erasure_is_proven(lake: Kept) -> None:
 
 
 def test_a_name_for_all_tables_can_be_given_and_taken(lake: Kept) -> None:
-    with tasks_run_here():
-        cut = create_cut(lake.config, lake.catalog, lambda: None, Metrics(), "incident-42")  # type: ignore[arg-type,return-value]
+    cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-42")
     assert {tag.table for tag in cut.tags} >= {"logs"}
     assert delete_cut(lake.config, lake.catalog, "incident-42") == len(cut.tags)
 

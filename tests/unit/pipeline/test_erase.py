@@ -22,7 +22,6 @@ from frazil.lake.live import live_files
 from frazil.lake.tags import create_tag, list_tags
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.land import segments
 from frazil.pipeline.maintain.erase import LOOK_SECONDS, EverythingMatches
 from frazil.pipeline.maintain.erase_report import Proof
 from frazil.pipeline.maintain.erase_table import TableEraser
@@ -31,8 +30,8 @@ from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
-from tests.fault.land_process import run_here
 from tests.kept_lake import STREAM, Kept, holding
+from tests.run_here import RunHere
 from tests.upkeep import Upkeep
 
 WHERE = "attributes['user.id'] = 'u42'"
@@ -418,13 +417,15 @@ def test_a_tag_on_a_snapshot_with_a_file_that_is_gone_is_named_before_anything_i
 def test_a_landing_that_was_on_its_way_is_fenced_and_leaves_nothing_behind(
     filled: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(spark: object, task: Any, count: int) -> list[Any]:
-        results = run_here(spark, task, count)
-        monkeypatch.setattr(segments, "run_tasks", run_here)
+    run_job = RunHere.run_job
+
+    def run(self: RunHere, *given: Any) -> list[Any]:
+        results = run_job(self, *given)
+        monkeypatch.setattr(RunHere, "run_job", run_job)
         filled.erase(WHERE)  # after its files were written, and before they are committed
         return results
 
-    monkeypatch.setattr(segments, "run_tasks", run)
+    monkeypatch.setattr(RunHere, "run_job", run)
     with pytest.raises(Fenced):
         filled.land()
     filled.land()
@@ -433,17 +434,17 @@ def test_a_landing_that_was_on_its_way_is_fenced_and_leaves_nothing_behind(
 
 def erased_after_reading(lake: Kept, monkeypatch: pytest.MonkeyPatch, segments_read: int) -> None:
     """A landing that has read so many segments when it is erased and proven, and writes after that."""
-    read = LocalStore.read
+    read, run_job = LocalStore.read, RunHere.run_job
 
-    def run(spark: object, task: Any, count: int) -> list[Any]:
-        monkeypatch.setattr(segments, "run_tasks", run_here)
+    def run(self: RunHere, *given: Any) -> list[Any]:
+        monkeypatch.setattr(RunHere, "run_job", run_job)
         waiting = sorted(data_dir(lake).glob("wal/logs/**/*.parquet"))[-2:][:segments_read]
         had = {str(path.relative_to(data_dir(lake) / "wal")): path.read_bytes() for path in waiting}
         assert lake.erase(WHERE).is_proven
         monkeypatch.setattr(LocalStore, "read", lambda self, path: had.get(path) or read(self, path))
-        return run_here(spark, task, count)
+        return run_job(self, *given)
 
-    monkeypatch.setattr(segments, "run_tasks", run)
+    monkeypatch.setattr(RunHere, "run_job", run)
 
 
 @pytest.mark.parametrize("segments_read", [1, 2])

@@ -22,7 +22,7 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.tables.promoted import fingerprint_of
-from tests.kept_lake import DAY, tasks_run_here
+from tests.kept_lake import DAY
 from tests.previous_version import HttpLake
 from tests.run_here import RunHere
 from tests.unit.query.made import Service
@@ -67,10 +67,9 @@ def maintainer(lake: HttpLake, config: Config | None = None, runner: RunHere | N
     return Maintainer(
         config or lake.config,
         lake.catalog,
-        lambda: None,  # type: ignore[arg-type,return-value]
+        runner or RunHere(),
         MaintainMetrics(Metrics().registry),
         clock=lambda: lake.now + 10 * DAY,
-        runner=runner or RunHere(),
     )
 
 
@@ -254,8 +253,7 @@ def test_retention_reaches_rows_of_before_by_the_column(tmp_path: Path) -> None:
     rules = [{"table": "logs", "where": f"{COLUMN} = 500", "after_seconds": "1d"}]
     with lake_of(tmp_path, maintain={"retention": {"rules": rules}}) as lake:
         lake.land_before(RECORDS, days=3)
-        with tasks_run_here():
-            assert lake.retain().rows_removed == 1
+        assert lake.retain().rows_removed == 1
         assert statuses(lake) == STATUSES - Counter([500])
 
 

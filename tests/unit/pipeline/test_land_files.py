@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from frazil.pipeline.land import segments
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.wal.position import Position
-from tests.fault.land_process import Pipeline, run_here
+from tests.fault.land_process import Pipeline
 from tests.kept_lake import Kept
 
 if TYPE_CHECKING:
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 * 1024
 TENANTS = ("acme", "globex", "initech")
 SEGMENTS = 8
-
-
-@pytest.fixture(autouse=True)
-def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
 
 
 @contextlib.contextmanager

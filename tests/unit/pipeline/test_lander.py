@@ -21,7 +21,6 @@ from frazil.errors import DataLost, Fenced
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import run as pipeline_run
-from frazil.pipeline.land import segments
 from frazil.pipeline.land.lander import LandStep
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import advanced
@@ -31,13 +30,9 @@ from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts, SegmentWriter
-from tests.fault.land_process import Pipeline, run_here
+from tests.fault.land_process import Pipeline
 from tests.fault.land_wal import STREAMS, Content, assert_landed, segment_bytes, table_content, write_segments
-
-
-@pytest.fixture(autouse=True)
-def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
+from tests.run_here import RunHere
 
 
 def pipeline(data_dir: Path, **settings: Any) -> Pipeline:
@@ -71,14 +66,14 @@ def path_of(data_dir: Path, sequence: int, stream: str = STREAMS[0]) -> Path:
 
 def just_before_tasks(monkeypatch: pytest.MonkeyPatch, once: Any) -> None:
     """Between the listing and the reading."""
-    waiting = [once]
+    waiting, run_job = [once], RunHere.run_job
 
-    def run(spark: object, task: Any, count: int) -> list[TaskResult]:
+    def run(self: RunHere, *given: Any) -> list[TaskResult]:
         if waiting:
             waiting.pop()()
-        return run_here(spark, task, count)
+        return run_job(self, *given)
 
-    monkeypatch.setattr(segments, "run_tasks", run)
+    monkeypatch.setattr(RunHere, "run_job", run)
 
 
 def test_segments_that_another_lander_landed_and_cleaned_up_meanwhile_are_passed_over(
@@ -102,15 +97,16 @@ def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_goes_on(
     tmp_path: Path, mine: Pipeline, theirs: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], range(3))
+    run_job = RunHere.run_job
 
-    def run(spark: object, task: Any, count: int) -> list[TaskResult]:
-        results = run_here(spark, task, count)
-        monkeypatch.setattr(segments, "run_tasks", run_here)
+    def run(self: RunHere, *given: Any) -> list[TaskResult]:
+        results = run_job(self, *given)
+        monkeypatch.setattr(RunHere, "run_job", run_job)
         theirs.land()
         keep_up(theirs)
         return results
 
-    monkeypatch.setattr(segments, "run_tasks", run)
+    monkeypatch.setattr(RunHere, "run_job", run)
     with pytest.raises(Fenced):
         mine.lander.step(now_due=True)
     mine.lander.forget()
@@ -157,20 +153,20 @@ def test_segments_that_are_listed_but_never_there_are_lost_data_after_some_round
     tmp_path: Path, mine: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], range(2))
-    hidden = tmp_path / "hidden"
+    hidden, run_job = tmp_path / "hidden", RunHere.run_job
 
     def hide() -> None:
         path_of(tmp_path, 1).rename(hidden)
 
-    def hiding(spark: object, task: Any, count: int) -> list[TaskResult]:
+    def hiding(self: RunHere, *given: Any) -> list[TaskResult]:
         hide()
         try:
-            return run_here(spark, task, count)
+            return run_job(self, *given)
         finally:
             hidden.rename(path_of(tmp_path, 1))
 
     with monkeypatch.context() as lossy:
-        lossy.setattr(segments, "run_tasks", hiding)
+        lossy.setattr(RunHere, "run_job", hiding)
         assert mine.lander.step(now_due=True) == "again"
         assert mine.lander.step(now_due=True) == "again"
         for _ in range(2):
@@ -257,7 +253,7 @@ def test_what_one_table_has_lost_does_not_stop_the_others(
     content = write_segments(tmp_path, STREAMS[0], [0])
     whole = pipeline_run.Pipeline(config, threading.Event())
     try:
-        monkeypatch.setattr(whole._spark, "session", lambda: None)
+        whole._make_runner = lambda *_: RunHere()
         steps = [step for step in whole._steps() if isinstance(step, LandStep)]
 
         def lost(**_: Any) -> str:

@@ -42,10 +42,9 @@ class Keeper:
         self.maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            _no_spark,
+            runner or RunHere(),
             MaintainMetrics(self.registry),
             clock=lambda: self.now,
-            runner=runner or RunHere(),
         )
 
     def round(self) -> set[tuple[str, str]]:
@@ -154,7 +153,7 @@ def test_what_was_learnt_outlives_a_catalog_that_was_away(
 
     monkeypatch.setattr(background, "Maintainer", Failing)
     with kept(tmp_path, compact={"interval_seconds": 0.01}) as lake:
-        step = MaintainStep(lake.config, _no_spark, MaintainMetrics(CollectorRegistry()))
+        step = MaintainStep(lake.config, lambda *_: RunHere(), MaintainMetrics(CollectorRegistry()))
         thread = StepThread(step, Metrics())
         assert [thread.turn() for _ in range(3)] == [1, 2, 4]
     assert len(made) == 3
@@ -311,13 +310,9 @@ def test_by_hand_all_tasks_are_tried_and_what_was_done_is_said(
 
         @contextlib.contextmanager
         def opened(_: Any) -> Iterator[Any]:
-            yield lake.catalog, _no_spark
-
-        def maintainer(*given: Any, **options: Any) -> Maintainer:
-            return Maintainer(*given, runner=RunHere(), **options)
+            yield lake.catalog, RunHere()
 
         monkeypatch.setattr(command, "opened", opened)
-        monkeypatch.setattr(command, "Maintainer", maintainer)
         for dry_run in (True, False):
             capsys.readouterr()
             with capture_logs():

@@ -29,8 +29,8 @@ from frazil.pipeline.maintain.inputs import Input
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.merge import Merged
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.runner import SparkRunner
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import SparkRunner
 from frazil.tables import landed_spec
 from tests.kept_lake import Kept
 from tests.run_here import RunHere
@@ -49,11 +49,7 @@ def kept(folder: Path, **settings: Any) -> Iterator[Kept]:
 
 def maintainer_of(lake: Kept, config: Config | None = None, **options: Any) -> Maintainer:
     metrics = MaintainMetrics(Metrics().registry)
-    return Maintainer(config or lake.config, lake.catalog, _no_spark, metrics, runner=RunHere(), **options)
-
-
-def _no_spark() -> Any:
-    raise AssertionError("tasks run here")
+    return Maintainer(config or lake.config, lake.catalog, RunHere(), metrics, **options)
 
 
 def with_columns_of_their_own(lake: Kept) -> None:
@@ -176,7 +172,7 @@ def test_merges_that_are_done_are_committed_when_a_later_one_takes_a_worker_down
         for body in "ab":
             lake.fill([("acme", f"{body}{days_ago:g}", 5, days_ago) for days_ago in (10.0, 11.0)])
         metrics = MaintainMetrics(Metrics().registry)
-        keeper = Maintainer(lake.config, lake.catalog, _no_spark, metrics, runner=Dying())
+        keeper = Maintainer(lake.config, lake.catalog, Dying(), metrics)
         with pytest.raises(JobFailed, match="has died"):
             keeper.run("compact", "logs")
         assert len(lake.data_files()) == 3
@@ -260,9 +256,9 @@ def test_calling_off_work_on_a_spark_that_was_replaced_is_no_error() -> None:
         def cancelJobGroup(self, group: str) -> None:  # noqa: N802
             raise AttributeError("'NoneType' object has no attribute 'sc'")
 
-    runner = SparkRunner(_no_spark)
-    runner._spark = SimpleNamespace(sparkContext=Gone())  # type: ignore[assignment]
-    runner.stop()
+    runner = SparkRunner(lambda: SimpleNamespace(sparkContext=Gone()), "maintain")  # type: ignore[arg-type,return-value]
+    with runner._group():
+        runner.stop()
     assert runner.is_stopped
 
 

@@ -20,7 +20,8 @@ from frazil.lake.live import live_files
 from frazil.lake.properties import json_property
 from frazil.ledger import balance
 from frazil.pipeline.maintain.rules import RETENTION
-from tests.kept_lake import HereRunner, Kept
+from tests.kept_lake import Kept
+from tests.run_here import RunHere
 
 
 @contextlib.contextmanager
@@ -148,9 +149,9 @@ def test_a_file_that_cannot_be_read_and_was_replaced_meanwhile_is_looked_at_in_i
     with kept(tmp_path, {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}) as lake:
         lake.fill([("acme", "old debug", 5, 10.0), ("acme", "old error", 17, 10.0)])
         (live,) = live_files(lake.table())
-        results, waiting = HereRunner.results, [True]
+        results, waiting = RunHere.results, [True]
 
-        def overtaken(self: HereRunner, *given: Any) -> Any:
+        def overtaken(self: RunHere, *given: Any) -> Any:
             if waiting:
                 waiting.pop()
                 Committer(lake.catalog, deadline_seconds=20).replace(
@@ -159,7 +160,7 @@ def test_a_file_that_cannot_be_read_and_was_replaced_meanwhile_is_looked_at_in_i
                 cut_off(live.file.file_path)
             return results(self, *given)
 
-        monkeypatch.setattr(HereRunner, "results", overtaken)
+        monkeypatch.setattr(RunHere, "results", overtaken)
         report = lake.retain()
         assert (report.rows_removed, report.detail["files_unreadable"]) == (0, 0)
         assert lake.retain().rows_removed == 1

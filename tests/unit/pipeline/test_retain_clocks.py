@@ -71,10 +71,9 @@ class Keeper:
         self.maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            lambda: None,  # type: ignore[arg-type,return-value]
+            RunHere(),
             MaintainMetrics(self.registry),
             clock=lambda: self.now,
-            runner=RunHere(),
         )
 
     def round(self) -> list[Task]:
@@ -328,8 +327,8 @@ def test_the_command_confirms_what_the_pipeline_holds(
 
 
 def _here(config: Config) -> Any:
-    def made(_: Config, *given: Any, **options: Any) -> Maintainer:
-        return Maintainer(config, *given, **options, runner=RunHere())
+    def made(_: Config, catalog: Any, runner: object, *given: Any, **options: Any) -> Maintainer:
+        return Maintainer(config, catalog, RunHere(), *given, **options)
 
     return made
 
@@ -359,9 +358,8 @@ def test_the_maintainer_of_the_pipeline_says_what_waits(tmp_path: Path) -> None:
         maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            lambda: None,  # type: ignore[arg-type,return-value]
+            RunHere(),
             metrics,
-            runner=RunHere(),
             memory=memory,
         )
         with capture_logs() as lines:

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, Stopped
 from frazil.pipeline import run as pipeline_run
-from frazil.pipeline.land import segments
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.maintain.maintainer import Maintainer
@@ -23,8 +22,8 @@ from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import POOL
 from frazil.pipeline.steps import Step, StepRunner, StepThread
 from tests.components.process import wait_until
-from tests.fault.land_process import run_here
 from tests.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
+from tests.run_here import RunHere
 
 
 class Scripted(Step):
@@ -140,7 +139,7 @@ class Blocked:
 class Running:
     """A whole pipeline in a thread, whose tasks run here."""
 
-    def __init__(self, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self.config = Config.model_validate(
             {
                 "data_dir": data_dir,
@@ -151,7 +150,7 @@ class Running:
         )
         self.stopping = threading.Event()
         self.pipeline = pipeline_run.Pipeline(self.config, self.stopping)
-        monkeypatch.setattr(self.pipeline._spark, "session", lambda: None)
+        self.pipeline._make_runner = lambda *_: RunHere()
         self._thread = threading.Thread(target=self.pipeline.run)
         self._thread.start()
 
@@ -176,12 +175,11 @@ def blocked() -> Iterator[Blocked]:
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Running]]:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
     monkeypatch.setattr(LandStep, "stop_seconds", 2.0)
     with contextlib.ExitStack() as stack:
 
         def start() -> Running:
-            made = Running(tmp_path, monkeypatch)
+            made = Running(tmp_path)
             stack.callback(made.stop)
             return made
 

@@ -56,10 +56,9 @@ def maintainer(lake: Kept, days: float = 1.0, config: Config | None = None) -> M
     return Maintainer(
         config or lake.config,
         lake.catalog,
-        lambda: None,  # type: ignore[arg-type,return-value]
+        RunHere(),
         MaintainMetrics(Metrics().registry),
         clock=lambda: lake.now + days * DAY,
-        runner=RunHere(),
     )
 
 

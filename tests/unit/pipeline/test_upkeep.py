@@ -18,7 +18,7 @@ from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.lake.commit import POSITION
 from frazil.pipeline import run as pipeline_run
-from frazil.pipeline.land import segments, upkeep
+from frazil.pipeline.land import upkeep
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.metrics import Metrics
@@ -28,8 +28,8 @@ from frazil.wal.local import LocalStore
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.store import Store
 from tests.components.process import wait_until
-from tests.fault.land_process import run_here
 from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
+from tests.run_here import RunHere
 from tests.unit.lake.meddling import move
 from tests.unit.lake.test_aging import EMPTY
 from tests.wal_stores import HandClock, MemoryStore
@@ -168,9 +168,9 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
 class Whole:
     """The pipeline with its steps, of which tests run rounds."""
 
-    def __init__(self, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self.pipeline = pipeline_run.Pipeline(config_of(data_dir), threading.Event())
-        monkeypatch.setattr(self.pipeline._spark, "session", lambda: None)
+        self.pipeline._make_runner = lambda *_: RunHere()
         steps = self.pipeline._steps()
         self.runner = self.pipeline._runner = StepRunner(steps, self.pipeline._metrics)
         self.pipeline._problem = ""
@@ -197,9 +197,8 @@ class Whole:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Whole]:
-    monkeypatch.setattr(segments, "run_tasks", run_here)
-    with contextlib.closing(Whole(tmp_path, monkeypatch)) as made:
+def whole(tmp_path: Path) -> Iterator[Whole]:
+    with contextlib.closing(Whole(tmp_path)) as made:
         yield made
 
 

@@ -23,7 +23,6 @@ import pytest
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, StoreUnavailable
 from frazil.otlp.decode import Decoder, conform
-from frazil.pipeline.land import segments
 from frazil.query.follow import PASSED_SECONDS
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.tables import SIGNALS, Signal, landed_spec
@@ -33,7 +32,7 @@ from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import NOTHING_LANDED, WalReader
 from frazil.wal.segment import SegmentWriter, read_rows, tombstone
-from tests.fault.land_process import Pipeline, run_here
+from tests.fault.land_process import Pipeline
 from tests.fault.records import logs_request, spans_request
 from tests.wal_stores import HandClock, MemoryStore
 
@@ -210,11 +209,8 @@ def test_a_cut_holds_what_landing_would_take_whatever_happened_before(
         cut.release()
 
 
-def test_rows_look_the_same_before_and_after_they_have_landed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_look_the_same_before_and_after_they_have_landed(tmp_path: Path) -> None:
     """A broken clock, columns that were promoted later, several row groups, both tenants."""
-    monkeypatch.setattr(segments, "run_tasks", run_here)
     extra = [{"attribute": "cart.id", "type": "int"}, {"attribute": "shop", "source": "resource"}]
     config = Config.model_validate({"data_dir": tmp_path, "tables": {"promoted": extra}})
     store = LocalStore(config.wal_dir)

@@ -8,13 +8,13 @@ from functools import partial
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Fenced, Refused
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.sources import source_of
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.kafka.topics import Topics
 from frazil.wal.position import Position
@@ -30,7 +30,7 @@ log = structlog.get_logger("frazil.land")
 def land_all(
     config: Config,
     catalog: Catalog,
-    start_spark: Callable[[], SparkSession],
+    runner: Runner,
     metrics: Metrics,
     *,
     skip: Collection[str] = (),
@@ -49,7 +49,7 @@ def land_all(
     positions: dict[Signal, Position] = {}
     for signal in SIGNALS:
         source = source_of(config, signal, reader)
-        lander = Lander(config, signal, catalog, source, start_spark, metrics, reader=reader)
+        lander = Lander(config, signal, catalog, source, runner, metrics, reader=reader)
         look = partial(_ends, config, signal, reader)
         positions[signal] = _land(lander, wanted[signal], look, sleep)
     return positions

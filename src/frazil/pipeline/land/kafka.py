@@ -6,19 +6,19 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
-from frazil.pipeline import parcel
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.jobs import collected, job_errors
-from frazil.pipeline.land.messages import COLUMNS, Reading, message_task, received_bounds
+from frazil.pipeline.land.messages import COLUMNS, Reading, land_messages, received_bounds
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.runner import Runner
 from frazil.tables import Signal
 from frazil.wal.journal import promoted
 from frazil.wal.kafka.client import spark_settings
@@ -86,9 +86,7 @@ class KafkaWork:
         }
         return replace(self, ends=ends)
 
-    def land(
-        self, spark: SparkSession, layout: Layout, horizon: Horizon, *, files_max: int | None
-    ) -> Outcome:
+    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> Outcome:
         kafka = _kafka(self.config)
         reading = Reading(
             kafka.model_copy(update={"sasl": None, "tls": None}),
@@ -113,12 +111,12 @@ class KafkaWork:
         }
         tasks = sum(-(-(end - self._starts[number].offset) // per_task) for number, end in due.items())
         share = None if files_max is None else max(1, files_max // max(tasks, 1))
-        with job_errors():
-            messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
-            landing = messages.mapInArrow(
-                message_task(layout, horizon, reading, files_max=share), parcel.COLUMNS
-            )
-        results: list[TaskResult] = collected(landing)
+
+        def read(spark: SparkSession) -> DataFrame:
+            return spark.read.format("kafka").options(**options).load().select(*COLUMNS)
+
+        work = partial(land_messages, layout=layout, horizon=horizon, reading=reading, files_max=share)
+        results = runner.run_frame(read, work)
         if any(result.too_many_files for result in results):
             return Outcome(results, self.position)
         self.guess.learn([counts for result in results for counts in result.partitions.values()])

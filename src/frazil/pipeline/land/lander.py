@@ -11,7 +11,6 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
@@ -28,6 +27,7 @@ from frazil.pipeline.land.set_aside import set_aside
 from frazil.pipeline.land.source import Outcome, Source, Work
 from frazil.pipeline.land.upkeep import CleanUpStep, round_seconds
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
@@ -53,7 +53,7 @@ class _State:
 class Lander:
     """`step` looks once, and lands one batch if one is due. Everything it knows is read again after an error.
 
-    `start_spark` is called when there is work: an idle pipeline runs no job.
+    An idle table runs no job.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Lander:
         signal: Signal,
         catalog: Catalog,
         source: Source,
-        start_spark: Callable[[], SparkSession],
+        runner: Runner,
         metrics: Metrics,
         *,
         reader: WalReader | None = None,
@@ -72,7 +72,7 @@ class Lander:
         self._config = config
         self._catalog = catalog
         self._source = source
-        self._start_spark = start_spark
+        self._runner = runner
         self._metrics = metrics
         self._reader = reader
         self._clock = clock
@@ -149,9 +149,9 @@ class Lander:
             self.forget()
             return "again"
         layout = Layout.of(checkpoint.table, self._spec, self._config.land.compression_level)
-        spark, began = self._start_spark(), _wall_clock()
+        began = _wall_clock()
         with telemetry.span("land.write") as write:
-            outcome = work.land(spark, layout, self._horizon, files_max=self._files_max(work))
+            outcome = work.land(self._runner, layout, self._horizon, files_max=self._files_max(work))
             write.set(rows=outcome.rows, tasks=len(outcome.results), set_aside=len(outcome.unreadable))
         self._fit(work, outcome)
         if outcome.too_many_files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,8 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
-from frazil.pipeline.land.task import Batches, Task, cpu_seconds, measured
-from frazil.pipeline.parcel import packed
+from frazil.pipeline.land.task import cpu_seconds, measured
+from frazil.pipeline.runner import Batches
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import Headers, body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table
@@ -57,17 +57,8 @@ class _Message:
     received: int
 
 
-def message_task(layout: Layout, horizon: Horizon, reading: Reading, *, files_max: int | None) -> Task:
-    """For `mapInArrow` over Spark's Kafka source."""
-
-    def run(batches: Batches) -> Batches:
-        yield packed(partial(land_messages, batches, layout, horizon, reading, files_max=files_max))
-
-    return run
-
-
 def land_messages(
-    batches: Iterable[pa.RecordBatch],
+    batches: Batches,
     layout: Layout,
     horizon: Horizon,
     reading: Reading,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-
-from pyspark.sql import SparkSession
+from functools import partial
 
 from frazil.config import Config
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.gather import gathered
-from frazil.pipeline.jobs import collected
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
-from frazil.pipeline.land.task import Task, segment_of, segment_tasks
-from frazil.pipeline.parcel import COLUMNS
+from frazil.pipeline.land.task import land_segments, segment_of
+from frazil.pipeline.runner import Runner
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
@@ -62,13 +60,13 @@ class SegmentWork:
             depth += 1
         return self
 
-    def land(
-        self, spark: SparkSession, layout: Layout, horizon: Horizon, *, files_max: int | None
-    ) -> Outcome:
+    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> Outcome:
         tasks = cut(self.segments, self.config.land.task_bytes_max)
         share = None if files_max is None else max(1, files_max // len(tasks))
-        task = segment_tasks(self.config, layout, horizon, tasks, files_max=share)
-        results = run_tasks(spark, task, len(tasks))
+        # Workers get only the settings that open the store.
+        config = Config(data_dir=self.config.data_dir, wal=self.config.wal)
+        work = partial(land_segments, config, layout, horizon, files_max=share)
+        results = runner.run_job(work, tasks)
         if any(result.too_many_files for result in results):
             return Outcome(results, self.position)
         return Outcome(
@@ -107,11 +105,6 @@ def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
     """Tasks of at most so many bytes; a larger segment is a task of its own."""
     tasks = gathered(segments, lambda segment: segment.size, bytes_max)
     return [[segment.name for segment in task] for task in tasks]
-
-
-def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
-    """One Spark task for each number below `count`."""
-    return collected(spark.range(0, count, 1, count).mapInArrow(task, COLUMNS))
 
 
 def advanced(position: Position, segments: Sequence[Segment], results: Sequence[TaskResult]) -> Position:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyspark.sql import SparkSession
-
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.pipeline.runner import Runner
 from frazil.wal.position import Position
 
 
@@ -64,9 +63,7 @@ class Work(Protocol):
         """The first of it, as much as one commit should land."""
         ...
 
-    def land(
-        self, spark: SparkSession, layout: Layout, horizon: Horizon, *, files_max: int | None
-    ) -> Outcome:
+    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> Outcome:
         """Runs the tasks on Spark; commits nothing. Each task may write its share of `files_max` files, and
         stops if it needs more: `Outcome.too_many_files`.
         """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -15,36 +14,11 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import TaskResult, Unreadable
-from frazil.pipeline.parcel import packed
 from frazil.pipeline.promote import fill_promoted
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
 from frazil.wal.store import open_store
-
-Batches = Iterable[pa.RecordBatch]
-Task = Callable[[Batches], Batches]
-
-
-def segment_tasks(
-    config: Config,
-    layout: Layout,
-    horizon: Horizon,
-    tasks: Sequence[Sequence[SegmentName]],
-    *,
-    files_max: int | None,
-) -> Task:
-    """For `mapInArrow` over the numbers of the tasks. Workers are told what opens the store, no more."""
-    config = Config(data_dir=config.data_dir, wal=config.wal)
-
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield packed(
-                    partial(land_segments, config, layout, horizon, tasks[number], files_max=files_max)
-                )
-
-    return run
 
 
 def land_segments(

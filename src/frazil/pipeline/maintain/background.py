@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
-from pyspark.sql import SparkSession
-
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
 from frazil.wal.lease import Keeper, Lease, open_lease
 
@@ -27,12 +26,10 @@ class MaintainStep(Step):
     part = "maintenance"
     pool = "maintain"
 
-    def __init__(
-        self, config: Config, start_spark: Callable[[], SparkSession], metrics: MaintainMetrics
-    ) -> None:
+    def __init__(self, config: Config, make_runner: Callable[..., Runner], metrics: MaintainMetrics) -> None:
         super().__init__()
         self._config = config
-        self._start_spark = start_spark
+        self._make_runner = make_runner
         self._metrics = metrics
         self._memory = Memory()
         self._lease = open_lease(config, LEASE)
@@ -54,9 +51,8 @@ class MaintainStep(Step):
 
     def _open(self) -> Maintainer:
         catalog = self._opened.enter_context(contextlib.closing(open_catalog(self._config)))
-        self._maintainer = Maintainer(
-            self._config, catalog, self._start_spark, self._metrics, memory=self._memory
-        )
+        runner = self._make_runner(self.pool, self._config.maintain.compact.parallel_tasks)
+        self._maintainer = Maintainer(self._config, catalog, runner, self._metrics, memory=self._memory)
         return self._maintainer
 
     def reset(self) -> None:

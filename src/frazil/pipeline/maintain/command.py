@@ -8,7 +8,7 @@ import datetime
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -28,6 +28,7 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
 from frazil.wal.lease import open_lease
 from frazil.wal.position import Position
@@ -36,9 +37,9 @@ _WAIT_SECONDS = 0.5
 
 
 @contextlib.contextmanager
-def opened(config: Config) -> Iterator[tuple[Catalog, Callable[[], SparkSession]]]:
-    """The catalog, and a Spark that is started when it is first asked for and stopped at the end. Where a
-    cluster has no cores for it, each call raises JobFailed, and only the first waits.
+def opened(config: Config) -> Iterator[tuple[Catalog, Runner]]:
+    """Yield the catalog and a runner whose Spark starts with the first job and stops at the end. If a cluster
+    has no cores for it, each job raises JobFailed, and only the first waits.
     """
     if config.lake.catalog.type == "sqlite" and not config.catalog_file.exists():
         raise Refused(
@@ -62,7 +63,7 @@ def opened(config: Config) -> Iterator[tuple[Catalog, Callable[[], SparkSession]
 
     try:
         with contextlib.closing(open_catalog(config)) as catalog:
-            yield catalog, start_spark
+            yield catalog, SparkRunner(start_spark, "maintain", config.maintain.compact.parallel_tasks)
     finally:
         for session in sessions:
             stop(session)
@@ -109,13 +110,13 @@ def maintain(
     reports: list[TaskReport] = []
     failures: list[str] = []
     turn = contextlib.nullcontext() if dry_run else our_turn(config, console)
-    with opened(config) as (catalog, start_spark), turn, _bar(console) as bar:
+    with opened(config) as (catalog, runner), turn, _bar(console) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.update(line, completed=done, total=max(total, 1))
 
         metrics = MaintainMetrics(Metrics().registry)
-        maintainer = Maintainer(config, catalog, start_spark, metrics, progress=progress)
+        maintainer = Maintainer(config, catalog, runner, metrics, progress=progress)
         there = maintainer.tables()
         if unknown := [name for name in tables if name not in there]:
             raise Refused(f"there is no table {unknown[0]}; there are: {', '.join(there) or 'none yet'}")
@@ -152,8 +153,8 @@ def _all_rounds(
 
 
 def tag_create(config: Config, name: str, *, json_output: bool) -> int:
-    with opened(config) as (catalog, start_spark):
-        cut = create_cut(config, catalog, start_spark, Metrics(), name)
+    with opened(config) as (catalog, runner):
+        cut = create_cut(config, catalog, runner, Metrics(), name)
     if json_output:
         print(json.dumps(_facts(cut)))
         return 0

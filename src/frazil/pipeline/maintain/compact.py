@@ -23,7 +23,7 @@ from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import Task, TaskReport
-from frazil.pipeline.maintain.runner import Runner
+from frazil.pipeline.runner import Runner
 from frazil.wal.position import without
 
 _COMMIT_SECONDS = 60.0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Refused
@@ -18,6 +17,7 @@ from frazil.lake.commit import read_checkpoint
 from frazil.lake.tags import Tag, create_tag, delete_tag, is_incident, list_tags
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner
 from frazil.tables import SIGNALS, table_specs
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -34,9 +34,7 @@ class Cut:
     missing: Sequence[str]
 
 
-def create_cut(
-    config: Config, catalog: Catalog, start_spark: Callable[[], SparkSession], metrics: Metrics, name: str
-) -> Cut:
+def create_cut(config: Config, catalog: Catalog, runner: Runner, metrics: Metrics, name: str) -> Cut:
     """Lands what is durable now and pins each table where it then stands, under the name.
 
     What is received while that goes on may be in one table and not yet in another; what was acked before is
@@ -48,7 +46,7 @@ def create_cut(
         raise Refused(
             f"there is a tag {name} already; `frazil tag delete {name}` first, or take another name"
         )
-    land_all(config, catalog, start_spark, metrics)
+    land_all(config, catalog, runner, metrics)
     made: list[Table] = []
     try:
         for table in _tables(config, catalog):

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Refused
@@ -28,8 +27,8 @@ from frazil.pipeline.maintain.erase_kafka import delete_landed, kept_by_kafka
 from frazil.pipeline.maintain.erase_report import Erasure
 from frazil.pipeline.maintain.erase_set_aside import SetAside
 from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
-from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner
 from frazil.query.predicate import Predicate, parse_predicate
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
 from frazil.tables.columns import RECEIVED
@@ -70,7 +69,6 @@ def erase(
     catalog: Catalog,
     request: Request,
     runner: Runner,
-    start_spark: Callable[[], SparkSession],
     *,
     say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.time,
@@ -83,7 +81,7 @@ def erase(
     should not run (the lease): what it has read and not yet written could come to lie about after the proof.
     """
     with catalog_errors():
-        return _Erasing(config, catalog, request, runner, start_spark, say, clock, sleep, sync).run()
+        return _Erasing(config, catalog, request, runner, say, clock, sleep, sync).run()
 
 
 class _Erasing:
@@ -93,7 +91,6 @@ class _Erasing:
         catalog: Catalog,
         request: Request,
         runner: Runner,
-        start_spark: Callable[[], SparkSession],
         say: Callable[[str], None],
         clock: Callable[[], float],
         sleep: Callable[[float], None],
@@ -103,7 +100,6 @@ class _Erasing:
         self._catalog = catalog
         self._request = request
         self._runner = runner
-        self._start_spark = start_spark
         self._say = say
         self._clock = clock
         self._sleep = sleep
@@ -131,7 +127,7 @@ class _Erasing:
             land_all(
                 self._config,
                 self._catalog,
-                self._start_spark,
+                self._runner,
                 Metrics(),
                 skip=self._set_aside.streams(SIGNALS) if self._request.drop_set_aside else (),
                 sleep=self._sleep,

@@ -14,7 +14,6 @@ from frazil.errors import Refused
 from frazil.pipeline.maintain.command import opened, our_turn
 from frazil.pipeline.maintain.erase import EverythingMatches, Request, erase
 from frazil.pipeline.maintain.erase_report import Erasure
-from frazil.pipeline.maintain.runner import SparkRunner
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,8 @@ def _agreed(console: Console, error: EverythingMatches) -> bool:
 
 
 def _erased(config: Config, request: Request, console: Console) -> Erasure:
-    with opened(config) as (catalog, start_spark), our_turn(config, console):
-        runner = SparkRunner(start_spark, config.maintain.compact.parallel_tasks)
+    with opened(config) as (catalog, runner), our_turn(config, console):
         if not console.is_terminal:
-            return erase(config, catalog, request, runner, start_spark)
+            return erase(config, catalog, request, runner)
         with console.status("looking") as status:
-            return erase(config, catalog, request, runner, start_spark, say=status.update)
+            return erase(config, catalog, request, runner, say=status.update)

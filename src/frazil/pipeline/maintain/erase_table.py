@@ -34,8 +34,8 @@ from frazil.lake.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import History, read_history
-from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.runner import Runner
 from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import TableSpec
 from frazil.wal.position import without

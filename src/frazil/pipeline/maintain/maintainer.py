@@ -11,7 +11,6 @@ from typing import Literal
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyspark.sql import SparkSession
 
 from frazil import telemetry
 from frazil.config import Config
@@ -36,8 +35,8 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain import retain
-from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
 from frazil.pipeline.maintain.tier import Tiering
+from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 
@@ -72,19 +71,18 @@ class Memory:
 class Maintainer:
     """Of several at once each is safe: what one has changed the others find out before they commit.
 
-    `start_spark` is called when there is something to merge or to search. `clock` is the time of day.
+    `clock` is the time of day.
     """
 
     def __init__(
         self,
         config: Config,
         catalog: Catalog,
-        start_spark: Callable[[], SparkSession],
+        runner: Runner,
         metrics: MaintainMetrics,
         *,
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
-        runner: StoppableRunner | None = None,
         memory: Memory | None = None,
     ) -> None:
         self._config = config
@@ -94,7 +92,7 @@ class Maintainer:
         self._metrics = metrics
         self._clock = clock
         self._progress = progress
-        self._runner = runner or SparkRunner(start_spark, config.maintain.compact.parallel_tasks)
+        self._runner = runner
         self._committer = committer_of(config, catalog)
         self._memory = memory or Memory()
 

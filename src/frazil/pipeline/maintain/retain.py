@@ -11,7 +11,7 @@ from frazil.config import Config
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain_set_aside import retain_set_aside
 from frazil.pipeline.maintain.rules import rules_of
-from frazil.pipeline.maintain.runner import Runner
+from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 

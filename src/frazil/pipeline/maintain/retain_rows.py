@@ -39,8 +39,8 @@ from frazil.pipeline.maintain.rules import (
     read_applied,
     write_applied,
 )
-from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.runner import Runner
 from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.tables import TableSpec
 from frazil.wal.position import without

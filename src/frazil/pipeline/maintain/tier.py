@@ -36,7 +36,7 @@ from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TaskReport
-from frazil.pipeline.maintain.runner import Runner
+from frazil.pipeline.runner import Runner
 from frazil.tables.promoted import file_suffix, fingerprint_of
 
 _COMMIT_SECONDS = 60.0

@@ -1,0 +1,193 @@
+"""The one way to run work on Spark, for landing and maintenance.
+
+A task returns its result together with the store calls that it made: Spark's workers are not scraped, so the
+driver counts for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from frazil import stopwatch
+from frazil.errors import JobFailed
+
+T = TypeVar("T")
+R = TypeVar("R")
+Batches = Iterable[pa.RecordBatch]
+
+_COLUMNS = "result binary, calls binary"
+_SCHEMA = pa.schema([("result", pa.binary()), ("calls", pa.binary())])
+_REASON_CHARACTERS_MAX = 600
+_PYTHON = "Traceback (most recent call last):"
+
+
+class Runner(Protocol):
+    """Work, its items and its results are pickled. All methods may be called from several threads at once,
+    and raise JobFailed if a job fails.
+    """
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+    def results(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        """Run one job per item, a few at a time, and yield the results as they come, in any order. The first
+        failure cancels the rest.
+        """
+        ...
+
+    def run_job(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Run one job with a task per item. Return the results in the order of the items."""
+        ...
+
+    def run_frame(self, read: Callable[[SparkSession], DataFrame], work: Callable[[Batches], R]) -> list[R]:
+        """Run one job with a task per partition of the frame that `read` returns."""
+        ...
+
+    def stop(self) -> None:
+        """Cancel running jobs and refuse new ones. May be called from any thread."""
+        ...
+
+
+class SparkRunner:
+    """Runs jobs in the scheduler pool `pool`. `start_spark` is called when there is work: an idle pipeline
+    starts no session. `parallel` bounds the jobs of one call of `results`; 0 is half of the cores.
+    """
+
+    def __init__(self, start_spark: Callable[[], SparkSession], pool: str, parallel: int = 0) -> None:
+        self._start_spark = start_spark
+        self._pool = pool
+        self._parallel = parallel
+        self._stopped = threading.Event()
+        self._groups: dict[str, SparkSession] = {}
+        """Job groups of the calls that are running: each call cancels only its own jobs."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def results(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        if not items:
+            return
+        with self._group() as (spark, group):
+            parallel = self._parallel or max(1, spark.sparkContext.defaultParallelism // 2)
+            with ThreadPoolExecutor(parallel, thread_name_prefix=f"frazil-{self._pool}") as threads:
+                waiting = iter(items)
+                running: set[Future[list[R]]] = set()
+                try:
+                    while True:
+                        for item in waiting:
+                            running.add(threads.submit(self._run_items, spark, group, work, [item]))
+                            if len(running) >= parallel:
+                                break
+                        if not running:
+                            return
+                        done, running = wait(running, return_when=FIRST_COMPLETED)
+                        for future in done:
+                            yield from future.result()
+                except BaseException:
+                    _cancel(spark, group)
+                    raise
+
+    def run_job(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        if not items:
+            return []
+        with self._group() as (spark, group):
+            return self._run_items(spark, group, work, items)
+
+    def run_frame(self, read: Callable[[SparkSession], DataFrame], work: Callable[[Batches], R]) -> list[R]:
+        def task(batches: Batches) -> Batches:
+            yield packed(partial(work, batches))
+
+        with self._group() as (spark, group):
+            return self._collect(spark, group, lambda: read(spark).mapInArrow(task, _COLUMNS))
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for group, spark in list(self._groups.items()):
+            _cancel(spark, group)
+
+    @contextlib.contextmanager
+    def _group(self) -> Iterator[tuple[SparkSession, str]]:
+        spark, group = self._start_spark(), f"frazil-{self._pool}-{uuid.uuid4().hex}"
+        self._groups[group] = spark
+        try:
+            yield spark, group
+        finally:
+            del self._groups[group]
+
+    def _run_items(
+        self, spark: SparkSession, group: str, work: Callable[[T], R], items: Sequence[T]
+    ) -> list[R]:
+        def task(batches: Batches) -> Batches:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield packed(partial(work, items[number]))
+
+        count = len(items)
+        return self._collect(spark, group, lambda: spark.range(0, count, 1, count).mapInArrow(task, _COLUMNS))
+
+    def _collect(self, spark: SparkSession, group: str, frame: Callable[[], DataFrame]) -> list[Any]:
+        """Pool and job group belong to the calling thread."""
+        if self._stopped.is_set():
+            raise JobFailed("the job was not started: its runner was stopped")
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
+        spark.sparkContext.setJobGroup(group, self._pool, interruptOnCancel=True)
+        with job_errors():
+            rows = frame().toArrow()
+        return unpacked(rows)
+
+
+def _cancel(spark: SparkSession, group: str) -> None:
+    # A JVM that is gone runs nothing, and PySpark reports that in many ways.
+    with contextlib.suppress(Exception):
+        spark.sparkContext.cancelJobGroup(group)
+
+
+def packed(work: Callable[[], object]) -> pa.RecordBatch:
+    """Run the work in the worker. Return its result and its store calls as a row."""
+    with stopwatch.gathering() as calls:
+        result = work()
+    columns = [pa.array([pickle.dumps(each)], pa.binary()) for each in (result, calls)]
+    return pa.record_batch(columns, schema=_SCHEMA)
+
+
+def unpacked(table: pa.Table) -> list[Any]:
+    """Return the results in the driver, and count the store calls there."""
+    for calls in table.column("calls").to_pylist():
+        stopwatch.replay(pickle.loads(calls))  # noqa: S301
+    return [pickle.loads(result) for result in table.column("result").to_pylist()]  # noqa: S301
+
+
+@contextlib.contextmanager
+def job_errors() -> Iterator[None]:
+    """Raise JobFailed with the reason alone: a failed job comes with pages of two languages' stack traces,
+    which stay as its cause.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise JobFailed(f"a Spark job failed: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """Return the last line of a Python worker's traceback, or else the innermost cause in Java."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    if _PYTHON in text:
+        lines = text.rpartition(_PYTHON)[2].splitlines()
+        said = [line for line in lines if line and not line[0].isspace() and not line.startswith("\t")]
+        text = said[0] if said else text
+    elif "Caused by: " in text:
+        text = text.rpartition("Caused by: ")[2]
+    return (text.strip().splitlines() or [type(error).__name__])[0][:_REASON_CHARACTERS_MAX]
