@@ -78,7 +78,7 @@ class Buckets:
 
 
 def micros(time: datetime) -> int:
-    return round((time - _EPOCH) / timedelta(microseconds=1))
+    return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def is_time(micros: int) -> bool:
