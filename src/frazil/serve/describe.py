@@ -138,10 +138,7 @@ COUNTS = described(
         "to": "2026-11-15T10:02:50.000000Z",
         "first_bucket": "2026-11-15T10:00:00.000000Z",
         "bucket_seconds": 60,
-        "series": [
-            {"name": "info", "counts": [412, 630, 501]},
-            {"name": "error", "counts": [0, 3, 1]},
-        ],
+        "series": [{"name": "info", "counts": [412, 630, 501]}, {"name": "error", "counts": [0, 3, 1]}],
         "total": 1547,
         "stats": _STATS | {"rows": 5},
     },

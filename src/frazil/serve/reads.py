@@ -20,7 +20,7 @@ from frazil.query.reads.counts import GROUPS, Counting, Counts, count
 from frazil.query.reads.filters import Filter, Searched
 from frazil.query.reads.records import Order, Page, RecordSearch, page
 from frazil.query.reads.statement import Read, Statement
-from frazil.query.reads.time_range import MICRO, iso
+from frazil.query.reads.time_range import iso
 from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces, trace_rows
 from frazil.serve import parameters
 from frazil.serve.auth import Caller, Reader
@@ -217,7 +217,7 @@ async def _counts(runner: _Runner, filter: Filter, written: Written, by: str, bu
             "from": iso(range.begin),
             "to": iso(range.end),
             "first_bucket": iso(found.buckets.first),
-            "bucket_seconds": found.buckets.width // MICRO,
+            "bucket_seconds": found.buckets.seconds,
             "series": found.series,
             "total": found.total,
             "stats": stats,

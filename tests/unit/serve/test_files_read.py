@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
 from frazil.query.model import Answer, Question
+from frazil.query.reads import services
 from frazil.query.reads.counts import Counting, Counts, count
 from frazil.query.reads.filters import Filter, LogFilter, SpanFilter
-from frazil.query.reads.statement import Read
+from frazil.query.reads.metric_series import MetricRequest, metric_series
+from frazil.query.reads.metrics import AGGREGATIONS, Metric, metric_attributes, metric_list
+from frazil.query.reads.records import Order, Page, RecordSearch, page, stored_log
+from frazil.query.reads.statement import Read, Statement
+from frazil.query.reads.time_range import Buckets
 from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces
 from frazil.serve.auth import Caller
 from frazil.serve.filters import Written
@@ -75,6 +81,47 @@ def test_traces_are_read_near_the_spans_that_match(queries: Overheard, order: Tr
     assert queries.files() == [(1, 2), (1, 2)]
     assert not found.complete
     assert all("attributes" not in question.sql for question, _ in queries.asked)
+
+
+@pytest.mark.parametrize("order", ["desc", "asc"])
+def test_pages_are_complete_over_files_and_the_log(queries: Overheard, order: Order) -> None:
+    search: RecordSearch | None = RecordSearch(LogFilter(), Written("-9d", "now").range(), order, 7)
+    times: list[Any] = []
+    while search is not None:
+        found: Page = queries.result(page(search))
+        times += found.rows["time"].to_pylist()
+        search = None if found.end is None else replace(search, after=found.end)
+    assert len(times) == rows_of("acme")
+    assert times == sorted(times, reverse=order == "desc")
+
+
+def test_the_query_service_runs_the_statements_of_all_reads(queries: Overheard) -> None:
+    """Its guard refuses SQL by what it names."""
+    range = Written("-9d", "now").range()
+    metric = Metric("m", "sum", "", "", (), True, True, 1)
+    statements = [
+        services.red(range, Buckets.of(range)),
+        services.log_errors(range),
+        services.log_services(range),
+        services.operations(range),
+        stored_log({"time": "2026-11-15T10:00:00Z", "received_time": "2026-11-15T10:00:00Z"}),
+        metric_list(range),
+        metric_attributes(metric, range),
+    ]
+    for type in ("sum", "gauge", "histogram", "exponential_histogram", "summary"):
+        for is_monotonic in (True, False):
+            kind = replace(metric, type=type, is_monotonic=is_monotonic)
+            for aggregation in AGGREGATIONS[kind.kind]:
+                request = MetricRequest(
+                    kind, aggregation, range, ["a"], [("k", "v")], "by", now=range.end_time
+                )
+                statements.append(metric_series(request))
+
+    def read(statement: Statement) -> Read[int]:
+        return len((yield statement))
+
+    rows = [queries.result(read(statement)) for statement in statements]
+    assert rows[1:3] == [1, 1]  # of one service
 
 
 def test_traces_of_the_log_need_no_file(queries: Overheard) -> None:

@@ -44,7 +44,7 @@ def test_rows_come_with_columns_and_stats(client: Client) -> None:
 
 
 def test_parameters_may_be_nested(client: Client) -> None:
-    """As `frazil.connect` may send them: there is one rule for both."""
+    """There is one rule for them, the query service's."""
     answer = ask(client, {"sql": "SELECT $1.a[2], $2", "params": [{"a": [1, 2]}, [[[[[[7]]]]]]]})
     assert answer.json()["rows"] == [[2, [[[[[[7]]]]]]]]
 

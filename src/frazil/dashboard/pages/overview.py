@@ -23,7 +23,7 @@ from frazil.query.reads.services import (
     red,
     service_figures,
 )
-from frazil.query.reads.time_range import TimeRange
+from frazil.query.reads.time_range import Buckets, TimeRange
 
 _FRESH_SECONDS = 4.0
 _NEWEST_FRESH_SECONDS = 1.0
@@ -46,14 +46,14 @@ def _draw(view: View) -> None:
         show_how_to_send(view)
         return
     range = TimeRange.between(*view.span.steady(5))
-    width = range.bucket_seconds()
-    spans = service_figures(view.api.read(red(range, width), fresh_seconds=_FRESH_SECONDS))
+    buckets = Buckets.of(range)
+    spans = service_figures(view.api.read(red(range, buckets), fresh_seconds=_FRESH_SECONDS))
     logs = view.api.read(log_errors(range), fresh_seconds=_FRESH_SECONDS)
     _headlines(spans.whole, logs, tables, range.seconds)
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
         return
-    moments = {name: spans.over_time(name, range, width) for name in spans.by_service}
+    moments = {name: spans.over_time(name, range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
     _charts({name: moments[name] for name in busiest}, range)
     _services(view, spans, moments, logs, range.seconds)

@@ -71,8 +71,8 @@ def count(counting: Counting) -> Read[Counts]:
     group = "coalesce(service_name, '')" if is_by_service else _NUMBERED[counting.by][0]
     where = counting.filter.where(counting.range)
     grouped = (
-        f"SELECT (epoch_us(time) - CAST(? AS BIGINT)) // CAST(? AS BIGINT) AS bucket, {group} AS series, "
-        f"count(*) AS counted FROM {counting.filter.table} WHERE {where.sql} GROUP BY 1, 2"
+        f"SELECT {Buckets.SQL} AS bucket, {group} AS series, count(*) AS counted "
+        f"FROM {counting.filter.table} WHERE {where.sql} GROUP BY 1, 2"
     )
     sql = _largest_services(grouped) if is_by_service else grouped
     table = yield Statement(sql, (buckets.first, buckets.width, *where.params))

@@ -28,6 +28,9 @@ Key = tuple[int, int, str, str, int]
 """Time in microseconds, nanoseconds, trace id, span id, hash."""
 
 _KEY_COLUMNS = ("_nanos", "_trace", "_span", "_hash")
+_KEY_MARKS = (
+    "CAST(? AS TIMESTAMPTZ), CAST(? AS BIGINT), CAST(? AS VARCHAR), CAST(? AS VARCHAR), CAST(? AS UBIGINT)"
+)
 _NANOS: dict[Searched, str] = {
     "logs": "coalesce(time_unix_nano, observed_time_unix_nano, 0)",
     "spans": "coalesce(start_time_unix_nano, 0)",
@@ -127,36 +130,16 @@ def _rows_statement(search: RecordSearch, part: TimeRange) -> Statement:
         f"SELECT *, {_NANOS[table]} AS _nanos, coalesce(trace_id, '') AS _trace, "
         f"coalesce(span_id, '') AS _span, {record_hash(table)} AS _hash FROM {table} WHERE {where.sql}"
     )
+    columns = ("time", *_KEY_COLUMNS)
     params, beyond, seen = where.params, "", 0
     if search.after is not None:
-        beyond, seen = "WHERE " + _not_before(search.order), search.after.seen
-        params += _not_before_params(search.after.key)
-    by = ", ".join(f"{name} {search.order}" for name in ("time", *_KEY_COLUMNS))
+        at, *rest, hashed = search.after.key
+        params += [iso(at), *rest, str(hashed)]
+        sign = "<=" if search.is_newest_first else ">="
+        beyond, seen = f"WHERE ({', '.join(columns)}) {sign} ({_KEY_MARKS})", search.after.seen
+    by = ", ".join(f"{name} {search.order}" for name in columns)
     sql = f"SELECT * FROM ({keyed}) {beyond} ORDER BY {by} LIMIT ? OFFSET ?"
     return Statement(sql, (*params, search.limit + 1, seen))
-
-
-def _not_before(order: Order) -> str:
-    """The key or one behind it. No column here is NULL."""
-    sign = "<" if order == "desc" else ">"
-    time_, nanos, trace, span, hashed = (
-        "CAST(? AS TIMESTAMPTZ)",
-        "CAST(? AS BIGINT)",
-        "CAST(? AS VARCHAR)",
-        "CAST(? AS VARCHAR)",
-        "CAST(? AS UBIGINT)",
-    )
-    return (
-        f"(time {sign} {time_} OR (time = {time_} AND (_nanos {sign} {nanos} OR (_nanos = {nanos} AND "
-        f"(_trace {sign} {trace} OR (_trace = {trace} AND (_span {sign} {span} OR (_span = {span} AND "
-        f"_hash {sign}= {hashed}))))))))"
-    )
-
-
-def _not_before_params(key: Key) -> list[Any]:
-    at, nanos, trace, span, hashed = key
-    twice = [iso(at), nanos, trace, span]
-    return [value for part in twice for value in (part, part)] + [str(hashed)]
 
 
 def _page_end(keys: Sequence[Key], previous: PageEnd | None) -> PageEnd:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frazil.query.reads.statement import Conditions, Statement
-from frazil.query.reads.time_range import TimeRange
+from frazil.query.reads.time_range import Buckets, TimeRange
 
 UNNAMED = "(no name)"
 _ERROR_SEVERITY = 17
@@ -45,96 +45,77 @@ class BucketFigures:
 class ServiceFigures:
     whole: Figures
     by_service: Mapping[str, Figures]
-    by_time: Mapping[str, Mapping[dt.datetime, Figures]]
+    by_bucket: Mapping[str, Mapping[int, Figures]]
+    """By service and number of the bucket."""
 
-    def over_time(self, service: str, range: TimeRange, width_seconds: int) -> list[BucketFigures]:
+    def over_time(self, service: str, range: TimeRange, buckets: Buckets) -> list[BucketFigures]:
         """Every bucket of the range: one without requests is a 0, not a gap that a line is drawn across."""
-        known, width = self.by_time.get(service, {}), dt.timedelta(seconds=width_seconds)
+        known, width = self.by_bucket.get(service, {}), dt.timedelta(microseconds=buckets.width)
         start, end = range.start_time, range.end_time
         return [
             BucketFigures(
-                time, known.get(time, Figures()), (min(end, time + width) - max(start, time)).total_seconds()
+                time,
+                known.get(number, Figures()),
+                (min(end, time + width) - max(start, time)).total_seconds(),
             )
-            for time in bucket_times(range, width_seconds)
+            for number, time in enumerate(buckets.times)
         ]
 
 
-def red(range: TimeRange, width_seconds: int) -> Statement:
+def red(range: TimeRange, buckets: Buckets) -> Statement:
     """Of spans of servers and consumers, and of roots: what a service was asked to do, or began by itself."""
-    where = Conditions.within(range)
     sql = f"""
-SELECT service_name,
-       time_bucket(to_seconds({width_seconds}), time, TIMESTAMPTZ '1970-01-01 00:00:00+00') AS step,
+SELECT service_name, {Buckets.SQL} AS bucket, grouping(service_name) = 1 AS is_whole,
        count(*) AS requests, count(*) FILTER (status_code = 2) AS errors,
        approx_quantile(duration_nano, [0.5, 0.95, 0.99]) AS quantiles
 FROM spans
-WHERE {where.sql} AND (kind IN (2, 5) OR parent_span_id IS NULL)
-GROUP BY GROUPING SETS ((service_name), (service_name, step), ())
-"""
-    return Statement(sql, tuple(where.params))
-
-
-def service_figures(rows: Iterable[Mapping[str, Any]]) -> ServiceFigures:
-    """The result of `red`. A row without a service may be the whole, or of spans without a service name."""
-    whole, by_service = Figures(), {}
-    by_time: dict[str, dict[dt.datetime, Figures]] = defaultdict(dict)
-    without: list[Figures] = []
-    for row in rows:
-        figures, service, at = _figures(row), row["service_name"], row["step"]
-        if at is not None:
-            by_time[service or UNNAMED][at.replace(tzinfo=at.tzinfo or dt.UTC)] = figures
-        elif service is not None:
-            by_service[service] = figures
-        else:
-            without.append(figures)
-    if without:  # the whole is the larger of the two
-        without.sort(key=lambda figures: figures.requests)
-        whole = without[-1]
-        if len(without) > 1:
-            by_service[UNNAMED] = without[0]
-    return ServiceFigures(whole, by_service, by_time)
-
-
-def bucket_times(range: TimeRange, width_seconds: int) -> list[dt.datetime]:
-    """The start of every bucket from before the range's start to before its end."""
-    width, found = dt.timedelta(seconds=width_seconds), []
-    start = range.start_time
-    time = start - (start - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) % width
-    while time < range.end_time:
-        found.append(time)
-        time += width
-    return found
+WHERE {{where}} AND (kind IN (2, 5) OR parent_span_id IS NULL)
+GROUP BY GROUPING SETS ((service_name), (service_name, bucket), ())"""
+    return _within(range, sql, buckets.first, buckets.width)
 
 
 def log_errors(range: TimeRange) -> Statement:
     """Log records, and errors among them, by service."""
-    where = Conditions.within(range)
-    sql = (
-        "SELECT service_name, count(*) AS logs, "
-        f"count(*) FILTER (severity_number >= {_ERROR_SEVERITY}) AS errors FROM logs "
-        f"WHERE {where.sql} GROUP BY ALL"
+    errors = f"count(*) FILTER (severity_number >= {_ERROR_SEVERITY}) AS errors"
+    return _within(
+        range, f"SELECT service_name, count(*) AS logs, {errors} FROM logs WHERE {{where}} GROUP BY ALL"
     )
-    return Statement(sql, tuple(where.params))
 
 
 def log_services(range: TimeRange) -> Statement:
     """The 200 services with the most log records."""
-    where = Conditions.within(range)
-    sql = (
-        f"SELECT service_name, count(*) AS records FROM logs WHERE {where.sql} AND service_name IS NOT NULL "
-        "GROUP BY ALL ORDER BY records DESC, service_name LIMIT 200"
-    )
-    return Statement(sql, tuple(where.params))
+    sql = """
+SELECT service_name, count(*) AS records FROM logs WHERE {where} AND service_name IS NOT NULL
+GROUP BY ALL ORDER BY records DESC, service_name LIMIT 200"""
+    return _within(range, sql)
 
 
 def operations(range: TimeRange) -> Statement:
     """The 1,000 most frequent names of spans, by service."""
+    sql = """
+SELECT service_name, name, count(*) AS spans FROM spans WHERE {where}
+GROUP BY ALL ORDER BY spans DESC, service_name, name LIMIT 1000"""
+    return _within(range, sql)
+
+
+def _within(range: TimeRange, sql: str, *params: Any) -> Statement:
     where = Conditions.within(range)
-    sql = (
-        f"SELECT service_name, name, count(*) AS spans FROM spans WHERE {where.sql} "
-        "GROUP BY ALL ORDER BY spans DESC, service_name, name LIMIT 1000"
-    )
-    return Statement(sql, tuple(where.params))
+    return Statement(sql.format(where=where.sql), (*params, *where.params))
+
+
+def service_figures(rows: Iterable[Mapping[str, Any]]) -> ServiceFigures:
+    """The result of `red`."""
+    whole, by_service = Figures(), {}
+    by_bucket: dict[str, dict[int, Figures]] = defaultdict(dict)
+    for row in rows:
+        figures, service = _figures(row), row["service_name"] or UNNAMED
+        if row["is_whole"]:
+            whole = figures
+        elif row["bucket"] is None:
+            by_service[service] = figures
+        else:
+            by_bucket[service][row["bucket"]] = figures
+    return ServiceFigures(whole, by_service, by_bucket)
 
 
 def _figures(row: Mapping[str, Any]) -> Figures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 MICRO = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,7 +44,7 @@ class TimeRange:
         """The end of this range, no longer than `seconds`."""
         return TimeRange(max(self.begin, self.end - int(seconds * MICRO)), self.end)
 
-    def bucket_seconds(self, buckets_max: int = 60) -> int:
+    def bucket_seconds(self, buckets_max: int) -> int:
         """The narrowest width of which no more than `buckets_max` fit into the range, or a week."""
         fitting = (width for width in _WIDTHS_SECONDS if self.seconds / width <= buckets_max)
         return next(fitting, _WIDTHS_SECONDS[-1])
@@ -53,28 +54,40 @@ class TimeRange:
 class Buckets:
     """Buckets that cover a range. The first and the last may reach beyond the range."""
 
+    SQL: ClassVar = "(epoch_us(time) - CAST(? AS BIGINT)) // CAST(? AS BIGINT)"
+    """The number of a row's bucket; its parameters are `first` and `width`."""
     first: int
     width: int
     count: int
 
+    @property
+    def seconds(self) -> int:
+        """The width."""
+        return self.width // MICRO
+
+    @property
+    def times(self) -> list[datetime]:
+        """The begin of each."""
+        return [_EPOCH + timedelta(microseconds=self.first + n * self.width) for n in range(self.count)]
+
     @classmethod
-    def of(cls, range: TimeRange, buckets_max: int) -> Buckets:
+    def of(cls, whole: TimeRange, buckets_max: int = 60) -> Buckets:
         """The narrowest buckets of which no more than `buckets_max` cover the range.
 
         Buckets of one width begin at the same times in every range.
         """
         for width_seconds in _WIDTHS_SECONDS:
-            buckets = cls._of_width(range, width_seconds * MICRO)
+            buckets = cls._of_width(whole, width_seconds * MICRO)
             if buckets.count <= buckets_max:
                 return buckets
         while buckets.count > buckets_max:
-            buckets = cls._of_width(range, buckets.width * 2)
+            buckets = cls._of_width(whole, buckets.width * 2)
         return buckets
 
     @classmethod
-    def _of_width(cls, range: TimeRange, width: int) -> Buckets:
-        first = range.begin - (range.begin - _ORIGIN) % width
-        return cls(first, width, (range.end - 1 - first) // width + 1)
+    def _of_width(cls, whole: TimeRange, width: int) -> Buckets:
+        first = whole.begin - (whole.begin - _ORIGIN) % width
+        return cls(first, width, (whole.end - 1 - first) // width + 1)
 
 
 def micros(time: datetime) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from frazil.query.reads import services
 from frazil.query.reads.services import UNNAMED, Figures, service_figures
-from frazil.query.reads.time_range import TimeRange
+from frazil.query.reads.time_range import Buckets, TimeRange
 from tests.unit.serve.telemetry import BEGIN, logs, spans
 
 from .engine import Engine
@@ -17,6 +17,8 @@ from .engine import Engine
 MS, SECOND = 10**6, 10**9
 AT = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 RANGE = TimeRange((BEGIN - 20) * 10**6, (BEGIN + 100) * 10**6)
+BUCKETS = Buckets.of(RANGE, 2)
+"""Of a minute."""
 SERVER, CLIENT, CONSUMER = 2, 3, 5
 ERROR = {"code": 2}
 
@@ -26,19 +28,20 @@ def engine() -> Engine:
     return Engine()
 
 
-def row(service: str | None, step: dt.datetime | None, requests: int, errors: int = 0) -> dict[str, Any]:
+def row(service: str | None, bucket: int | None, requests: int, errors: int = 0) -> dict[str, Any]:
     quantiles = None if requests == 0 else [1_000_000, 2_000_000, 3_000_000]
     return {
+        "is_whole": False,
         "service_name": service,
-        "step": step,
+        "bucket": bucket,
         "requests": requests,
         "errors": errors,
         "quantiles": quantiles,
     }
 
 
-def figures(engine: Engine, width_seconds: int = 60) -> services.ServiceFigures:
-    return service_figures(engine.records(services.red(RANGE, width_seconds)))
+def figures(engine: Engine) -> services.ServiceFigures:
+    return service_figures(engine.records(services.red(RANGE, BUCKETS)))
 
 
 def test_requests_are_spans_of_servers_and_consumers_and_roots(engine: Engine) -> None:
@@ -62,7 +65,7 @@ def test_requests_are_spans_of_servers_and_consumers_and_roots(engine: Engine) -
 def test_buckets_begin_at_multiples_of_their_width(engine: Engine) -> None:
     """BEGIN is 20 s after a full minute."""
     engine.add("spans", spans(*({"nanos": second * SECOND} for second in (-19, 0, 39, 40))))
-    assert [bucket.figures.requests for bucket in figures(engine).over_time("cart", RANGE, 60)] == [3, 1]
+    assert [bucket.figures.requests for bucket in figures(engine).over_time("cart", RANGE, BUCKETS)] == [3, 1]
 
 
 def test_a_tenant_without_spans_has_no_figures(engine: Engine) -> None:
@@ -103,33 +106,13 @@ def test_operations_come_by_how_often_they_occur(engine: Engine) -> None:
     ]
 
 
-def test_a_row_is_of_a_service_of_a_bucket_or_of_everything() -> None:
-    found = service_figures([row("cart", AT, 4, 1), row("cart", None, 10, 2), row(None, None, 10, 2)])
-    assert found.whole.requests == 10
-    assert found.whole.error_share == 0.2
-    assert found.by_service["cart"] == Figures(10, 2, 1.0, 2.0, 3.0)
-    assert found.by_time["cart"][AT].requests == 4
-
-
 def test_a_bucket_without_requests_is_a_zero_and_one_that_is_cut_off_counts_for_its_part() -> None:
-    found = service_figures([row("cart", AT, 4), row("cart", AT + dt.timedelta(minutes=2), 3)])
+    found = service_figures([row("cart", 0, 4), row("cart", 2, 3)])
     range = TimeRange.between(AT + dt.timedelta(seconds=20), AT + dt.timedelta(minutes=2, seconds=30))
-    buckets = found.over_time("cart", range, 60)
+    minutes = Buckets.of(range, 3)
+    buckets = found.over_time("cart", range, minutes)
+    assert [bucket.time for bucket in buckets] == [AT + dt.timedelta(minutes=n) for n in (0, 1, 2)]
     assert [bucket.seconds for bucket in buckets] == [40, 60, 30]
     assert [bucket.requests_per_second for bucket in buckets] == [0.1, 0, 0.1]
     assert [bucket.figures.p95_ms for bucket in buckets] == [2.0, None, 2.0]
-    assert all(bucket.requests_per_second == 0 for bucket in found.over_time("unheard of", range, 60))
-
-
-def test_spans_without_a_service_are_one_of_the_services() -> None:
-    found = service_figures(
-        [row(None, None, 3), row(None, None, 13), row("cart", None, 10), row(None, AT, 3)]
-    )
-    assert found.whole.requests == 13
-    assert {name: each.requests for name, each in found.by_service.items()} == {"cart": 10, UNNAMED: 3}
-    assert found.by_time[UNNAMED][AT].requests == 3
-
-
-def test_buckets_cover_the_range_from_before_its_start_to_before_its_end() -> None:
-    range = TimeRange.between(AT + dt.timedelta(seconds=7), AT + dt.timedelta(seconds=30))
-    assert services.bucket_times(range, 10) == [AT + dt.timedelta(seconds=seconds) for seconds in (0, 10, 20)]
+    assert all(bucket.requests_per_second == 0 for bucket in found.over_time("unheard of", range, minutes))

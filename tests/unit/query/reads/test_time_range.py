@@ -58,6 +58,6 @@ def test_the_last_part_of_a_range_is_no_longer_than_the_range() -> None:
 
 def test_widths_of_charts_are_easy_to_read() -> None:
     lengths = (10, 60, 900, 3600, 86400, 30 * 86400)
-    widths = [TimeRange(0, length * MICRO).bucket_seconds() for length in lengths]
+    widths = [TimeRange(0, length * MICRO).bucket_seconds(60) for length in lengths]
     assert widths == [1, 1, 15, 60, 1800, 43200]
-    assert TimeRange(0, 10**9 * MICRO).bucket_seconds() == 7 * 86400
+    assert TimeRange(0, 10**9 * MICRO).bucket_seconds(60) == 7 * 86400
