@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from importlinter.cli import lint_imports
+
+from frazil.query import reads
 
 ROOT = Path(__file__).parents[2]
 
@@ -12,3 +17,13 @@ def test_imports_point_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.chdir(ROOT)
     status = lint_imports(config_filename=str(ROOT / ".importlinter"), no_cache=True)
     assert status == 0, capsys.readouterr().out
+
+
+def test_reads_load_no_engine_and_no_storage() -> None:
+    """The dashboard imports them in each of its processes."""
+    names = [f"frazil.query.reads.{module.name}" for module in pkgutil.iter_modules(reads.__path__)]
+    heavy = ("duckdb", "pyiceberg", "fastapi", "streamlit", "pydantic", "opentelemetry", "frazil.lake")
+    code = f"import sys, {', '.join(names)}; print(*set({heavy!r}) & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(names) > 5
+    assert loaded.stdout.split() == []

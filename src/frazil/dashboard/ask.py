@@ -18,6 +18,7 @@ import urllib3
 from prometheus_client import Counter, Histogram
 
 from frazil.dashboard.distrust import why_distrusted
+from frazil.query.reads.statement import Statement
 from frazil.tls import OwnRole, unusable_authorities
 
 Answer = TypeVar("Answer")
@@ -176,6 +177,10 @@ class Api:
                 return Rows(reader.read_all(), stats)
 
         return self._remembered(("sql", body.decode()), fresh_seconds, ask)
+
+    def read(self, statement: Statement, *, fresh_seconds: float = 0) -> list[dict[str, Any]]:
+        """The rows of a read's statement. Raises Trouble."""
+        return self.sql(statement.sql, statement.params, fresh_seconds=fresh_seconds).records()
 
     def download(self, sql: str, params: Sequence[Any], format: str) -> bytes:
         """The whole answer as a file: csv, parquet or json. Raises Trouble."""

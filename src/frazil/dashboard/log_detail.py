@@ -12,15 +12,6 @@ from frazil.dashboard.log_rows import Record, body_text
 from frazil.dashboard.log_search import chip
 from frazil.tables import DEFAULT_PROMOTED
 
-STORED = """SELECT body, body_type, attributes, attribute_types,
-  resource_attributes, resource_attribute_types, scope_attributes, scope_attribute_types
-FROM logs
-WHERE time = CAST(? AS TIMESTAMPTZ) AND received_time = CAST(? AS TIMESTAMPTZ)
-  AND coalesce(service_name, '') = ? AND coalesce(trace_id, '') = ? AND coalesce(span_id, '') = ?
-LIMIT 100"""
-"""The record as it is stored. The list's answers have bytes and large integers as text: what they were is
-asked for when a record is opened, about one microsecond of time."""
-
 _GROUPS = (
     ("Attributes", "attributes"),
     ("Resource", "resource_attributes"),
@@ -38,14 +29,6 @@ _LABELS = {
     "span_id": "Span",
 }
 _VALUE_CHARS_MAX = 20_000
-
-
-def stored_params(record: Record) -> list[str]:
-    return [
-        record["time"],
-        record["received_time"],
-        *(record.get(name) or "" for name in ("service_name", "trace_id", "span_id")),
-    ]
 
 
 def stored_of(record: Record, candidates: Sequence[Record]) -> Record:

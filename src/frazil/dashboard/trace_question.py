@@ -12,11 +12,6 @@ FILTERS = ("service", "name", "min", "max", "errors", "attr", "q")
 TRACES_MAX = 100
 OPERATIONS_SECONDS = 3600.0
 """Services and operations to choose from are of the last hour of the range: all of a month would cost."""
-OPERATIONS_SQL = (
-    "SELECT service_name, name, count(*) AS spans FROM spans "
-    "WHERE time >= CAST(? AS TIMESTAMPTZ) AND time < CAST(? AS TIMESTAMPTZ) "
-    "GROUP BY ALL ORDER BY spans DESC, service_name, name LIMIT 1000"
-)
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 
+from frazil.query.reads.metrics import Aggregation, Metric
+
+_UNITS = {"By": "bytes", "KiBy": "KiB", "MiBy": "MiB", "GiBy": "GiB", "1": "", "%": "%"}
 _MARKDOWN = re.compile(r"[\\`*_\[\](){}$:<>#~|!&^+=-]")
 
 
@@ -73,3 +76,25 @@ def clock(time: dt.datetime) -> str:
 def plain(text: str) -> str:
     """Text from elsewhere, to stand within markdown as it is."""
     return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def axis_unit(metric: Metric, aggregation: Aggregation, width_seconds: int) -> str:
+    """The unit of an axis. Histograms count measurements, whatever their unit.
+
+    UCUM writes what is counted in braces: {order}.
+    """
+    if aggregation == "rate" and metric.kind in ("histogram", "exponential_histogram", "summary"):
+        return "measurements/s"
+    unit = _UNITS.get(metric.unit, re.sub(r"\{([^}]*)\}", r"\1", metric.unit))
+    if aggregation == "rate":
+        return f"{unit}/s" if unit else "per second"
+    if aggregation == "increase":
+        return f"{unit} per {_width(width_seconds)}".strip()
+    return unit
+
+
+def _width(seconds: int) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

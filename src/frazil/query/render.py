@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from frazil.query.model import Format
+from frazil.query.model import Format, Stats
 from frazil.query.values import plain_values, texts
 
 
@@ -34,8 +34,13 @@ def renderer(format_: Format, schema: pa.Schema, types: Sequence[str]) -> Render
     return _Arrow(schema)
 
 
+def json_end(stats: Stats) -> bytes:
+    """The end of a JSON result: its rows are rendered before its statistics are known."""
+    return b',"stats":' + orjson.dumps(stats) + b"}"
+
+
 class _Json:
-    """`{"columns": …, "rows": …` without its end: who knows what it cost adds that."""
+    """`{"columns": …, "rows": …` without its end, which `json_end` makes."""
 
     def __init__(self, schema: pa.Schema, types: Sequence[str]) -> None:
         self._columns = [

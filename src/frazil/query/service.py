@@ -48,6 +48,7 @@ from frazil.query.model import (
 from frazil.query.plan import Plan, Planner
 from frazil.query.pool import Pool, WorkerDied, WorkerProcess
 from frazil.query.question import check
+from frazil.query.render import json_end
 from frazil.query.s3 import s3_options
 from frazil.query.spool import Spool
 from frazil.query.sql import Statement
@@ -284,7 +285,7 @@ class Queries:
             if error is not None and outcome != "cancelled":
                 span.fail(outcome)
         self._count(asked, outcome)
-        last = _json_end(asked.stats) if error is None and question.format == "json" else b""
+        last = json_end(asked.stats) if error is None and question.format == "json" else b""
         await asked.spool.end(error, last)
 
     async def _tried(self, asked: Asked) -> tuple[str, Exception | None]:
@@ -602,7 +603,3 @@ class Queries:
 def _release_plan(planning: asyncio.Task[Plan]) -> None:
     if not planning.cancelled() and planning.exception() is None:
         planning.result().release()
-
-
-def _json_end(stats: Stats) -> bytes:
-    return b',"stats":' + orjson.dumps(dataclasses.asdict(stats)) + b"}"

@@ -14,7 +14,7 @@ from frazil import __version__
 from frazil.config import Config
 from frazil.dependencies import Dependencies, checks_of
 from frazil.lake.catalog import open_catalog
-from frazil.serve import counts, find, health, page, sql, status, tables, trace_search, traces
+from frazil.serve import health, page, reads, sql, status, tables
 from frazil.serve.auth import Door, require_admin
 from frazil.serve.errors import answer_errors
 from frazil.serve.guard import Guard
@@ -58,7 +58,7 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     app.state.dependencies = Dependencies(checks_of(config, *stores))
     app.state.sampler = Sampler(config)
     app.state.books = Books(config)
-    for part in (sql, tables, find, counts, trace_search, traces, status, health, page):
+    for part in (sql, tables, reads, status, health, page):
         app.include_router(part.router)
     iceberg = iceberg_router(config, catalog, require_admin, queries.forget_also)
     app.include_router(iceberg, prefix="/iceberg")

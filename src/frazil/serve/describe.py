@@ -1,10 +1,91 @@
-"""How the OpenAPI page describes errors."""
+"""The schemas and examples of responses, for the OpenAPI document. Bodies are written without them."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-_TEXTS = {
+from pydantic import BaseModel, ConfigDict, Field
+
+from frazil.query.model import ResultColumn, Stats
+from frazil.query.reads.counts import CountSeries, OtherServices
+from frazil.query.reads.traces import FoundTraces
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class SqlResult(_Body):
+    columns: list[ResultColumn]
+    rows: list[list[Any]]
+    stats: Stats
+
+
+class QueryProgress(_Body):
+    id: str
+    state: Literal["waiting", "planning", "running"]
+    percent: float | None
+    seconds: float
+
+
+class RecordPage(_Body):
+    records: list[dict[str, Any]]
+    """Columns by name. NULL is left out."""
+    next: str | None
+    """The `cursor` of the next page; null on the last one."""
+    stats: Stats
+
+
+class CountsOverTime(_Body):
+    begin: str = Field(alias="from")
+    to: str
+    first_bucket: str
+    """The first bucket begins here."""
+    bucket_seconds: int
+    series: list[OtherServices | CountSeries]
+    total: int
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class TraceList(FoundTraces):
+    stats: Stats
+
+
+class TraceData(_Body):
+    """OTLP/JSON."""
+
+    resourceSpans: list[dict[str, Any]]  # noqa: N815
+    resourceLogs: list[dict[str, Any]] = []  # noqa: N815
+
+
+class ErrorFacts(_Body):
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    code: str
+    """For programs; does not change."""
+    message: str
+    position: int | None = None
+    """Of the mistake in the SQL."""
+    limit: str | None = None
+    """The configuration key of the limit."""
+
+
+class ErrorBody(_Body):
+    error: ErrorFacts
+
+
+def described(
+    model: Any, description: str, example: Any, others: Responses | None = None, status: int = 200
+) -> Responses:
+    """The response with that status and schema, and `others`."""
+    content = {"application/json": {"example": example}}
+    return {status: {"model": model, "description": description, "content": content}, **(others or {})}
+
+
+_ERRORS = {
     400: ("SQL or a parameter that cannot be understood.", "query_invalid", "no column `servce_name`"),
     401: ("No valid API key.", "unauthenticated", "no API key: send `Authorization: Bearer fz_…`"),
     403: ("The key may not do this, or the SQL leaves the tables.", "query_refused", "read_csv is refused"),
@@ -15,17 +96,93 @@ _TEXTS = {
     429: ("Too many wait already; `Retry-After` says when to come again.", "overloaded", "64 queries wait"),
     503: ("The store or the catalog does not answer.", "store_unavailable", "the store does not answer"),
 }
+QUERY_ERRORS = (400, 401, 403, 413, 422, 429, 503)
+"""What any query can end in."""
 
 
-def _described(description: str, code: str, message: str) -> dict[str, Any]:
-    example = {"error": {"code": code, "message": message}}
-    return {"description": description, "content": {"application/json": {"example": example}}}
+def errors(*codes: int) -> Responses:
+    found: Responses = {}
+    for status in codes:
+        description, code, message = _ERRORS[status]
+        example = {"error": {"code": code, "message": message}}
+        found |= described(ErrorBody, description, example, status=status)
+    return found
 
 
-JSON_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: _described(*texts) for status, texts in _TEXTS.items()
+_STATS = {"rows": 1, "files": 2, "files_total": 500, "tail_rows": 120}
+PAGE = described(
+    RecordPage,
+    "A page of records; `next` is null on the last one. What is NULL is left out. Integers beyond 2^53 and "
+    "exact nanoseconds are text.",
+    {
+        "records": [
+            {
+                "time": "2026-11-15T10:00:00.000000Z",
+                "service_name": "cart",
+                "severity_text": "ERROR",
+                "body": "connection refused",
+                "attributes": {"http.response.status_code": 502},
+            }
+        ],
+        "next": None,
+        "stats": _STATS,
+    },
+    errors(*QUERY_ERRORS),
+)
+COUNTS = described(
+    CountsOverTime,
+    "`counts` has a number for each bucket: the first begins at `first_bucket`, each takes "
+    "`bucket_seconds`. Series in which nothing is counted are left out.",
+    {
+        "from": "2026-11-15T10:00:20.000000Z",
+        "to": "2026-11-15T10:02:50.000000Z",
+        "first_bucket": "2026-11-15T10:00:00.000000Z",
+        "bucket_seconds": 60,
+        "series": [{"name": "info", "counts": [412, 630, 501]}, {"name": "error", "counts": [0, 3, 1]}],
+        "total": 1547,
+        "stats": _STATS | {"rows": 5},
+    },
+    errors(*QUERY_ERRORS),
+)
+TRACES = described(
+    TraceList,
+    "Each trace once. `complete`: no other trace matches. `matched_is_exact`: all spans that match were "
+    "counted; else `matched` is the least that it can be.",
+    {
+        "traces": [
+            {
+                "trace_id": "5b8efff798038103d269b633813fc60c",
+                "start_time": "2026-11-15T10:00:00.000000Z",
+                "start_time_unix_nano": "1794736800000000123",
+                "duration_ms": 412.7,
+                "root_service": "shop",
+                "root_name": "GET /cart",
+                "root_missing": False,
+                "spans": 12,
+                "errors": 1,
+                "services": [
+                    {"name": "shop", "spans": 7, "errors": 0},
+                    {"name": "cart", "spans": 5, "errors": 1},
+                ],
+                "matched": 1,
+            }
+        ],
+        "complete": True,
+        "matched_is_exact": True,
+        "stats": _STATS,
+    },
+    errors(*QUERY_ERRORS),
+)
+_SPAN = {
+    "traceId": "5b8efff798038103d269b633813fc60c",
+    "spanId": "eee19b7ec3c1b174",
+    "name": "GET /cart",
+    "startTimeUnixNano": "1790000000000000000",
 }
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: JSON_ERRORS[status] for status in (400, 401, 403, 413, 422, 429, 503)
-}
-"""What any question can end in."""
+_RESOURCE = {"attributes": [{"key": "service.name", "value": {"stringValue": "cart"}}]}
+TRACE = described(
+    TraceData,
+    "OTLP/JSON, as a receiver takes it.",
+    {"resourceSpans": [{"resource": _RESOURCE, "scopeSpans": [{"spans": [_SPAN]}]}]},
+    errors(404, *QUERY_ERRORS),
+)

@@ -143,8 +143,13 @@ def _curl(url: str, method: str, path: str, body: Any, config: Config) -> str:
 
 def _members(content: dict[str, Any]) -> str:
     members = content.get("application/json", {}).get("schema", {}).get("properties", {})
-    rows = [(name, schema.get("type", ""), schema.get("description", "")) for name, schema in members.items()]
+    rows = [(name, _type(schema), schema.get("description", "")) for name, schema in members.items()]
     return _table("Member", rows)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    choices = [choice.get("type", "") for choice in schema.get("anyOf") or schema.get("oneOf") or [schema]]
+    return " or ".join(dict.fromkeys(choice for choice in choices if choice not in ("", "null")))
 
 
 def _parameters(parameters: list[dict[str, Any]]) -> str:

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import TypeVar
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from frazil.errors import RequestInvalid
+from frazil.query.reads.time_range import MICRO, is_time, micros
 from frazil.serve.errors import suggestion
 
-_MICRO = 1_000_000
+Choice = TypeVar("Choice", bound=str)
+
 _RELATIVE = re.compile(r"-(\d{1,9})([smhdw])\Z", re.ASCII)
 _UNIX = re.compile(r"-?\d{1,11}(?:\.\d{1,9})?\Z", re.ASCII)
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -56,14 +59,14 @@ def _with_parts(dependant: Dependant) -> Iterator[Dependant]:
 def moment(name: str, text: str, now: float) -> int:
     """Microseconds since 1970: ISO 8601 (UTC unless it says otherwise), unix seconds, `now`, or `-15m`."""
     if text == "now":
-        return int(now * _MICRO)
+        return int(now * MICRO)
     if match := _RELATIVE.match(text):
-        return _within(name, int((now - int(match[1]) * _UNIT_SECONDS[match[2]]) * _MICRO))
+        return _within(name, int((now - int(match[1]) * _UNIT_SECONDS[match[2]]) * MICRO))
     if _UNIX.match(text):
         whole, _, fraction = text.partition(".")
-        micros = int(fraction.ljust(6, "0")[:6] or 0)
+        rest = int(fraction.ljust(6, "0")[:6] or 0)
         seconds = int(whole)
-        return _within(name, seconds * _MICRO + (-micros if whole.startswith("-") else micros))
+        return _within(name, seconds * MICRO + (-rest if whole.startswith("-") else rest))
     try:
         parsed = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
@@ -72,31 +75,20 @@ def moment(name: str, text: str, now: float) -> int:
         ) from None
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
-    return _within(name, (parsed - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1))
+    return _within(name, micros(parsed))
 
 
-def fixed(name: str, text: str) -> str:
-    """A time that does not move: it is part of a filter, and a cursor holds for one filter only."""
+def fixed(name: str, text: str) -> int:
+    """As `moment`, but not relative to now: a cursor holds for one filter only."""
     if text == "now" or _RELATIVE.match(text):
         raise RequestInvalid(f"{name} is a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
-    return iso(moment(name, text, 0))
+    return moment(name, text, 0)
 
 
 def _within(name: str, micros: int) -> int:
     if not is_time(micros):
         raise RequestInvalid(f"{name} is too far away to be a time; unix times are in seconds here")
     return micros
-
-
-def is_time(micros: int) -> bool:
-    """What a timestamp of the SQL engine and of Python holds, with room."""
-    return -62_000_000_000 * _MICRO < micros < 250_000_000_000 * _MICRO
-
-
-def iso(micros: int) -> str:
-    """As it goes into SQL parameters and JSON, to the microsecond."""
-    seconds, rest = divmod(micros, _MICRO)
-    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:06d}Z"
 
 
 def duration(name: str, text: str) -> int:
@@ -122,11 +114,12 @@ def severity(text: str) -> int:
     return _SEVERITIES[match[1]] + (int(match[2]) - 1 if match[2] else 0)
 
 
-def choice(name: str, text: str, choices: Collection[str]) -> str:
+def choice(name: str, text: str, choices: Collection[Choice]) -> Choice:
     lower = text.lower()
-    if lower not in choices:
-        raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], choices)}")
-    return lower
+    for each in choices:
+        if each == lower:
+            return each
+    raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], choices)}")
 
 
 def kind(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from frazil.errors import RequestInvalid
 from frazil.query.model import CONTENT_TYPES, Format, Stats
 from frazil.serve.auth import Reader
-from frazil.serve.body import read_question
-from frazil.serve.describe import ERRORS, JSON_ERRORS
+from frazil.serve.body import SqlRequest, read_question
+from frazil.serve.describe import QUERY_ERRORS, QueryProgress, SqlResult, described, errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Settings
@@ -29,71 +29,35 @@ _BY_TYPE: dict[str, Format] = {
     "text/*": "csv",
     "*/*": "json",
 }
-_REQUEST_BODY = {
+_EXAMPLE = {
+    "sql": "SELECT service_name, count(*) AS n FROM logs WHERE severity_number >= ? GROUP BY ALL",
+    "params": [17],
+}
+_REQUEST = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["sql"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "sql": {"type": "string", "description": "One SELECT in DuckDB's dialect."},
-                        "params": {
-                            "type": "array",
-                            "items": {},
-                            "description": "A value for each `?` or `$1`.",
-                        },
-                        "as_of": {
-                            "description": "What the tables held then: a time, a snapshot or a tag.",
-                            "oneOf": [
-                                {"type": "string"},
-                                {"type": "object", "properties": {"snapshot": {"type": "integer"}}},
-                                {"type": "object", "properties": {"tag": {"type": "string"}}},
-                            ],
-                        },
-                        "seconds_max": {"type": "number", "description": "Less than the server's limit."},
-                        "rows_max": {
-                            "type": "integer",
-                            "description": "More rows are cut off. Less than the server's limit.",
-                        },
-                        "partial": {
-                            "type": "boolean",
-                            "description": "Answer without files that cannot be read now; "
-                            "`stats.missing` names them.",
-                        },
-                        "id": {"type": "string", "description": "A name to watch or cancel it by."},
-                    },
-                },
-                "example": {
-                    "sql": "SELECT service_name, count(*) AS n FROM logs "
-                    "WHERE severity_number >= ? GROUP BY ALL",
-                    "params": [17],
-                },
-            },
+            "application/json": {"schema": SqlRequest.model_json_schema(), "example": _EXAMPLE},
             "application/sql": {"schema": {"type": "string"}, "example": "SELECT count(*) FROM spans"},
             "text/plain": {"schema": {"type": "string"}},
         },
     }
 }
-_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The rows, streamed. `X-Frazil-Query-Id` names the query, `X-Frazil-Stats` says what "
-        "it reads. An answer that breaks on its way ends without the end of its body.",
-        "content": {
-            "application/json": {
-                "example": {
-                    "columns": [{"name": "service_name", "type": "VARCHAR"}, {"name": "n", "type": "BIGINT"}],
-                    "rows": [["cart", 12]],
-                    "stats": {"id": "q1", "rows": 1, "seconds": 0.02, "files": 3, "files_total": 500},
-                }
-            },
-            "text/csv": {"schema": {"type": "string"}},
-            CONTENT_TYPES["arrow"]: {"schema": {"type": "string", "format": "binary"}},
-            CONTENT_TYPES["parquet"]: {"schema": {"type": "string", "format": "binary"}},
-        },
-    }
+_RESULT = described(
+    SqlResult,
+    "The rows, streamed. `X-Frazil-Query-Id` names the query, `X-Frazil-Stats` says what it reads. An answer "
+    "that breaks on its way ends without the end of its body.",
+    {
+        "columns": [{"name": "service_name", "type": "VARCHAR"}, {"name": "n", "type": "BIGINT"}],
+        "rows": [["cart", 12]],
+        "stats": {"id": "q1", "rows": 1, "seconds": 0.02, "files": 3, "files_total": 500},
+    },
+    errors(*QUERY_ERRORS, 415),
+)
+_RESULT[200]["content"] |= {
+    "text/csv": {"schema": {"type": "string"}},
+    CONTENT_TYPES["arrow"]: {"schema": {"type": "string", "format": "binary"}},
+    CONTENT_TYPES["parquet"]: {"schema": {"type": "string", "format": "binary"}},
 }
 
 
@@ -104,8 +68,8 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
     "The format is `?format=`, else what `Accept` asks for, else JSON. The query ends when the client "
     "closes the connection.",
     response_class=Response,
-    responses=_ANSWER | ERRORS | {415: JSON_ERRORS[415]},
-    openapi_extra=_REQUEST_BODY,
+    responses=_RESULT,
+    openapi_extra=_REQUEST,
 )
 async def run_sql(
     request: Request,
@@ -160,14 +124,12 @@ def _compact(stats: Stats) -> str:
     return json.dumps(known, separators=(",", ":"))
 
 
-_PROGRESS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "How far it is.",
-        "content": {
-            "application/json": {"example": {"id": "q1", "state": "running", "percent": 42.0, "seconds": 1.3}}
-        },
-    }
-}
+_PROGRESS = described(
+    QueryProgress,
+    "How far it is.",
+    {"id": "q1", "state": "running", "percent": 42.0, "seconds": 1.3},
+    errors(401, 403, 404),
+)
 _QueryId = Annotated[str, Path(description="The query's id, from `X-Frazil-Query-Id` or chosen by you.")]
 
 
@@ -176,7 +138,7 @@ _QueryId = Annotated[str, Path(description="The query's id, from `X-Frazil-Query
     summary="Watch a query",
     description="A query of the same tenant that waits or runs now.",
     response_class=Response,
-    responses=_PROGRESS | {code: JSON_ERRORS[code] for code in (401, 403, 404)},
+    responses=_PROGRESS,
 )
 async def progress(query_id: _QueryId, caller: Reader, queries: Asked) -> Response:
     found = queries.progress(caller.tenant, query_id)
@@ -193,7 +155,7 @@ async def progress(query_id: _QueryId, caller: Reader, queries: Asked) -> Respon
     description="Ends a query of the same tenant; its client gets an error.",
     status_code=204,
     response_class=Response,
-    responses={204: {"description": "It ends."}, **{code: JSON_ERRORS[code] for code in (401, 403, 404)}},
+    responses={204: {"description": "It ends."}, **errors(401, 403, 404)},
 )
 async def cancel(query_id: _QueryId, caller: Reader, queries: Asked) -> Response:
     if not queries.cancel(caller.tenant, query_id):

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from frazil.errors import FrazilError, StoreUnavailable
 from frazil.serve.auth import Caller, require_admin
-from frazil.serve.describe import JSON_ERRORS
+from frazil.serve.describe import errors
 from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Living
 from frazil.serve.tables import shown
@@ -71,7 +71,7 @@ _EXAMPLE = {
             "description": "As of a moment ago.",
             "content": {"application/json": {"example": _EXAMPLE}},
         },
-        **{code: JSON_ERRORS[code] for code in (400, 401, 403, 503)},
+        **errors(400, 401, 403, 503),
     },
 )
 async def status(

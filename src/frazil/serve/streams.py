@@ -53,11 +53,6 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await _cancelled(task)
 
 
-async def json_unless_gone(request: Request, work: Coroutine[Any, Any, bytes]) -> Response:
-    """The answer with the JSON that `work` makes."""
-    return Response(await unless_gone(request, work), media_type="application/json")
-
-
 async def _cancelled(task: asyncio.Task[Any]) -> None:
     """Ends `task`. An answer that it got at the last moment is closed, or a worker would wait for ever."""
     if task.done():

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from frazil.lake.health import TableHealth
 from frazil.query.model import TableInfo
+from frazil.query.reads.time_range import iso
 from frazil.serve.auth import Caller, Reader
-from frazil.serve.describe import JSON_ERRORS
+from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
-from frazil.serve.parameters import iso, only_known
+from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Settings
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
@@ -58,7 +59,7 @@ _EXAMPLE = {
     "columns": [{"name": "time", "type": "TIMESTAMP", "doc": "When it happened", "source": "…"}],
     "health": _HEALTH | {"whole": _WHOLE},
 }
-_ERRORS: dict[int | str, dict[str, Any]] = {code: JSON_ERRORS[code] for code in (401, 403, 503)}
+_ERRORS = errors(401, 403, 503)
 
 
 def _described(example: Any) -> dict[int | str, dict[str, Any]]:
@@ -85,7 +86,7 @@ async def tables(caller: Reader, queries: Asked) -> Response:
     summary="Describe a table",
     description="One of them.",
     response_class=Response,
-    responses=_described(_EXAMPLE) | _ERRORS | {404: JSON_ERRORS[404]},
+    responses=_described(_EXAMPLE) | _ERRORS | errors(404),
 )
 async def table(
     caller: Reader,

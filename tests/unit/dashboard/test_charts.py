@@ -10,11 +10,12 @@ import altair as alt
 import pyarrow as pa
 import pytest
 
-from frazil.dashboard import golden, look, quick_chart
-from frazil.dashboard.metric_kinds import Metric
-from frazil.dashboard.metric_lines import Line
-from frazil.dashboard.metric_questions import Question
+from frazil.dashboard import look, quick_chart
 from frazil.dashboard.pages import metrics, overview, pipeline, sql_chart, traces
+from frazil.query.reads.metric_series import MetricRequest, MetricSeries
+from frazil.query.reads.metrics import Metric
+from frazil.query.reads.services import BucketFigures, Figures
+from frazil.query.reads.time_range import TimeRange
 
 BEGIN = dt.datetime(2026, 11, 15, 10, tzinfo=dt.UTC)
 HOUR, DAY = dt.timedelta(hours=1), dt.timedelta(days=1)
@@ -45,9 +46,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[alt.Chart]:
 
 
 def draw_overview(length: dt.timedelta = HOUR) -> None:
-    numbers = golden.Numbers(10, 1, 1.0, 2.0, 3.0)
-    moments = [golden.Moment(time, numbers, 60.0) for time in (BEGIN, BEGIN + length / 2)]
-    overview._charts({"cart": moments}, BEGIN, BEGIN + length)
+    figures = Figures(10, 1, 1.0, 2.0, 3.0)
+    moments = [BucketFigures(time, figures, 60.0) for time in (BEGIN, BEGIN + length / 2)]
+    overview._charts({"cart": moments}, TimeRange.between(BEGIN, BEGIN + length))
 
 
 def draw_pipeline() -> None:
@@ -63,8 +64,9 @@ def draw_traces() -> None:
 
 def metric_chart(length: dt.timedelta = HOUR) -> alt.LayerChart:
     metric = Metric("m", "gauge", "1", "", ("cart",), False, True, 1)
-    lines = [Line("cart", ((BEGIN, 1.0), (BEGIN + length / 2, 2.0)))]
-    return metrics._chart(lines, Question(metric, "mean", BEGIN, BEGIN + length), "", "service")
+    drawn = [MetricSeries("cart", ((BEGIN, 1.0), (BEGIN + length / 2, 2.0)))]
+    request = MetricRequest(metric, "mean", TimeRange.between(BEGIN, BEGIN + length))
+    return metrics._chart(drawn, request, "", "service")
 
 
 def sql_chart_of(column: pa.Array) -> alt.Chart:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from frazil.dashboard.log_detail import detail, exactly, kind_of, stored_of, stored_params
+from frazil.dashboard.log_detail import detail, exactly, kind_of, stored_of
 
 RECORD: dict[str, Any] = {
     "time": "2026-11-15T10:00:00.000000Z",
@@ -97,10 +97,6 @@ def test_among_stored_rows_of_the_same_microsecond_the_right_one_is_found() -> N
     assert stored_of(RECORD, [other, STORED]) is STORED
     assert stored_of(RECORD, [other]) == {}
     assert stored_of(RECORD | {"body": "text"}, [STORED | {"body_type": None, "body": "other"}]) == {}
-
-
-def test_the_question_for_it_names_what_the_record_has() -> None:
-    assert stored_params(RECORD) == [RECORD["time"], RECORD["received_time"], "cart", "ab" * 16, ""]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from frazil.dashboard import look, quick_chart
-from frazil.dashboard.metric_kinds import Metric
-from frazil.dashboard.metric_lines import OTHERS, Line
-from frazil.dashboard.metric_questions import Question
 from frazil.dashboard.pages import metrics, sql_chart
+from frazil.query.reads.metric_series import OTHERS, MetricRequest, MetricSeries
+from frazil.query.reads.metrics import Metric
+from frazil.query.reads.time_range import TimeRange
 
 BEGIN = dt.datetime(2026, 11, 15, 10, tzinfo=dt.UTC)
 
@@ -26,8 +26,9 @@ def coloured(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def range_of_metric(names: list[str], by: str | None) -> list[str]:
     metric = Metric("m", "gauge", "1", "", (), False, True, 1)
-    question = Question(metric, "mean", BEGIN, BEGIN + dt.timedelta(hours=1))
-    spec = metrics._chart([Line(name, ((BEGIN, 1.0),)) for name in names], question, "", by).to_dict()
+    range = TimeRange.between(BEGIN, BEGIN + dt.timedelta(hours=1))
+    drawn = [MetricSeries(name, ((BEGIN, 1.0),)) for name in names]
+    spec = metrics._chart(drawn, MetricRequest(metric, "mean", range), "", by).to_dict()
     colours: list[str] = spec["layer"][0]["encoding"]["color"]["scale"]["range"]
     return colours
 

@@ -6,12 +6,14 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.dashboard import words
+from frazil.query.reads.metrics import Metric
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,21 @@ def test_text_from_elsewhere_has_no_sign_that_means_something_in_markdown(text: 
 
 def test_plain_text_stays_readable() -> None:
     assert words.plain("a *b* [c](d) <e>") == r"a \*b\* \[c\]\(d\) \<e\>"
+
+
+@pytest.mark.parametrize(
+    ("type", "unit", "aggregation", "expected"),
+    [
+        ("sum", "{order}", "rate", "order/s"),
+        ("sum", "{order}", "increase", "order per 5 min"),
+        ("sum", "By", "total", "bytes"),
+        ("gauge", "1", "average", ""),
+        ("sum", "", "rate", "per second"),
+        ("sum", "", "increase", "per 5 min"),
+        ("histogram", "ms", "p95", "ms"),
+        ("histogram", "ms", "rate", "measurements/s"),
+    ],
+)
+def test_the_axis_says_the_unit(type: str, unit: str, aggregation: Any, expected: str) -> None:
+    metric = Metric("m", type, unit, "", (), True, True, 1)
+    assert words.axis_unit(metric, aggregation, 300) == expected

@@ -42,6 +42,7 @@ def asking(tmp_path: Path, queries: StandIn) -> Callable[..., Client]:
 
     def start(**settings: Any) -> Client:
         config = Config.model_validate({"data_dir": str(tmp_path), **settings})
+        queries.config = config
         return Client(create_app(config, queries))  # type: ignore[arg-type]
 
     return start

@@ -1,43 +1,38 @@
-"""A query service in the test's own process: real DuckDB over rows that came as OTLP, no lake and no WAL."""
+"""A query service in the test's own process: no lake, no WAL and no workers.
+
+Checks of queries, SQL functions and rendering are the real ones; rows come as OTLP.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import duckdb
-import orjson
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
-from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from frazil.config import MaintainConfig
+from frazil.config import Config, MaintainConfig
 from frazil.errors import FrazilError, QueryInvalid
 from frazil.lake.facts import FileFacts
 from frazil.lake.health import TableState, health
-from frazil.otlp.decode import Decoder, conform
 from frazil.query.cache import SizedCache
-from frazil.query.model import Answer, ColumnInfo, Format, Progress, Question, ResultColumn, Stats, TableInfo
-from frazil.tables import SIGNALS, Signal, table_spec
-
-_MACRO = (
-    "CREATE MACRO search(text, words) AS "
-    "list_bool_and([contains(lower(text), word) FOR word IN string_split(lower(words), ' ')])"
-)
-_DECODERS: dict[Signal, Decoder] = {signal: Decoder(signal) for signal in SIGNALS}
+from frazil.query.model import Answer, ColumnInfo, Progress, Question, ResultColumn, Stats, TableInfo
+from frazil.query.question import check
+from frazil.query.render import json_end, renderer
+from frazil.tables import table_spec
+from tests.unit.query.reads.engine import Engine
 
 
-class StandIn:
+class StandIn(Engine):
     """Add what a tenant sent, then ask. Questions raise `failure`; `broken_after` breaks their answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__()
+        self.config = config or Config()
         self.registry = CollectorRegistry()
-        self.rows: dict[Signal, list[pa.Table]] = {signal: [] for signal in SIGNALS}
         self.asked: list[Question] = []
         self.failure: Exception | None = None
         self.broken_after: FrazilError | None = None
@@ -46,15 +41,8 @@ class StandIn:
         self.closed_answers = 0
         self.forgotten: list[SizedCache[Any, Any]] = []
         self.started = self.closed = False
-        self._connection = duckdb.connect(config={"threads": 1})
-        self._connection.execute(_MACRO)
         self.hang = asyncio.Event()
         self.hang.set()
-
-    def add(self, signal: Signal, request: Message, tenant: str = "default", received: int = 1) -> None:
-        decoded = _DECODERS[signal].decode([request.SerializeToString()], [tenant], [received * 10**9])
-        assert decoded.rejected.sum() == 0, decoded.reasons
-        self.rows[signal].append(conform(decoded.table, table_spec(signal)))
 
     def forget_also(self, cache: SizedCache[Any, Any]) -> None:
         self.forgotten.append(cache)
@@ -67,31 +55,23 @@ class StandIn:
 
     async def ask(self, question: Question) -> Answer:
         self.asked.append(question)
+        check(question, self.config.query.sql_bytes_max)
         await self.hang.wait()
         if self.failure is not None:
             raise self.failure
-        table = await asyncio.to_thread(self._run, question)
-        columns = [ResultColumn(field.name, str(field.type)) for field in table.schema]
-        stats = Stats(id=question.id or "made", files=1, files_total=2, tail_rows=len(table))
-        return Answer(columns, stats, self._content(table, question.format, stats), question.format)
-
-    def _run(self, question: Question) -> pa.Table:
-        with self._connection.cursor() as cursor:
-            for signal in SIGNALS:
-                if signal in question.sql:
-                    cursor.register(signal, self._of_tenant(signal, question.tenant))
-            try:
-                return cursor.execute(question.sql, list(question.params)).to_arrow_table()
-            except duckdb.Error as error:
-                raise QueryInvalid(str(error), position=3) from None
-
-    def _of_tenant(self, signal: Signal, tenant: str) -> pa.Table:
-        tables = [rows.filter(pa.compute.equal(rows["tenant_id"], tenant)) for rows in self.rows[signal]]
-        return pa.concat_tables([*tables, table_spec(signal).arrow_schema.empty_table()])
-
-    async def _content(self, table: pa.Table, format: Format, stats: Stats) -> AsyncIterator[bytes]:
         try:
-            body = _body(table, format, stats)
+            table, types = await asyncio.to_thread(
+                self.execute, question.sql, question.params, question.tenant
+            )
+        except duckdb.Error as error:
+            raise QueryInvalid(str(error), position=3) from None
+        columns = [ResultColumn(*column) for column in zip(table.column_names, types, strict=True)]
+        stats = Stats(id=question.id or "made", files=1, files_total=2, tail_rows=len(table))
+        body = _rendered(question, table, types, stats)
+        return Answer(columns, stats, self._content(body), question.format)
+
+    async def _content(self, body: bytes) -> AsyncIterator[bytes]:
+        try:
             yield body[: len(body) // 2]
             await asyncio.sleep(0)
             if self.broken_after is not None:
@@ -102,7 +82,7 @@ class StandIn:
 
     async def tables(self, tenant: str, *, whole: bool = False) -> Sequence[TableInfo]:
         columns = [ColumnInfo(c.name, str(c.type), c.doc, c.source) for c in table_spec("logs").columns]
-        rows = len(self._of_tenant("logs", tenant))
+        rows = len(self.rows_of("logs", tenant))
         facts = [
             "logs",
             "One row a log record.",
@@ -127,7 +107,7 @@ class StandIn:
         return [
             FileFacts(f"{tenant}-{row}.parquet", tenant, 0, 1000, 1, row, row + 9, 1)
             for tenant in tenants
-            for row in range(len(self._of_tenant("logs", tenant)))
+            for row in range(len(self.rows_of("logs", tenant)))
         ]
 
     @property
@@ -149,17 +129,9 @@ class StandIn:
         return self.trouble
 
 
-def _body(table: pa.Table, format: Format, stats: Stats) -> bytes:
-    sink: Any = io.BytesIO()
-    if format == "json":
-        rows = [list(row.values()) for row in table.to_pylist()]
-        columns = [{"name": f.name, "type": str(f.type)} for f in table.schema]
-        return orjson.dumps({"columns": columns, "rows": rows, "stats": asdict(stats)}, default=str)
-    if format == "csv":
-        pyarrow.csv.write_csv(table, sink)
-    elif format == "parquet":
-        pq.write_table(table, sink)
-    else:
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-    return bytes(sink.getvalue())
+def _rendered(question: Question, table: pa.Table, types: Sequence[str], stats: Stats) -> bytes:
+    rendered = renderer(question.format, table.schema, types)
+    parts = [rendered.begin(), *map(rendered.batch, table.to_batches()), rendered.end()]
+    if question.format == "json":
+        parts.append(json_end(replace(stats, rows=len(table))))
+    return b"".join(parts)

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.serve.app import create_app
-from frazil.serve.counts import Grid
-from frazil.serve.search import Range
 
 from .asking import Client
 from .stand_in import StandIn
@@ -77,37 +75,6 @@ def test_buckets_that_the_range_cuts_off_hold_what_is_in_the_range(client: Clien
     )
     assert (answer["bucket_seconds"], answer["first_bucket"]) == (60, "2026-09-21T14:13:00.000000Z")
     assert answer["series"][0]["counts"] == [35, 5]
-
-
-TIMES = st.integers(-61_000_000_000 * MICRO, 249_000_000_000 * MICRO)
-
-
-@given(begin=TIMES, length=st.integers(1, 10**16) | st.integers(1, 10**8), buckets=st.integers(1, 400))
-def test_buckets_cover_the_range_and_are_no_more_than_asked_for(
-    begin: int, length: int, buckets: int
-) -> None:
-    grid = Grid.of(Range(begin, begin + length), buckets)
-    assert 1 <= grid.count <= buckets
-    assert grid.first <= begin < grid.first + grid.width
-    last = grid.first + (grid.count - 1) * grid.width
-    assert last < begin + length <= last + grid.width
-
-
-@pytest.mark.parametrize(
-    ("seconds", "buckets", "width_seconds"),
-    [(60, 60, 1), (61, 60, 2), (900, 60, 15), (3600, 60, 60), (86_400, 60, 1800), (7 * 86_400, 60, 3 * 3600),
-     (60 * 86_400, 60, 86_400), (364 * 86_400, 53, 7 * 86_400), (3600, 1, 3600)],
-)  # fmt: skip
-def test_widths_are_round(seconds: int, buckets: int, width_seconds: int) -> None:
-    monday = 1_789_948_800 * MICRO  # 2026-09-21
-    grid = Grid.of(Range(monday, monday + seconds * MICRO), buckets)
-    assert (grid.width, grid.first) == (width_seconds * MICRO, monday)
-
-
-def test_weeks_begin_on_mondays() -> None:
-    wednesday = 1_790_121_600 * MICRO
-    grid = Grid.of(Range(wednesday, wednesday + 300 * 86_400 * MICRO), 50)
-    assert grid.first == wednesday - 2 * 86_400 * MICRO
 
 
 RECORDS = st.lists(

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, TypeVar
 
-import orjson
 import pytest
 
 from frazil.query.model import Answer, Question
+from frazil.query.reads import services
+from frazil.query.reads.counts import Counting, Counts, count
+from frazil.query.reads.filters import Filter, LogFilter, SpanFilter
+from frazil.query.reads.metric_series import MetricRequest, metric_series
+from frazil.query.reads.metrics import AGGREGATIONS, Metric, metric_attributes, metric_list
+from frazil.query.reads.records import Order, Page, RecordSearch, page, stored_log
+from frazil.query.reads.statement import Read, Statement
+from frazil.query.reads.time_range import Buckets
+from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces
 from frazil.serve.auth import Caller
-from frazil.serve.counts import Counting, count
-from frazil.serve.search import Filter
-from frazil.serve.trace_search import TraceSearch, find_traces
+from frazil.serve.filters import Written
+from frazil.serve.reads import run
 from tests.unit.query.made import LANDED_PER_DAY, TAIL_ROWS, Service, rows_of, running
 
+T = TypeVar("T")
 ACME = Caller("acme", "acme", ("read",))
-NO_TAIL = {"begin": "-30h", "end": "-20h"}
+NO_TAIL = Written("-30h", "-20h")
 """Holds yesterday's rows, which are in one of the two files."""
 
 
@@ -32,6 +41,10 @@ class Overheard:
         self.asked.append((question, answer))
         return answer
 
+    def result(self, read: Read[T]) -> T:
+        found: T = self.service.run(run(self, ACME, read, "the result"))[0]  # type: ignore[arg-type]
+        return found
+
     def files(self) -> list[tuple[int, int]]:
         return [(answer.stats.files, answer.stats.files_total) for _, answer in self.asked]
 
@@ -43,38 +56,77 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def queries(service: Service) -> Any:
+def queries(service: Service) -> Overheard:
     return Overheard(service)
 
 
 @pytest.mark.parametrize(
-    ("signal", "by"), [("logs", "severity"), ("logs", "service"), ("spans", "status"), ("spans", "none")]
+    ("filter", "by"),
+    [(LogFilter(), "severity"), (LogFilter(), "service"), (SpanFilter(), "status"), (SpanFilter(), "none")],
 )
-def test_counts_read_the_files_of_their_range_alone(
-    queries: Any, signal: Literal["logs", "spans"], by: str
-) -> None:
-    work = count(queries, ACME, Counting(signal, Filter(), **NO_TAIL, by=by, buckets_max=60))
-    answer = orjson.loads(queries.service.run(work))
-    assert answer["total"] == sum(sum(series["counts"]) for series in answer["series"])
-    assert answer["total"] == LANDED_PER_DAY["acme"]
+def test_counts_read_the_files_of_their_range_alone(queries: Overheard, filter: Filter, by: str) -> None:
+    found: Counts = queries.result(count(Counting(filter, NO_TAIL.range(), by)))
+    assert found.total == sum(sum(series.counts) for series in found.series)
+    assert found.total == LANDED_PER_DAY["acme"]
     assert queries.files() == [(1, 2)]
-    whole = Counting(signal, Filter(), "-9d", "now", by, 1)
-    assert orjson.loads(queries.service.run(count(queries, ACME, whole)))["total"] == rows_of("acme")
+    whole = Counting(filter, Written("-9d", "now").range(), by, 1)
+    assert queries.result(count(whole)).total == rows_of("acme")
 
 
 @pytest.mark.parametrize("order", ["newest", "slowest"])
-def test_traces_are_read_near_the_spans_that_match(queries: Any, order: str) -> None:
-    work = find_traces(queries, ACME, TraceSearch(Filter(), **NO_TAIL, order=order, limit=10))
-    answer = orjson.loads(queries.service.run(work))
-    assert len(answer["traces"]) == 10
+def test_traces_are_read_near_the_spans_that_match(queries: Overheard, order: TraceOrder) -> None:
+    search = TraceSearch(SpanFilter(), NO_TAIL.range(), order, limit=10)
+    found: FoundTraces = queries.result(find_traces(search))
+    assert len(found.traces) == 10
     assert queries.files() == [(1, 2), (1, 2)]
-    assert not answer["complete"]
+    assert not found.complete
     assert all("attributes" not in question.sql for question, _ in queries.asked)
 
 
-def test_traces_of_the_log_need_no_file(queries: Any) -> None:
-    search = TraceSearch(Filter(), "-10m", "now", "newest", 50)
-    answer = orjson.loads(queries.service.run(find_traces(queries, ACME, search)))
-    assert (len(answer["traces"]), answer["complete"]) == (TAIL_ROWS["acme"], True)
-    assert all(trace["spans"] == trace["matched"] == 1 for trace in answer["traces"])
+@pytest.mark.parametrize("order", ["desc", "asc"])
+def test_pages_are_complete_over_files_and_the_log(queries: Overheard, order: Order) -> None:
+    search: RecordSearch | None = RecordSearch(LogFilter(), Written("-9d", "now").range(), order, 7)
+    times: list[Any] = []
+    while search is not None:
+        found: Page = queries.result(page(search))
+        times += found.rows["time"].to_pylist()
+        search = None if found.end is None else replace(search, after=found.end)
+    assert len(times) == rows_of("acme")
+    assert times == sorted(times, reverse=order == "desc")
+
+
+def test_the_query_service_runs_the_statements_of_all_reads(queries: Overheard) -> None:
+    """Its guard refuses SQL by what it names."""
+    range = Written("-9d", "now").range()
+    metric = Metric("m", "sum", "", "", (), True, True, 1)
+    statements = [
+        services.red(range, Buckets.of(range)),
+        services.log_errors(range),
+        services.log_services(range),
+        services.operations(range),
+        stored_log({"time": "2026-11-15T10:00:00Z", "received_time": "2026-11-15T10:00:00Z"}),
+        metric_list(range),
+        metric_attributes(metric, range),
+    ]
+    for type in ("sum", "gauge", "histogram", "exponential_histogram", "summary"):
+        for is_monotonic in (True, False):
+            kind = replace(metric, type=type, is_monotonic=is_monotonic)
+            for aggregation in AGGREGATIONS[kind.kind]:
+                request = MetricRequest(
+                    kind, aggregation, range, ["a"], [("k", "v")], "by", now=range.end_time
+                )
+                statements.append(metric_series(request))
+
+    def read(statement: Statement) -> Read[int]:
+        return len((yield statement))
+
+    rows = [queries.result(read(statement)) for statement in statements]
+    assert rows[1:3] == [1, 1]  # of one service
+
+
+def test_traces_of_the_log_need_no_file(queries: Overheard) -> None:
+    search = TraceSearch(SpanFilter(), Written("-10m", "now").range())
+    found: FoundTraces = queries.result(find_traces(search))
+    assert (len(found.traces), found.complete) == (TAIL_ROWS["acme"], True)
+    assert all(trace.spans == trace.matched == 1 for trace in found.traces)
     assert queries.files() == [(0, 2), (0, 2)]

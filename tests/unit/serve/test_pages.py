@@ -10,10 +10,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
+
+from frazil.serve import describe
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import logs
+from .telemetry import BEGIN, logs, spans
 
 
 def test_tables_are_described(client: Client, queries: StandIn) -> None:
@@ -176,6 +179,44 @@ def test_the_description_is_whole(client: Client) -> None:
             assert "401" in operation["responses"], path
             good = operation["responses"].get("200") or operation["responses"]["204"]
             assert method == "delete" or any("example" in c for c in good["content"].values()), path
+
+
+def test_answers_have_the_schema_that_the_description_gives(client: Client, queries: StandIn) -> None:
+    """Bodies are written without the models: each is read by its model, and nothing is lost or added."""
+    queries.add("logs", logs({"trace_id": b"\1" * 16}, {}))
+    for number in range(22):
+        queries.add("spans", spans({}, service=f"s{number}"))
+    whole = f"from={BEGIN - 10}&to={BEGIN + 10}"
+    answers = {
+        f"/api/v1/logs?limit=1&{whole}": describe.RecordPage,
+        f"/api/v1/spans?{whole}": describe.RecordPage,
+        f"/api/v1/logs/counts?{whole}": describe.CountsOverTime,
+        f"/api/v1/spans/counts?by=service&{whole}": describe.CountsOverTime,
+        f"/api/v1/traces?{whole}": describe.TraceList,
+        f"/api/v1/traces/{'01' * 16}?logs=true": describe.TraceData,
+        "/api/v1/logs?from=never": describe.ErrorBody,
+    }
+    found = {path: (client.get(path).json(), model) for path, model in answers.items()}
+    result = client.post("/api/v1/sql", json={"sql": "SELECT 1 AS a, [2] AS b"}).json()
+    found["/api/v1/sql"] = (result, describe.SqlResult)
+    paths = client.get("/api/openapi.json").json()["paths"]
+    for path, (body, model) in found.items():
+        adapter: TypeAdapter[Any] = TypeAdapter(model)
+        again = adapter.dump_python(
+            adapter.validate_python(body), mode="json", by_alias=True, exclude_none=True
+        )
+        assert again == without_none(body), path
+        route = path.partition("?")[0].replace("01" * 16, "{trace_id}")
+        operation = next(iter(paths[route].values()))
+        status = "400" if model is describe.ErrorBody else "200"
+        schema = operation["responses"][status]["content"]["application/json"]["schema"]
+        assert schema == {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_none(each) for name, each in value.items() if each is not None}
+    return [without_none(each) for each in value] if isinstance(value, list) else value
 
 
 def test_the_page_shows_each_endpoint_with_a_command_to_try(client: Client) -> None:

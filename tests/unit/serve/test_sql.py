@@ -43,6 +43,27 @@ def test_rows_come_with_columns_and_stats(client: Client) -> None:
     assert json.loads(answer.headers["x-frazil-stats"])["files_total"] == 2
 
 
+def test_parameters_may_be_nested(client: Client) -> None:
+    """There is one rule for them, the query service's."""
+    answer = ask(client, {"sql": "SELECT $1.a[2], $2", "params": [{"a": [1, 2]}, [[[[[[7]]]]]]]})
+    assert answer.json()["rows"] == [[2, [[[[[[7]]]]]]]]
+
+
+def test_null_members_are_as_if_left_out(client: Client, queries: StandIn) -> None:
+    optional = ("params", "as_of", "seconds_max", "rows_max", "id")
+    assert ask(client, {"sql": "SELECT 1", **dict.fromkeys(optional)}).status_code == 200
+    asked = queries.asked[-1]
+    assert (asked.params, asked.as_of, asked.seconds_max, asked.rows_max, asked.id) == (
+        (),
+        None,
+        None,
+        None,
+        "",
+    )
+    assert ask(client, {"sql": "SELECT 1", "rows_max": 10.0}).status_code == 200
+    assert queries.asked[-1].rows_max == 10
+
+
 @pytest.mark.parametrize("content_type", ["text/plain", "application/sql", "text/plain; charset=utf-8"])
 def test_a_plain_body_is_the_sql_itself(client: Client, content_type: str) -> None:
     answer = client.post("/api/v1/sql", content="SELECT 7", headers={"content-type": content_type})
@@ -95,8 +116,8 @@ def test_what_can_be_asked_for_reaches_the_query_service(client: Client, queries
         ([], "must be an object"),
         ({"sql": "SELECT 1", "parms": [1]}, "Did you mean `params`?"),
         ({"sql": "SELECT 1", "params": {"a": 1}}, "must be an array"),
-        ({"sql": "SELECT 1", "params": [{"a": 1}]}, "holds an object"),
-        ({"sql": "SELECT 1", "params": [[[[[[1]]]]]]}, "nested deeper"),
+        ({"sql": "SELECT 1", "params": [json.loads("[" * 17 + "]" * 17)]}, "nested too deeply"),
+        ({"sql": "SELECT 1", "params": [10**30]}, "more than 64 bits"),
         ({"sql": "SELECT 1", "params": [0] * 1001}, "more than 1000"),
         ({"sql": "SELECT 1", "as_of": {"snapshot": -1}}, "`as_of` is a time"),
         ({"sql": "SELECT 1", "as_of": {"snapshot": 1, "tag": "x"}}, "`as_of` is a time"),
@@ -107,7 +128,10 @@ def test_what_can_be_asked_for_reaches_the_query_service(client: Client, queries
         ({"sql": "SELECT 1", "partial": 1}, "true or false"),
         ({"sql": "SELECT 1", "id": "a/b"}, "letters, digits"),
         ({"sql": "SELECT 1", "id": "x" * 65}, "at most 64"),
-        ({"sql": "SELECT \0"}, "not text"),
+        ({"sql": "SELECT \0"}, "NUL character"),
+        ({"sql": "SELECT 1", "rows_max": True}, "whole number"),
+        ({"sql": "SELECT 1", "rows_max": "5"}, "whole number"),
+        ({"sql": "SELECT 1", "partial": None}, "true or false"),
     ],
 )
 def test_a_mistake_in_the_body_is_named(client: Client, body: Any, says: str) -> None:

@@ -11,9 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from frazil.config import Config
 from frazil.keys import hash_key
-from frazil.serve import trace_search
 from frazil.serve.app import create_app
-from frazil.serve.search import Filter
 
 from .asking import Client
 from .stand_in import StandIn
@@ -105,130 +103,6 @@ def test_a_trace_is_found_by_an_exception_of_a_span(client: Client, queries: Sta
     assert ids(client, attr="exception.message=Kaboom in aisle 7") == [1]
     assert ids(client, attr="exception.message=Kaboom") == ids(client, attr="name=exception") == []
     assert ids(client, attr=["exception.type=KeyError", "retries=3"]) == [3]
-
-
-def test_events_are_read_only_for_words_and_attributes() -> None:
-    """The column is the largest of the table where spans have many of them."""
-    filter = Filter()
-    filter.services(["cart"])
-    filter.add("name = ?", "GET /cart")
-    assert not any("events" in condition for condition in filter.conditions)
-    logs = Filter()
-    logs.text("logs", "kaboom", "ka.*m")
-    logs.attributes("logs", ["k=v"])
-    assert not any("events" in condition for condition in logs.conditions)
-
-
-def test_the_newest_matching_span_puts_a_trace_first(client: Client, queries: StandIn) -> None:
-    queries.add("spans", spans(span(1, 1, name="x", nanos=SECOND), span(1, 2, 1, nanos=30 * SECOND)))
-    queries.add("spans", spans(span(2, 3, name="x", nanos=2 * SECOND), span(3, 4, name="x")))
-    assert ids(client, name="x") == [2, 1, 3]
-    assert ids(client) == [1, 2, 3]
-    assert ids(client, limit=2) == [1, 2]
-
-
-def test_more_traces_than_the_limit_are_not_complete(client: Client, queries: StandIn) -> None:
-    queries.add("spans", spans(*(span(number, number, nanos=number) for number in range(1, 5))))
-    for order in ("newest", "slowest"):
-        assert [found(client, limit=limit, order=order)["complete"] for limit in (1, 3, 4, 5)] == [
-            False,
-            False,
-            True,
-            True,
-        ]
-        assert len(found(client, limit=3, order=order)["traces"]) == 3
-
-
-def test_the_slowest_traces_are_compared_as_a_whole(client: Client, queries: StandIn) -> None:
-    """The second has the slower span, the first takes longer in all."""
-    queries.add("spans", spans(span(1, 1, took=2 * MS), span(1, 2, 1, nanos=SECOND, took=2 * MS)))
-    queries.add("spans", spans(span(2, 3, nanos=2 * SECOND, took=500 * MS), span(3, 4, took=MS)))
-    assert ids(client, order="slowest") == [1, 2, 3]
-    assert ids(client, order="slowest", limit=1) == [1]
-
-
-def test_of_too_many_traces_those_with_the_slowest_matching_spans_are_compared(
-    client: Client, queries: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the documentation says: the longer trace is not found when its own spans are all short."""
-    monkeypatch.setattr(trace_search, "_SLOWEST_LOOKED_AT", 1)
-    queries.add("spans", spans(span(1, 1, took=2 * MS), span(1, 2, 1, nanos=SECOND, took=2 * MS)))
-    queries.add("spans", spans(span(2, 3, took=500 * MS)))
-    answer = found(client, order="slowest", limit=1)
-    assert [int(trace["trace_id"], 16) for trace in answer["traces"]] == [2]
-    assert not answer["complete"]
-
-
-def test_only_so_many_spans_are_looked_at(
-    client: Client, queries: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace_search, "_SPANS_LOOKED_AT", 3)
-    large = (span(1, number, nanos=number) for number in range(1, 6))
-    queries.add("spans", spans(*large, span(2, 9, nanos=-1)))
-    answer = found(client, limit=1)
-    (trace,) = answer["traces"]
-    assert (trace["matched"], trace["spans"]) == (3, 5)
-    assert (answer["complete"], answer["matched_is_exact"]) == (False, False)
-
-
-def test_spans_of_the_trace_are_found_an_hour_around_those_that_match(
-    client: Client, queries: StandIn
-) -> None:
-    """Outside of the range that was asked for too. What lies further away is not counted."""
-    near = [span(1, 1, name="root", nanos=-HOUR + 1_000), span(1, 2, 1, nanos=HOUR - 1_000)]
-    far = [span(1, 3, 1, nanos=-HOUR - 1_000), span(1, 4, 1, nanos=HOUR)]
-    queries.add("spans", spans(*near, *far, span(1, 5, 1, name="match")))
-    (trace,) = found(client, name="match")["traces"]
-    assert (trace["spans"], trace["root_name"], trace["root_missing"]) == (3, "root", False)
-
-
-def test_without_a_root_the_earliest_span_stands_for_it(client: Client, queries: StandIn) -> None:
-    queries.add("spans", spans(span(1, 2, 9, name="second", nanos=MS), service="a"))
-    queries.add("spans", spans(span(1, 3, 9, name="first"), service="b"))
-    (trace,) = found(client)["traces"]
-    assert (trace["root_service"], trace["root_name"], trace["root_missing"]) == ("b", "first", True)
-
-
-def test_of_several_roots_the_earliest_is_named(client: Client, queries: StandIn) -> None:
-    queries.add("spans", spans(span(1, 1, name="late", nanos=MS), service="a"))
-    queries.add(
-        "spans", spans(span(1, 2, name="early"), span(1, 3, 2, name="skewed", nanos=-MS), service="b")
-    )
-    (trace,) = found(client)["traces"]
-    assert (trace["root_service"], trace["root_name"], trace["root_missing"]) == ("b", "early", False)
-    assert trace["start_time_unix_nano"] == str(BEGIN * SECOND - MS)
-
-
-def test_clocks_that_disagree_break_nothing(client: Client, queries: StandIn) -> None:
-    """A span that ends before it began, alone and beside others."""
-    queries.add("spans", spans(span(1, 1, nanos=SECOND, took=-MS)))
-    queries.add("spans", spans(span(2, 2, took=10 * MS), span(2, 3, 2, nanos=-5 * MS, took=-MS)))
-    by_id = {int(trace["trace_id"], 16): trace for trace in found(client)["traces"]}
-    assert by_id[1]["duration_ms"] == 0
-    assert by_id[2]["duration_ms"] == 15
-    assert by_id[2]["root_missing"] is False
-
-
-def test_spans_without_times_do_not_stretch_their_trace(client: Client, queries: StandIn) -> None:
-    request = spans(span(1, 1, took=3 * MS), span(1, 2, 1), span(1, 3, 1), span(2, 4))
-    _, unknown, unended, alone = request.resource_spans[0].scope_spans[0].spans
-    for one in (unknown, alone):
-        one.start_time_unix_nano = one.end_time_unix_nano = 0
-    unended.end_time_unix_nano = 0
-    queries.add("spans", request, received=BEGIN + 50)
-    for order in ("newest", "slowest"):
-        by_id = {int(trace["trace_id"], 16): trace for trace in found(client, order=order)["traces"]}
-        assert (by_id[1]["duration_ms"], by_id[1]["spans"], by_id[1]["matched"]) == (3, 3, 3)
-        assert (by_id[2]["duration_ms"], by_id[2]["start_time"]) == (0, "2026-09-21T14:14:10.000000Z")
-
-
-def test_services_and_operations_without_a_name_have_an_empty_one(client: Client, queries: StandIn) -> None:
-    request = spans(span(1, 1, name=""))
-    del request.resource_spans[0].resource.attributes[:]
-    queries.add("spans", request)
-    (trace,) = found(client)["traces"]
-    assert (trace["root_service"], trace["root_name"], trace["root_missing"]) == ("", "", False)
-    assert trace["services"] == [{"name": "", "spans": 1, "errors": 0}]
 
 
 def test_an_empty_range_has_no_traces_and_takes_one_question(client: Client, queries: StandIn) -> None:

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from frazil.config import Config
 from frazil.otlp.json import request_from_json
-from frazil.serve import traces
+from frazil.query.reads import traces
 from frazil.serve.app import create_app
 from tests.otlp_canonical import canonical_spans
 from tests.otlp_requests import trace_requests

@@ -14,7 +14,7 @@ from frazil.dashboard import look
 from frazil.dashboard import span as spans
 from frazil.dashboard.ask import Trouble
 from frazil.dashboard.empty import show_how_to_send
-from frazil.dashboard.log_detail import STORED, detail, stored_of, stored_params
+from frazil.dashboard.log_detail import detail, stored_of
 from frazil.dashboard.log_listing import PAGE_ROWS, Listing, missing_of
 from frazil.dashboard.log_rows import Keyed, Record, keyed, rows, time_of_key, with_linked
 from frazil.dashboard.log_search import TRACE, LogSearch, with_chip
@@ -24,15 +24,15 @@ from frazil.dashboard.parts.histogram import show_histogram
 from frazil.dashboard.parts.records import show_records
 from frazil.dashboard.trouble import show_trouble
 from frazil.dashboard.view import View
+from frazil.query.reads.records import stored_log
+from frazil.query.reads.services import log_services
+from frazil.query.reads.time_range import TimeRange
 
 _TAIL_SECONDS = 0.5
 _TAIL_BEGINS_SECONDS = 900
 _STEP_SECONDS = 5.0
 _SERVICES_SECONDS = 30.0
 _BUCKETS = 80
-_SERVICES = """SELECT service_name, count(*) AS records FROM logs
-WHERE time >= CAST(? AS TIMESTAMPTZ) AND time < CAST(? AS TIMESTAMPTZ) AND service_name IS NOT NULL
-GROUP BY ALL ORDER BY records DESC, service_name LIMIT 200"""
 _MISUNDERSTOOD = ("query_invalid", "request_invalid")
 
 _AGAIN = "logs_again"
@@ -149,14 +149,12 @@ def _toggle_service(name: str) -> None:
 
 def _services(view: View) -> dict[str, int]:
     """How many records each has in the range; without them one can still type a name."""
-    start, end = view.span.steady(_SERVICES_SECONDS)
+    range = TimeRange.between(*view.span.steady(_SERVICES_SECONDS))
     try:
-        found = view.api.sql(
-            _SERVICES, [start.isoformat(), end.isoformat()], fresh_seconds=_SERVICES_SECONDS, rows_max=200
-        )
+        found = view.api.read(log_services(range), fresh_seconds=_SERVICES_SECONDS)
     except Trouble:
         return {}
-    return {row["service_name"]: row["records"] for row in found.records()}
+    return {row["service_name"]: row["records"] for row in found}
 
 
 def _counts(view: View, search: LogSearch) -> dict[str, Any]:
@@ -333,7 +331,7 @@ def _linked(view: View, key: str) -> Keyed:
 
 def _opened(view: View, key: str, record: Record) -> dict[str, Any]:
     try:
-        candidates = view.api.sql(STORED, stored_params(record), fresh_seconds=600, rows_max=100).records()
+        candidates = view.api.read(stored_log(record), fresh_seconds=600)
     except Trouble:  # then the types are those that JSON has
         candidates = []
     return detail(key, record, stored_of(record, candidates))

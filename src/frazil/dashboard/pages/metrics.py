@@ -5,7 +5,6 @@ Everything that is chosen is in the address: metric, service, attr, by, as.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,31 @@ import streamlit as st
 
 from frazil.dashboard import look, sql_text, words
 from frazil.dashboard.empty import show_how_to_send
-from frazil.dashboard.metric_kinds import HOWS, How, Kind, Metric, axis_unit, metrics
-from frazil.dashboard.metric_lines import OTHERS, Line, lines
-from frazil.dashboard.metric_questions import HOLD_SECONDS, KEYS, LIST, Built, Question, build
 from frazil.dashboard.present import present
 from frazil.dashboard.view import View
+from frazil.query.reads.metric_series import (
+    HOLD_SECONDS,
+    OTHERS,
+    MetricRequest,
+    MetricSeries,
+    metric_series,
+    read_series,
+)
+from frazil.query.reads.metrics import (
+    AGGREGATIONS,
+    Aggregation,
+    Kind,
+    Metric,
+    metric_attributes,
+    metric_list,
+    metrics,
+)
+from frazil.query.reads.statement import Statement
+from frazil.query.reads.time_range import TimeRange
 
 _LIST_FRESH_SECONDS = 60
 _DRAWN_FRESH_SECONDS = 4
-_KEYS_RANGE_MAX = dt.timedelta(hours=1)
+_KEYS_SECONDS_MAX = 3600
 """Attributes to choose from are those of the last hour of the range: all of a month would cost."""
 _FIRST = "http.server.request.duration"
 """Shown at first where it is sent: it is what most people look for."""
@@ -61,26 +76,25 @@ def page(view: View) -> None:
     with left:
         metric = _chosen_metric(listed)
     with right:
-        how = _chosen_how(metric)
+        aggregation = _chosen_aggregation(metric)
     st.caption(_about(metric))
     if wanted is not None and wanted not in listed:
         st.info(f"**{words.plain(wanted)}** has sent nothing in this range.", icon=":material/info:")
     keys = _keys(view, metric)
     services, attributes, by = _chosen_filters(metric, keys)
-    if how == "quantiles" and by is not None:
-        how = "p95"
+    if aggregation == "quantiles" and by is not None:
+        aggregation = "p95"
         st.caption("Of several groups, p95 is shown.")
 
     def draw(view: View) -> None:
-        _draw(view, metric, how, services, attributes, by)
+        _draw(view, metric, aggregation, services, attributes, by)
 
     present(draw, view)
 
 
 def _listed(view: View) -> dict[str, Metric]:
-    start, end = view.span.steady(_LIST_FRESH_SECONDS)
-    rows = view.api.sql(LIST, [start.isoformat(), end.isoformat()], fresh_seconds=_LIST_FRESH_SECONDS)
-    return metrics(rows.records())
+    listed = metric_list(TimeRange.between(*view.span.steady(_LIST_FRESH_SECONDS)))
+    return metrics(view.api.read(listed, fresh_seconds=_LIST_FRESH_SECONDS))
 
 
 def _show_nothing(view: View) -> None:
@@ -162,10 +176,8 @@ def _about(metric: Metric) -> str:
 
 
 def _keys(view: View, metric: Metric) -> _Keys:
-    start, end = view.span.steady(_LIST_FRESH_SECONDS)
-    start = max(start, end - _KEYS_RANGE_MAX)
-    params = [metric.name, metric.type, start.isoformat(), end.isoformat()]
-    rows = view.api.sql(KEYS, params, fresh_seconds=_LIST_FRESH_SECONDS).records()
+    range = TimeRange.between(*view.span.steady(_LIST_FRESH_SECONDS)).last(_KEYS_SECONDS_MAX)
+    rows = view.api.read(metric_attributes(metric, range), fresh_seconds=_LIST_FRESH_SECONDS)
     return _Keys(
         tuple(dict.fromkeys(row["key"] for row in rows)),
         tuple(dict.fromkeys(f"{row['key']}={row['value']}" for row in rows)),
@@ -207,8 +219,8 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
     return services, [(key, value) for key, sign, value in split if sign], by
 
 
-def _chosen_how(metric: Metric) -> How:
-    offered = HOWS[metric.kind]
+def _chosen_aggregation(metric: Metric) -> Aggregation:
+    offered = AGGREGATIONS[metric.kind]
     if st.session_state.get("as", offered[0]) not in offered:
         st.session_state["as"] = offered[0]  # chosen for a metric of another kind
     chosen = st.segmented_control(
@@ -245,43 +257,45 @@ def _help(metric: Metric) -> str:
 def _draw(
     view: View,
     metric: Metric,
-    how: How,
+    aggregation: Aggregation,
     services: Sequence[str],
     attributes: Sequence[tuple[str, str]],
     by: str | None,
 ) -> None:
-    question = _question(view, metric, how, services, attributes, by)
-    built = build(question)
-    rows = view.api.sql(built.sql, built.params, fresh_seconds=_DRAWN_FRESH_SECONDS)
-    drawn = lines(rows.records(), metric.name, how)
+    request = _request(view, metric, aggregation, services, attributes, by)
+    statement = metric_series(request)
+    drawn = read_series(view.api.read(statement, fresh_seconds=_DRAWN_FRESH_SECONDS), request)
     if not drawn:
-        _show_no_lines(metric, how, bool(services or attributes))
-        _show_as_sql(built)
+        _show_no_lines(metric, aggregation, bool(services or attributes))
+        _show_as_sql(statement)
         return
-    unit = axis_unit(metric, how, question.width)
-    look.chart(_chart(drawn, question, unit, by), height=330, key="metric_chart")
+    unit = words.axis_unit(metric, aggregation, request.width)
+    look.chart(_chart(drawn, request, unit, by), height=330, key="metric_chart")
     _show_table(drawn, by, unit)
-    _show_as_sql(built)
+    _show_as_sql(statement)
 
 
-def _question(
+def _request(
     view: View,
     metric: Metric,
-    how: How,
+    aggregation: Aggregation,
     services: Sequence[str],
     attributes: Sequence[tuple[str, str]],
     by: str | None,
-) -> Question:
+) -> MetricRequest:
     """The range begins and ends with buckets: so it is the same until the next bucket begins."""
-    start, end = view.span.at()
-    width = Question(metric, how, start, end).width
+    width = MetricRequest(metric, aggregation, TimeRange.between(*view.span.at())).width
     start, end = view.span.steady(width)
     now = end if view.span.is_moving else None
-    return Question(metric, how, start, end, services, attributes, by, width, now)
+    range = TimeRange.between(start, end)
+    return MetricRequest(metric, aggregation, range, services, attributes, by, width, now)
 
 
-def _show_no_lines(metric: Metric, how: How, is_filtered: bool) -> None:
-    if metric.kind in ("histogram", "exponential_histogram", "summary") and how not in ("rate", "mean"):
+def _show_no_lines(metric: Metric, aggregation: Aggregation, is_filtered: bool) -> None:
+    if metric.kind in ("histogram", "exponential_histogram", "summary") and aggregation not in (
+        "rate",
+        "mean",
+    ):
         st.info(
             "No quantiles can be told: nothing was measured in this range, or it came without buckets. "
             "Mean and rate may be there.",
@@ -300,9 +314,11 @@ def _clear_filters() -> None:
     st.session_state["service"], st.session_state["attr"] = [], []
 
 
-def _chart(drawn: Sequence[Line], question: Question, unit: str, by: str | None) -> alt.LayerChart:
+def _chart(
+    drawn: Sequence[MetricSeries], request: MetricRequest, unit: str, by: str | None
+) -> alt.LayerChart:
     frame = pd.DataFrame(
-        [(time, line.name, value) for line in drawn for time, value in line.drawn(question.width)],
+        [(time, line.name, value) for line in drawn for time, value in line.with_gaps(request.width)],
         columns=["time", "series", "value"],
     )
     names = [line.name for line in drawn]
@@ -310,7 +326,7 @@ def _chart(drawn: Sequence[Line], question: Question, unit: str, by: str | None)
         fields=["time"], nearest=True, on="pointerover", clear="pointerout", empty=False, name="hover"
     )
     base = alt.Chart(frame).encode(
-        x=look.time_axis("time", question.start, question.end),
+        x=look.time_axis("time", request.range.start_time, request.range.end_time),
         y=alt.Y(
             "value:Q", title=unit or None, axis=alt.Axis(format="~s" if unit.startswith("byte") else "~g")
         ),
@@ -322,7 +338,7 @@ def _chart(drawn: Sequence[Line], question: Question, unit: str, by: str | None)
         ),
     )
     tooltip = [
-        look.time_tip("time", question.start, question.end),
+        look.time_tip("time", request.range.start_time, request.range.end_time),
         alt.Tooltip("series:N", title=by or "series"),
         alt.Tooltip("value:Q", title=unit or "value", format=",.4~g"),
     ]
@@ -346,7 +362,7 @@ def _colours(names: Sequence[str], by: str | None) -> list[str]:
     return [known[name] for name in names]
 
 
-def _show_table(drawn: Sequence[Line], by: str | None, unit: str) -> None:
+def _show_table(drawn: Sequence[MetricSeries], by: str | None, unit: str) -> None:
     number = st.column_config.NumberColumn(format="bytes" if unit.startswith("byte") else "%.4g")
     rows: list[dict[str, Any]] = [{by or "series": line.name, **line.summary} for line in drawn]
     st.dataframe(
@@ -358,8 +374,8 @@ def _show_table(drawn: Sequence[Line], by: str | None, unit: str) -> None:
     )
 
 
-def _show_as_sql(built: Built) -> None:
-    sql = built.inlined()
+def _show_as_sql(statement: Statement) -> None:
+    sql = statement.inlined()
     if sql_text.can_be_shared(sql):
         address = f"/sql?{urlencode({'q': sql, 'run': '1'})}"
         st.link_button("Open as SQL", address, icon=":material/database:", key="metric_sql")

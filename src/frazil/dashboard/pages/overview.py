@@ -10,18 +10,27 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import golden, look, words
-from frazil.dashboard.buckets import width_seconds
+from frazil.dashboard import look, words
 from frazil.dashboard.empty import show_how_to_send
 from frazil.dashboard.present import present
 from frazil.dashboard.view import View
+from frazil.query.reads.services import (
+    UNNAMED,
+    BucketFigures,
+    Figures,
+    ServiceFigures,
+    log_errors,
+    red,
+    service_figures,
+)
+from frazil.query.reads.time_range import Buckets, TimeRange
 
 _FRESH_SECONDS = 4.0
 _NEWEST_FRESH_SECONDS = 1.0
 """The age of the newest data is shown: an older answer would add its own age to it."""
 _SERVICES_SHOWN = 12
 
-Moments = dict[str, list[golden.Moment]]
+Moments = dict[str, list[BucketFigures]]
 """Of each service."""
 
 
@@ -36,30 +45,26 @@ def _draw(view: View) -> None:
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
         return
-    start, end = view.span.steady(5)
-    width = width_seconds((end - start).total_seconds())
-    spans = golden.read_spans(
-        view.api.sql(golden.SPANS.format(width=width), [start, end], fresh_seconds=_FRESH_SECONDS).records()
-    )
-    logs = view.api.sql(golden.LOGS, [start, end], fresh_seconds=_FRESH_SECONDS).records()
-    _headlines(spans.whole, logs, tables, (end - start).total_seconds())
+    range = TimeRange.between(*view.span.steady(5))
+    buckets = Buckets.of(range)
+    spans = service_figures(view.api.read(red(range, buckets), fresh_seconds=_FRESH_SECONDS))
+    logs = view.api.read(log_errors(range), fresh_seconds=_FRESH_SECONDS)
+    _headlines(spans.whole, logs, tables, range.seconds)
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
         return
-    moments = {name: spans.over_time(name, start, end, width) for name in spans.by_service}
+    moments = {name: spans.over_time(name, range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
-    _charts({name: moments[name] for name in busiest}, start, end)
-    _services(view, spans, moments, logs, (end - start).total_seconds())
+    _charts({name: moments[name] for name in busiest}, range)
+    _services(view, spans, moments, logs, range.seconds)
 
 
-def _headlines(
-    whole: golden.Numbers, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float
-) -> None:
-    requests, errors, latency, log_errors, fresh = st.columns(5)
+def _headlines(whole: Figures, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float) -> None:
+    requests, errors, latency, in_logs, fresh = st.columns(5)
     requests.metric("Requests", f"{words.count(whole.requests / seconds)}/s", border=True)
     errors.metric("Failed", f"{whole.error_share:.2%}", border=True)
     latency.metric("p95 latency", words.duration(whole.p95_ms), border=True)
-    log_errors.metric("Error logs", words.count(sum(row["errors"] for row in logs)), border=True)
+    in_logs.metric("Error logs", words.count(sum(row["errors"] for row in logs)), border=True)
     fresh.metric(
         "Newest data",
         f"{words.ago(_age_seconds(tables))} ago",
@@ -79,15 +84,16 @@ def _age_seconds(tables: dict[str, Any]) -> float | None:
     return max(0.0, age.total_seconds())
 
 
-def _charts(moments: Moments, start: dt.datetime, end: dt.datetime) -> None:
+def _charts(moments: Moments, range: TimeRange) -> None:
+    start, end = range.start_time, range.end_time
     services = list(moments)
     rows = [
         {
             "time": moment.time,
             "service": service,
             "requests": moment.requests_per_second,
-            "failed": moment.numbers.error_share if moment.numbers.requests else None,
-            "p95": moment.numbers.p95_ms,
+            "failed": moment.figures.error_share if moment.figures.requests else None,
+            "p95": moment.figures.p95_ms,
         }
         for service, each in moments.items()
         for moment in each
@@ -115,10 +121,10 @@ def _charts(moments: Moments, start: dt.datetime, end: dt.datetime) -> None:
 
 
 def _services(
-    view: View, spans: golden.Golden, moments: Moments, logs: list[dict[str, Any]], seconds: float
+    view: View, spans: ServiceFigures, moments: Moments, logs: list[dict[str, Any]], seconds: float
 ) -> None:
     """A row a service, worst first."""
-    log_errors = {row["service_name"] or golden.UNNAMED: row["errors"] for row in logs}
+    errors = {row["service_name"] or UNNAMED: row["errors"] for row in logs}
     names = sorted(
         spans.by_service, key=lambda name: (-spans.by_service[name].errors, -spans.by_service[name].requests)
     )
@@ -132,7 +138,7 @@ def _services(
                 "p50": [spans.by_service[name].p50_ms for name in names],
                 "p95": [spans.by_service[name].p95_ms for name in names],
                 "p99": [spans.by_service[name].p99_ms for name in names],
-                "log_errors": [log_errors.get(name, 0) for name in names],
+                "log_errors": [errors.get(name, 0) for name in names],
                 "traces": [_link("traces", view, name) for name in names],
                 "logs": [_link("logs", view, name) for name in names],
             }
@@ -156,7 +162,7 @@ def _services(
 
 
 def _link(page: str, view: View, service: str) -> str | None:
-    if service == golden.UNNAMED:
+    if service == UNNAMED:
         return None
     chosen = st.session_state.get("range")
     given = {"service": service} | ({"range": chosen} if chosen else {})

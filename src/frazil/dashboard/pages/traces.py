@@ -18,13 +18,14 @@ from frazil.dashboard.present import present
 from frazil.dashboard.trace_question import (
     FILTERS,
     OPERATIONS_SECONDS,
-    OPERATIONS_SQL,
     is_filtered,
     operations,
     parameters,
     trace_id,
 )
 from frazil.dashboard.view import View
+from frazil.query.reads import services
+from frazil.query.reads.time_range import TimeRange
 
 _STEP_SECONDS = 5.0
 _OPERATIONS_STEP_SECONDS = 60.0
@@ -61,17 +62,13 @@ def _search(view: View) -> None:
 
 def _operations(view: View) -> list[dict[str, Any]]:
     """Only to choose from: without them one can still write a name."""
-    start, end = view.span.steady(_OPERATIONS_STEP_SECONDS)
-    start = max(start, end - dt.timedelta(seconds=OPERATIONS_SECONDS))
+    range = TimeRange.between(*view.span.steady(_OPERATIONS_STEP_SECONDS)).last(OPERATIONS_SECONDS)
     try:
-        asked = view.api.sql(
-            OPERATIONS_SQL, [start.isoformat(), end.isoformat()], fresh_seconds=_OPERATIONS_STEP_SECONDS
-        )
+        return view.api.read(services.operations(range), fresh_seconds=_OPERATIONS_STEP_SECONDS)
     except Trouble as trouble:
         if trouble.is_about_the_key or trouble.code == "unreachable":
             raise
         return []
-    return asked.records()
 
 
 def _filters(records: list[dict[str, Any]]) -> None:

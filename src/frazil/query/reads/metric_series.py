@@ -1,4 +1,4 @@
-"""Builds the SQL behind a chart of a metric. Only parameters hold what people chose or clients sent.
+"""A metric over time: rates, levels, means and quantiles, as SQL.
 
 *Levels* (gauges, sums that go up and down). Each series has a value in each bucket of time; where it sent
 none, its last one holds until the next, for `HOLD_SECONDS` at most. So a total over series does not dip where
@@ -17,61 +17,30 @@ quantile lies. The first explicit bucket begins at 0 if its bound is above, the 
 counts as its lower one. Series with different bounds or scales add up, each bucket where its own bounds are.
 """
 
-# ruff: noqa: S608 -- see above
+# ruff: noqa: S608 -- values are parameters
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frazil.dashboard import buckets
-from frazil.dashboard.metric_kinds import QUANTILES, How, Metric
+from frazil.query.reads.metrics import QUANTILES, Aggregation, Metric
+from frazil.query.reads.statement import Statement
+from frazil.query.reads.time_range import MICRO, TimeRange, iso, micros
 
 HOLD_SECONDS = 120
 """Twice the interval at which SDKs export unless told otherwise."""
 SERIES_MAX = 10
-VALUES_MAX = 40
 _BUCKETS_MAX = 120
-_MICRO = 1_000_000
-
-LIST = """\
-SELECT metric_name, metric_type, unit, any_value(description) AS description,
-       list(DISTINCT service_name) FILTER (service_name IS NOT NULL) AS services,
-       bool_or(is_monotonic) AS is_monotonic,
-       bool_or(aggregation_temporality IS DISTINCT FROM 1) AS has_cumulative,
-       count(*) AS points
-FROM metrics
-WHERE time >= $1::TIMESTAMPTZ AND time < $2::TIMESTAMPTZ
-GROUP BY metric_name, metric_type, unit
-ORDER BY metric_name, metric_type, unit"""
-
-KEYS = f"""\
-WITH series AS (
-    SELECT series_id, any_value(attributes) AS of_point, any_value(resource_attributes) AS of_resource
-    FROM metrics
-    WHERE metric_name = $1 AND metric_type = $2 AND time >= $3::TIMESTAMPTZ AND time < $4::TIMESTAMPTZ
-    GROUP BY series_id
-), entries AS (
-    SELECT true AS is_of_point, unnest(map_entries(of_point)) AS entry FROM series
-    UNION ALL
-    SELECT false, unnest(map_entries(of_resource)) FROM series
-)
-SELECT entry.key AS key, entry.value AS value, bool_or(is_of_point) AS is_of_point, count(*) AS series
-FROM entries
-WHERE entry.value IS NOT NULL
-GROUP BY entry.key, entry.value
-QUALIFY row_number() OVER (PARTITION BY entry.key ORDER BY count(*) DESC, entry.value) <= {VALUES_MAX}
-ORDER BY is_of_point DESC, key, series DESC, value"""
+OTHERS = "all others"
 
 
 @dataclass(frozen=True)
-class Question:
+class MetricRequest:
     metric: Metric
-    how: How
-    start: dt.datetime
-    end: dt.datetime
+    aggregation: Aggregation
+    range: TimeRange
     services: Sequence[str] = ()
     attributes: Sequence[tuple[str, str]] = ()
     """Key and value; all must hold, of the point or else its resource."""
@@ -84,40 +53,73 @@ class Question:
 
     @property
     def width(self) -> int:
-        return self.width_seconds or buckets.width_seconds(
-            (self.end - self.start).total_seconds(), _BUCKETS_MAX
-        )
+        return self.width_seconds or self.range.bucket_seconds(_BUCKETS_MAX)
 
 
 @dataclass(frozen=True)
-class Built:
-    sql: str
-    params: tuple[Any, ...]
+class MetricSeries:
+    name: str
+    points: tuple[tuple[dt.datetime, float], ...]
 
-    def inlined(self) -> str:
-        """The same, to be read and changed by a person."""
-        return re.sub(r"\$(\d+)", lambda match: _literal(self.params[int(match[1]) - 1]), self.sql)
+    @property
+    def summary(self) -> dict[str, float]:
+        values = [value for _, value in self.points]
+        return {
+            "latest": values[-1],
+            "lowest": min(values),
+            "mean": sum(values) / len(values),
+            "highest": max(values),
+        }
+
+    def with_gaps(self, width_seconds: int) -> list[tuple[dt.datetime, float | None]]:
+        """The points, and a None where buckets are missing: no line is to be drawn across those."""
+        width = dt.timedelta(seconds=width_seconds)
+        found: list[tuple[dt.datetime, float | None]] = []
+        for time, value in self.points:
+            if found and time - found[-1][0] > width:
+                found.append((found[-1][0] + width, None))
+            found.append((time, value))
+        return found
 
 
-def build(question: Question) -> Built:
-    """Answers `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95` and `p99`."""
-    frame = _Frame(question)
-    how, kind = question.how, question.metric.kind
-    if kind == "summary" and how in QUANTILES:
-        sql = _levels(frame, _sent_quantile(QUANTILES[how]), "max(v)", "max(v)")
-    elif how in _REDUCED:
-        sql = _levels(frame, _NUMBER, *_REDUCED[how])
-    elif how in ("rate", "increase"):
+def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> list[MetricSeries]:
+    """The result of `metric_series`: the largest series first, the others' sum last; quantiles in order."""
+    found: dict[str, list[tuple[dt.datetime, float]]] = {}
+    is_quantiles = request.aggregation == "quantiles"
+    for row in rows:
+        if is_quantiles:
+            given = {str(quantile): row[quantile] for quantile in QUANTILES}
+        else:
+            series = row["series"]
+            given = {OTHERS if series is None else series or request.metric.name: row["value"]}
+        for name, value in given.items():
+            if value is not None:
+                found.setdefault(name, []).append((row["time"].astimezone(dt.UTC), float(value)))
+    made = [MetricSeries(name, tuple(sorted(points))) for name, points in found.items()]
+    if is_quantiles:
+        return sorted(made, key=lambda series: series.name)
+    return sorted(made, key=lambda series: (series.name == OTHERS, -series.summary["mean"], series.name))
+
+
+def metric_series(request: MetricRequest) -> Statement:
+    """Returns `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95` and `p99`."""
+    frame = _Frame(request)
+    aggregation, kind = request.aggregation, request.metric.kind
+    if kind == "summary" and aggregation in QUANTILES:
+        sql = _levels(frame, _sent_quantile(QUANTILES[aggregation]), "max(v)", "max(v)")
+    elif aggregation in _REDUCED:
+        sql = _levels(frame, _NUMBER, *_REDUCED[aggregation])
+    elif aggregation in ("rate", "increase"):
         sql = _counted(frame)
-    elif how == "mean":
+    elif aggregation == "mean":
         sql = _mean(frame)
     else:
-        sql = _quantiles(frame, tuple(QUANTILES) if how == "quantiles" else (how,))
-    return Built(sql, tuple(frame.params))
+        sql = _quantiles(frame, tuple(QUANTILES) if aggregation == "quantiles" else (aggregation,))
+    return Statement(sql, tuple(frame.params))
 
 
 _NUMBER = "coalesce(value_double, value_int::DOUBLE)"
-_REDUCED: dict[How, tuple[str, str]] = {
+_REDUCED: dict[Aggregation, tuple[str, str]] = {
     "average": ("avg(v)", "avg(v)"),
     "min": ("min(v)", "min(v)"),
     "max": ("max(v)", "max(v)"),
@@ -129,17 +131,17 @@ _REDUCED: dict[How, tuple[str, str]] = {
 
 @dataclass
 class _Frame:
-    """The times of a question in microseconds, and its parameters."""
+    """The times of a request in microseconds, and the parameters of its statement."""
 
-    question: Question
+    request: MetricRequest
     params: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.width = self.question.width * _MICRO
-        self.start = _micros(self.question.start) // self.width * self.width
-        self.end = -(-_micros(self.question.end) // self.width) * self.width
+        self.width = self.request.width * MICRO
+        self.start = self.request.range.begin // self.width * self.width
+        self.end = -(-self.request.range.end // self.width) * self.width
         # Read before and after the range: for steps that reach into it, and values that still hold.
-        self.beyond = max(self.width, HOLD_SECONDS * _MICRO)
+        self.beyond = max(self.width, HOLD_SECONDS * MICRO)
 
     def param(self, value: Any) -> str:
         if value not in self.params:
@@ -150,8 +152,8 @@ class _Frame:
         return self.start - self.beyond
 
     def where(self) -> str:
-        asked, metric = self.question, self.question.metric
-        begin, end = _moment(self.read_from()), _moment(self.end + self.beyond)
+        request, metric = self.request, self.request.metric
+        begin, end = iso(self.read_from()), iso(self.end + self.beyond)
         conditions = [
             f"metric_name = {self.param(metric.name)}",
             f"metric_type = {self.param(metric.type)}",
@@ -160,9 +162,9 @@ class _Frame:
             f"time < {self.param(end)}::TIMESTAMPTZ",
             "coalesce(flags, 0) & 1 = 0",
         ]
-        if asked.services:
-            conditions.append(f"service_name IN ({', '.join(map(self.param, asked.services))})")
-        conditions += [f"{self.attribute(key)} = {self.param(value)}" for key, value in asked.attributes]
+        if request.services:
+            conditions.append(f"service_name IN ({', '.join(map(self.param, request.services))})")
+        conditions += [f"{self.attribute(key)} = {self.param(value)}" for key, value in request.attributes]
         return " AND\n          ".join(conditions)
 
     def attribute(self, key: str) -> str:
@@ -170,7 +172,7 @@ class _Frame:
         return f"coalesce(attributes[{name}], resource_attributes[{name}])"
 
     def label(self) -> str:
-        by = self.question.by
+        by = self.request.by
         if by is None:
             return "''"
         return f"coalesce({'service_name' if by == 'service' else self.attribute(by)}, '(none)')"
@@ -185,7 +187,7 @@ class _Frame:
 
 
 def _levels(frame: _Frame, value: str, reduce: str, combine: str) -> str:
-    hold = max(1, HOLD_SECONDS * _MICRO // frame.width) * frame.width
+    hold = max(1, HOLD_SECONDS * MICRO // frame.width) * frame.width
     return f"""WITH points AS (
     SELECT series_id, epoch_us(time) AS t, {frame.label()} AS label, {value} AS v
     FROM metrics
@@ -205,7 +207,7 @@ FROM named GROUP BY bucket, series ORDER BY bucket, series"""
 
 
 def _sent_quantile(quantile: float) -> str:
-    """As the client computed it: it cannot be computed anew, and the worst series stands for all."""
+    """As the client computed it: it cannot be computed again, and the highest series stands for all."""
     return f"list_filter(quantile_values, lambda q: abs(q.quantile - {quantile}) < 1e-6)[1].value"
 
 
@@ -257,9 +259,9 @@ def _spread(frame: _Frame, rows: str, columns: Sequence[str]) -> str:
 
 def _complete(frame: _Frame) -> str:
     """Of a range that ends now: what series that still report have not reached is not complete."""
-    if frame.question.now is None:
+    if frame.request.now is None:
         return ""
-    recent = _micros(frame.question.now) - HOLD_SECONDS * _MICRO
+    recent = micros(frame.request.now) - HOLD_SECONDS * MICRO
     return f"""
 WHERE bucket + {frame.width} <= greatest({recent}, coalesce((
     SELECT min(last)
@@ -268,9 +270,9 @@ WHERE bucket + {frame.width} <= greatest({recent}, coalesce((
 
 
 def _counted(frame: _Frame) -> str:
-    is_number = frame.question.metric.type == "sum"
+    is_number = frame.request.metric.type == "sum"
     value = _NUMBER if is_number else "count::DOUBLE"
-    per = frame.question.width if frame.question.how == "rate" else 1
+    per = frame.request.width if frame.request.aggregation == "rate" else 1
     return f"""WITH {_steps(frame, value, {})}, spread AS (
     SELECT label, bucket, (CASE WHEN is_whole THEN v ELSE v - v_before END) * part AS n
     FROM {_spread(frame, "steps", ("label", "v", "v_before", "is_whole"))}
@@ -302,14 +304,14 @@ _EXPONENTIAL = {
 }
 
 
-def _quantiles(frame: _Frame, hows: Sequence[How]) -> str:
-    is_explicit = frame.question.metric.type == "histogram"
+def _quantiles(frame: _Frame, quantiles: Sequence[Aggregation]) -> str:
+    is_explicit = frame.request.metric.type == "histogram"
     carried = _EXPLICIT if is_explicit else _EXPONENTIAL
     buckets = _explicit_buckets() if is_explicit else _exponential_buckets()
     values = ", ".join(
-        f"arg_min(low + (high - low) * greatest(0, ({QUANTILES[how]} * total - (up_to - n)) / n), up_to) "
-        f"FILTER (up_to >= {QUANTILES[how]} * total - 1e-9) AS {how if len(hows) > 1 else 'value'}"
-        for how in hows
+        f"arg_min(low + (high - low) * greatest(0, ({QUANTILES[name]} * total - (up_to - n)) / n), up_to) "
+        f"FILTER (up_to >= {QUANTILES[name]} * total - 1e-9) AS {name if len(quantiles) > 1 else 'value'}"
+        for name in quantiles
     )
     return f"""WITH {_steps(frame, "count::DOUBLE", carried)}, buckets AS (
 {buckets}
@@ -365,17 +367,3 @@ def _exponential_buckets() -> str:
                        above_from_before, below_before, below_from_before, least(scale, scale_before)
                 FROM steps WHERE NOT is_whole)))
         WHERE counts[k] > 0)"""
-
-
-def _micros(time: dt.datetime) -> int:
-    return round((time - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
-
-
-def _moment(micros: int) -> str:
-    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)).isoformat()
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    raise TypeError(f"a parameter of a metric's question is text, not {type(value)}")

@@ -9,8 +9,17 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from frazil.dashboard.metric_kinds import Metric, metrics
-from frazil.dashboard.metric_questions import KEYS, LIST, SERIES_MAX, Built, Question, build
+from frazil.query.reads.metric_series import (
+    OTHERS,
+    SERIES_MAX,
+    MetricRequest,
+    MetricSeries,
+    metric_series,
+    read_series,
+)
+from frazil.query.reads.metrics import Metric, metric_attributes, metric_list, metrics
+from frazil.query.reads.statement import Statement
+from frazil.query.reads.time_range import TimeRange
 from frazil.tables import table_spec
 
 BEGIN = dt.datetime(2026, 11, 15, 10, 0, tzinfo=dt.UTC)
@@ -58,24 +67,26 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     )
 
 
-def run(built: Built | tuple[str, list[Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    sql, params = (built.sql, list(built.params)) if isinstance(built, Built) else built
+def run(statement: Statement, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     with CONNECTION.cursor() as cursor:
         cursor.register("metrics", table(rows))
-        answer: list[dict[str, Any]] = cursor.execute(sql, params).to_arrow_table().to_pylist()
+        answer: list[dict[str, Any]] = (
+            cursor.execute(statement.sql, list(statement.params)).to_arrow_table().to_pylist()
+        )
     return answer
 
 
 def metric(rows: list[dict[str, Any]]) -> Metric:
-    listed = run((LIST, [at(-3600).isoformat(), at(7200).isoformat()]), rows)
+    listed = run(metric_list(TimeRange.between(at(-3600), at(7200))), rows)
     (found,) = metrics(listed).values()
     return found
 
 
 def values(rows: list[dict[str, Any]], how: Any, **given: Any) -> dict[Any, Any]:
     """Seconds since BEGIN, and the series if there are several, to the value."""
-    asked = {"start": at(0), "end": at(60), "width_seconds": 10, **given}
-    answer = run(build(Question(metric(rows), how, **asked)), rows)
+    range = TimeRange.between(given.pop("start", at(0)), given.pop("end", at(60)))
+    request = MetricRequest(metric(rows), how, range, **{"width_seconds": 10, **given})
+    answer = run(metric_series(request), rows)
     return {
         _place(row, "by" in given): pytest.approx(row["value"])
         if row.get("value") is not None
@@ -298,13 +309,12 @@ def test_all_but_the_largest_series_are_one() -> None:
 def test_hostile_names_are_text_and_nothing_else() -> None:
     name = "it's'; DROP TABLE metrics; -- $1 ? {x}"
     rows = [point(t, t, service_name=name, metric_name=name, attributes={name: name}) for t in (0, 10)]
-    question = Question(
-        metric(rows), "increase", at(0), at(60), [name], [(name, name)], by=name, width_seconds=10
-    )
-    built = build(question)
+    range = TimeRange.between(at(0), at(60))
+    request = MetricRequest(metric(rows), "increase", range, [name], [(name, name)], name, 10)
+    statement = metric_series(request)
     expected = [{"time": at(0), "series": name, "value": 10.0}]
-    assert run(built, rows) == expected
-    assert run((built.inlined(), []), rows) == expected
+    assert run(statement, rows) == expected
+    assert run(Statement(statement.inlined()), rows) == expected
 
 
 # --- histograms
@@ -439,7 +449,7 @@ def test_a_summary_shows_what_its_client_computed() -> None:
 
 def test_a_name_with_two_units_is_two_metrics() -> None:
     rows = [point(0, 1), point(0, 1, unit="s", metric_type="gauge"), point(0, 1, metric_name="other")]
-    listed = metrics(run((LIST, [at(-60).isoformat(), at(60).isoformat()]), rows))
+    listed = metrics(run(metric_list(TimeRange.between(at(-60), at(60))), rows))
     assert list(listed) == ["other", "shop.orders (gauge, s)", "shop.orders (sum, {order})"]
 
 
@@ -449,9 +459,48 @@ def test_attributes_are_listed_with_their_values_those_of_points_first() -> None
         point(9, 2, attributes={"code": "200"}, resource_attributes=[("a.host", "h1")]),
         point(0, 1, series_id=2, attributes={"code": "500"}, resource_attributes=[("a.host", "h1")]),
     ]
-    answer = run((KEYS, ["shop.orders", "sum", at(-60).isoformat(), at(60).isoformat()]), rows)
+    answer = run(metric_attributes(metric(rows), TimeRange.between(at(-60), at(60))), rows)
     assert [(row["key"], row["value"], row["is_of_point"], row["series"]) for row in answer] == [
         ("code", "200", True, 1),
         ("code", "500", True, 1),
         ("a.host", "h1", False, 2),
     ]
+
+
+# --- the result
+
+
+def series(rows: list[dict[str, Any]], aggregation: Any) -> list[MetricSeries]:
+    found = Metric("shop.orders", "sum", "", "", (), True, True, 1)
+    return read_series(rows, MetricRequest(found, aggregation, TimeRange.between(at(0), at(60))))
+
+
+def test_series_come_by_size_and_all_others_last() -> None:
+    rows = [
+        {"time": at(10), "series": "small", "value": 1.0},
+        {"time": at(10), "series": None, "value": 50.0},
+        {"time": at(0), "series": "big", "value": 8.0},
+        {"time": at(10), "series": "big", "value": 4.0},
+        {"time": at(20), "series": "big", "value": None},
+    ]
+    found = series(rows, "rate")
+    assert [one.name for one in found] == ["big", "small", OTHERS]
+    assert found[0].summary == {"latest": 4.0, "lowest": 4.0, "mean": 6.0, "highest": 8.0}
+
+
+def test_a_series_alone_has_the_name_of_its_metric() -> None:
+    (alone,) = series([{"time": at(0), "series": "", "value": 1.0}], "rate")
+    assert alone.name == "shop.orders"
+
+
+def test_quantiles_are_a_series_each() -> None:
+    rows = [{"time": at(0), "series": "", "p50": 1.0, "p95": 2.0, "p99": None}]
+    assert series(rows, "quantiles") == [
+        MetricSeries("p50", ((at(0), 1.0),)),
+        MetricSeries("p95", ((at(0), 2.0),)),
+    ]
+
+
+def test_a_series_has_a_gap_where_a_bucket_is_missing() -> None:
+    broken = MetricSeries("a", ((at(0), 1.0), (at(10), 2.0), (at(40), 3.0)))
+    assert broken.with_gaps(10) == [(at(0), 1.0), (at(10), 2.0), (at(20), None), (at(40), 3.0)]

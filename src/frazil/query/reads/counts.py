@@ -1,0 +1,117 @@
+"""How many logs or spans match, over time, by severity, status or service.
+
+One statement that groups, over the columns of the filters, the time and the group. The filters are those of
+`records`, so that the bars above a list add up to the list.
+"""
+
+# ruff: noqa: S608 -- values are parameters
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from frazil.query.reads.filters import Filter, Searched
+from frazil.query.reads.statement import Read, Statement
+from frazil.query.reads.time_range import Buckets, TimeRange
+
+GROUPS: dict[Searched, tuple[str, ...]] = {
+    "logs": ("severity", "service", "none"),
+    "spans": ("status", "service", "none"),
+}
+"""What the records of each table can be counted by."""
+_SERIES_MAX = 20
+_NUMBERED: dict[str, tuple[str, Sequence[str]]] = {
+    "severity": (
+        "CASE WHEN severity_number BETWEEN 1 AND 24 THEN (severity_number + 3) // 4 ELSE 0 END",
+        ("unset", "trace", "debug", "info", "warn", "error", "fatal"),
+    ),
+    "status": ("CASE WHEN status_code IN (1, 2) THEN status_code ELSE 0 END", ("unset", "ok", "error")),
+    "none": ("0", ("all",)),
+}
+"""SQL for the number of a record's group, and the names of the numbers."""
+
+
+@dataclass(frozen=True)
+class Counting:
+    filter: Filter
+    range: TimeRange
+    by: str
+    """One of `GROUPS`."""
+    buckets_max: int = 60
+
+
+@dataclass(frozen=True)
+class CountSeries:
+    name: str
+    counts: list[int]
+    """A number for each bucket, also where it is 0."""
+
+
+@dataclass(frozen=True)
+class OtherServices(CountSeries):
+    """The sum of all services but the largest."""
+
+    services: int
+    """How many they are."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    buckets: Buckets
+    series: list[CountSeries]
+    """In the order of their number, or the largest service first. Those without any record are left out."""
+    total: int
+
+
+def count(counting: Counting) -> Read[Counts]:
+    buckets = Buckets.of(counting.range, counting.buckets_max)
+    is_by_service = counting.by == "service"
+    group = "coalesce(service_name, '')" if is_by_service else _NUMBERED[counting.by][0]
+    where = counting.filter.where(counting.range)
+    grouped = (
+        f"SELECT {Buckets.SQL} AS bucket, {group} AS series, count(*) AS counted "
+        f"FROM {counting.filter.table} WHERE {where.sql} GROUP BY 1, 2"
+    )
+    sql = _largest_services(grouped) if is_by_service else grouped
+    table = yield Statement(sql, (buckets.first, buckets.width, *where.params))
+    series = _services(table, buckets) if is_by_service else _numbered(table, buckets, counting.by)
+    return Counts(buckets, series, sum(table["counted"].to_pylist()))
+
+
+def _largest_services(grouped: str) -> str:
+    """Services in the order of their size. The small ones are added up before rows leave the engine."""
+    summed = (
+        f"SELECT bucket, series, counted, sum(counted) OVER (PARTITION BY series) AS total FROM ({grouped})"
+    )
+    ranked = (
+        "SELECT bucket, series, counted, dense_rank() OVER (ORDER BY total DESC, series) AS place "
+        f"FROM ({summed})"
+    )
+    return (
+        f"SELECT bucket, least(place, {_SERIES_MAX + 1}) AS place, min(series) AS series, "
+        f"max(place) AS place_max, CAST(sum(counted) AS BIGINT) AS counted FROM ({ranked}) GROUP BY 1, 2"
+    )
+
+
+def _numbered(table: pa.Table, buckets: Buckets, by: str) -> list[CountSeries]:
+    counts, names = _filled(table, "series", buckets), _NUMBERED[by][1]
+    return [CountSeries(names[number], counts[number]) for number in sorted(counts)]
+
+
+def _services(table: pa.Table, buckets: Buckets) -> list[CountSeries]:
+    counts = _filled(table, "place", buckets)
+    names = dict(zip(table["place"].to_pylist(), table["series"].to_pylist(), strict=True))
+    series = [CountSeries(names[place], counts[place]) for place in sorted(counts) if place <= _SERIES_MAX]
+    if (rest := counts.get(_SERIES_MAX + 1)) is not None:
+        series.append(OtherServices("other", rest, max(table["place_max"].to_pylist()) - _SERIES_MAX))
+    return series
+
+
+def _filled(table: pa.Table, key: str, buckets: Buckets) -> dict[int, list[int]]:
+    counts: dict[int, list[int]] = {}
+    columns = (table[name].to_pylist() for name in (key, "bucket", "counted"))
+    for series, bucket, counted in zip(*columns, strict=True):
+        counts.setdefault(series, [0] * buckets.count)[bucket] = counted
+    return counts

@@ -1,0 +1,63 @@
+"""SQL with its parameters, and reads that take several statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from frazil.query.reads.time_range import TimeRange, iso
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One SELECT. Nothing that a client sent is in the SQL itself: it is in the parameters."""
+
+    sql: str
+    params: tuple[Any, ...] = ()
+
+    def inlined(self) -> str:
+        """The SQL with its `$1`, `$2`, … replaced by literals, for people to read and change."""
+        return re.sub(r"\$(\d+)", lambda match: _literal(self.params[int(match[1]) - 1]), self.sql)
+
+
+Read: TypeAlias = Generator[Statement, pa.Table, T]
+"""A read that depends on no engine: it yields a statement, is sent the result, and in the end returns."""
+
+
+@dataclass
+class Conditions:
+    """A WHERE clause, and the values for its `?`."""
+
+    parts: list[str] = field(default_factory=list)
+    params: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def within(cls, range: TimeRange) -> Conditions:
+        """The rows of a time range."""
+        bounds = ["time >= CAST(? AS TIMESTAMPTZ)", "time < CAST(? AS TIMESTAMPTZ)"]
+        return cls(bounds, [iso(range.begin), iso(range.end)])
+
+    def add(self, condition: str, *params: Any) -> None:
+        self.parts.append(condition)
+        self.params.extend(params)
+
+    def add_in(self, column: str, values: Any) -> None:
+        """The column is one of the values."""
+        marks = ", ".join("?" for _ in values)
+        self.add(f"{column} = ?" if len(values) == 1 else f"{column} IN ({marks})", *values)
+
+    @property
+    def sql(self) -> str:
+        return " AND ".join(self.parts)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    raise TypeError(f"only text parameters can be inlined, not {type(value)}")

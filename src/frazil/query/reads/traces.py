@@ -1,0 +1,192 @@
+"""Traces that have a span which matches, and the rows of one trace.
+
+A search takes two statements, both bounded. The first takes the newest, or the slowest, spans that match, and
+their traces; the second reads a few columns of those traces' spans, near the times of the spans that matched.
+"""
+
+# ruff: noqa: S608 -- values are parameters
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from frazil.errors import LimitReached
+from frazil.query.reads.filters import Searched, SpanFilter
+from frazil.query.reads.statement import Conditions, Read, Statement
+from frazil.query.reads.time_range import TimeRange, iso
+from frazil.tables import table_spec
+
+TraceOrder = Literal["newest", "slowest"]
+
+_SPANS_LOOKED_AT = 100
+"""Spans that match, for each trace that is to be shown. Of all that it reads DuckDB keeps so many in a heap:
+of 2 million spans the newest 20,000 took about twice as long as the newest 5,000.
+"""
+_SLOWEST_LOOKED_AT = 4
+"""Traces that are compared for each that is shown, when the slowest are asked for."""
+_AROUND = 3_600 * 1_000_000
+"""Microseconds before and after the spans that matched in which the rest of their traces is looked for."""
+_RANKED: dict[TraceOrder, tuple[str, str]] = {
+    "newest": ("time DESC", "newest DESC, trace_id"),
+    "slowest": ("duration_nano DESC NULLS LAST, time DESC", "longest DESC NULLS LAST, trace_id"),
+}
+"""SQL: which spans are looked at, and which of their traces come first."""
+_STATUS_ERROR = 2
+_ROWS_MAX = 20_000
+"""Spans, and logs, of one trace. A trace with more is a mistake of its sender, and too large to look at."""
+_EXACT_TIME: dict[Searched, str] = {"spans": "start_time_unix_nano", "logs": "time_unix_nano"}
+
+
+@dataclass(frozen=True)
+class TraceSearch:
+    filter: SpanFilter
+    range: TimeRange
+    order: TraceOrder = "newest"
+    limit: int = 50
+
+    @property
+    def spans_max(self) -> int:
+        return self.limit * _SPANS_LOOKED_AT
+
+
+@dataclass(frozen=True)
+class ServiceSpans:
+    name: str
+    spans: int
+    errors: int
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """A trace within an hour of its spans that match. Times are those of its spans."""
+
+    trace_id: str
+    start_time: str
+    start_time_unix_nano: str
+    duration_ms: float
+    root_service: str
+    root_name: str
+    root_missing: bool
+    """No span without a parent is there: service and name are of the earliest span."""
+    spans: int
+    errors: int
+    services: list[ServiceSpans]
+    """The one with the most spans first."""
+    matched: int
+    """Spans that match."""
+
+
+@dataclass(frozen=True)
+class FoundTraces:
+    traces: list[TraceSummary]
+    complete: bool
+    """No other trace matches."""
+    matched_is_exact: bool
+    """All spans that match were counted; else `matched` is the least that it can be."""
+
+
+def find_traces(search: TraceSearch) -> Read[FoundTraces]:
+    candidates = yield _candidates_statement(search)
+    if not len(candidates):
+        return FoundTraces([], complete=True, matched_is_exact=True)
+    matched = dict(zip(candidates["trace_id"].to_pylist(), candidates["matched"].to_pylist(), strict=True))
+    around = TimeRange(
+        min(candidates["oldest"].to_pylist()) - _AROUND, max(candidates["newest"].to_pylist()) + _AROUND
+    )
+    shown = _summaries((yield _services_statement(list(matched), around)), matched)
+    if search.order == "slowest":
+        shown.sort(key=lambda trace: (-trace.duration_ms, trace.trace_id))
+    has_all_spans = candidates["spans_seen"][0].as_py() < search.spans_max
+    has_all_traces = candidates["traces_seen"][0].as_py() <= len(candidates)
+    is_complete = has_all_spans and has_all_traces and len(shown) <= search.limit
+    return FoundTraces(shown[: search.limit], is_complete, has_all_spans)
+
+
+def trace_rows(trace_id: str, tables: Sequence[Searched]) -> Read[dict[Searched, pa.Table]]:
+    """The spans of a trace, and its logs, whenever they arrived. Raises LimitReached for too many."""
+    found: dict[Searched, pa.Table] = {}
+    for table in tables:
+        columns = ", ".join(table_spec(table).arrow_schema.names)
+        sql = (
+            f"SELECT {columns} FROM {table} WHERE trace_id = ? ORDER BY {_EXACT_TIME[table]}, span_id LIMIT ?"
+        )
+        found[table] = yield Statement(sql, (trace_id, _ROWS_MAX + 1))
+        if len(found[table]) > _ROWS_MAX:
+            raise LimitReached(
+                f"the trace has more than {_ROWS_MAX} {table}; POST /api/v1/sql returns a part of it",
+                limit="rows",
+            )
+    return found
+
+
+def _candidates_statement(search: TraceSearch) -> Statement:
+    """Traces that have spans which match, in the order of the search."""
+    where = search.filter.where(search.range)
+    where.add("trace_id IS NOT NULL")
+    spans_first, traces_first = _RANKED[search.order]
+    traces_max = search.limit * (_SLOWEST_LOOKED_AT if search.order == "slowest" else 1)
+    sql = (
+        "SELECT trace_id, epoch_us(min(time)) AS oldest, epoch_us(max(time)) AS newest, "
+        "max(duration_nano) AS longest, count(*) AS matched, "
+        "CAST(sum(count(*)) OVER () AS BIGINT) AS spans_seen, count(*) OVER () AS traces_seen "
+        f"FROM (SELECT trace_id, time, duration_nano FROM spans WHERE {where.sql} "
+        f"ORDER BY {spans_first} LIMIT ?) GROUP BY trace_id ORDER BY {traces_first} LIMIT ?"
+    )
+    return Statement(sql, (*where.params, search.spans_max, traces_max))
+
+
+def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statement:
+    """A row for each service of each trace: a row for each span would be far more."""
+    where = Conditions.within(around)
+    where.add_in("trace_id", trace_ids)
+    first = "min({'moment': moment, 'name': name})"
+    sql = (
+        "SELECT trace_id, service, count(*) AS spans, count(*) FILTER (WHERE is_error) AS errors, "
+        "min(moment) AS seen, min(started) AS started, max(ended) AS ended, "
+        f"{first} AS first, {first} FILTER (WHERE is_root) AS root FROM ("
+        "SELECT trace_id, coalesce(service_name, '') AS service, coalesce(name, '') AS name, "
+        f"coalesce(status_code = {_STATUS_ERROR}, false) AS is_error, parent_span_id IS NULL AS is_root, "
+        "coalesce(start_time_unix_nano, end_time_unix_nano) AS started, "
+        "coalesce(end_time_unix_nano, start_time_unix_nano) AS ended, "
+        "coalesce(start_time_unix_nano, end_time_unix_nano, epoch_us(time) * 1000) AS moment "
+        f"FROM spans WHERE {where.sql}) GROUP BY trace_id, service ORDER BY trace_id, spans DESC, service"
+    )
+    return Statement(sql, tuple(where.params))
+
+
+def _summaries(rows: pa.Table, matched: Mapping[str, int]) -> list[TraceSummary]:
+    """In the order of `matched`. A trace that was deleted between the statements is left out."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for part in rows.to_pylist():
+        parts.setdefault(part["trace_id"], []).append(part)
+    return [_summary(id, parts[id], count) for id, count in matched.items() if id in parts]
+
+
+def _summary(id: str, parts: Sequence[Mapping[str, Any]], matched: int) -> TraceSummary:
+    """Without a root the earliest span stands for it; without any known time, when it was received."""
+    roots = [
+        (part["root"]["moment"], part["service"], part["root"]["name"]) for part in parts if part["root"]
+    ]
+    firsts = [(part["first"]["moment"], part["service"], part["first"]["name"]) for part in parts]
+    _, service, name = min(roots or firsts)
+    start = min(
+        (part["started"] for part in parts if part["started"] is not None),
+        default=min(part["seen"] for part in parts),
+    )
+    end = max((part["ended"] for part in parts if part["ended"] is not None), default=start)
+    return TraceSummary(
+        trace_id=id,
+        start_time=iso(start // 1_000),
+        start_time_unix_nano=str(start),
+        duration_ms=max(0, end - start) / 1e6,
+        root_service=service,
+        root_name=name,
+        root_missing=not roots,
+        spans=sum(part["spans"] for part in parts),
+        errors=sum(part["errors"] for part in parts),
+        services=[ServiceSpans(part["service"], part["spans"], part["errors"]) for part in parts],
+        matched=matched,
+    )

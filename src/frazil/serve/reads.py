@@ -1,0 +1,287 @@
+"""`GET /api/v1/logs`, `/spans`, their `/counts`, `/traces` and one trace: `query/reads` over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+
+import orjson
+import pyarrow as pa
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from frazil.otlp.encode import encode
+from frazil.otlp.json import request_to_json
+from frazil.query.model import Question, Stats
+from frazil.query.reads.counts import GROUPS, Counting, Counts, count
+from frazil.query.reads.filters import Filter, Searched
+from frazil.query.reads.records import Order, Page, RecordSearch, page
+from frazil.query.reads.statement import Read, Statement
+from frazil.query.reads.time_range import iso
+from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces, trace_rows
+from frazil.serve import parameters
+from frazil.serve.auth import Caller, Reader
+from frazil.serve.cursor import Cursor
+from frazil.serve.describe import COUNTS, PAGE, TRACE, TRACES, TraceList
+from frazil.serve.errors import NotFound
+from frazil.serve.filters import Logs, Spans, Within, Written
+from frazil.serve.records import as_json
+from frazil.serve.state import Asked
+from frazil.serve.streams import collected, unless_gone
+from frazil.tables import table_spec
+
+if TYPE_CHECKING:
+    from frazil.query.service import Queries
+
+T = TypeVar("T")
+_BYTES_MAX = 64 << 20
+_TRACE_ORDERS: tuple[TraceOrder, ...] = get_args(TraceOrder)
+
+router = APIRouter(
+    prefix="/api/v1", dependencies=[Depends(parameters.only_known)], default_response_class=Response
+)
+
+
+async def run(queries: Queries, caller: Caller, read: Read[T], what: str) -> tuple[T, Stats]:
+    """The result of a read, as the caller's tenant sees it. `what` names the result in errors."""
+    started = time.perf_counter()
+    stats: Stats | None = None
+    table: pa.Table | None = None
+    while isinstance(step := await asyncio.to_thread(_advance, read, table), Statement):
+        question = Question(step.sql, caller.tenant, params=step.params, format="arrow", who=caller.name)
+        answer = await queries.ask(question)
+        table = pa.ipc.open_stream(await collected(answer, _BYTES_MAX, what)).read_all()
+        stats = answer.stats if stats is None else _together(stats, answer.stats)
+    rows = 0 if table is None else len(table)
+    return step.result, replace(stats or Stats(), rows=rows, seconds=round(time.perf_counter() - started, 6))
+
+
+@dataclass(frozen=True)
+class _End:
+    result: Any
+
+
+def _advance(read: Read[Any], table: pa.Table | None) -> Statement | _End:
+    """A thread cannot raise StopIteration into a coroutine."""
+    try:
+        return next(read) if table is None else read.send(table)
+    except StopIteration as end:
+        return _End(end.value)
+
+
+def _together(first: Stats, second: Stats) -> Stats:
+    """Both statements read mostly the same files: a sum would count those twice."""
+    return replace(
+        second,
+        queued_seconds=first.queued_seconds + second.queued_seconds,
+        files=max(first.files, second.files),
+        bytes=max(first.bytes, second.bytes),
+        tail_rows=max(first.tail_rows, second.tail_rows),
+        stale=second.stale or first.stale,
+        missing=tuple(dict.fromkeys([*first.missing, *second.missing])),
+    )
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs reads for one request: for the tenant of its key, until its client is gone."""
+
+    request: Request
+    caller: Caller
+    queries: Queries
+
+    async def json(self, read: Read[T], body: Callable[[T, Stats], Any], what: str) -> Response:
+        result, stats = await unless_gone(self.request, run(self.queries, self.caller, read, what))
+        content = await asyncio.to_thread(lambda: orjson.dumps(body(result, stats)))
+        return Response(content, media_type="application/json")
+
+
+def _runner(request: Request, caller: Reader, queries: Asked) -> _Runner:
+    return _Runner(request, caller, queries)
+
+
+Runner = Annotated[_Runner, Depends(_runner)]
+
+
+@dataclass(frozen=True)
+class _Paging:
+    limit: int
+    cursor: str | None
+    order: Order
+
+
+async def _paging(
+    limit: Annotated[int, Query(description="Records on a page.", ge=1, le=1_000)] = 100,
+    cursor: Annotated[
+        str | None, Query(description="`next` of the page before, with all its other parameters.")
+    ] = None,
+    order: Annotated[Order, Query(description="`desc`: newest first.")] = "desc",
+) -> _Paging:
+    return _Paging(limit, cursor, order)
+
+
+Paging = Annotated[_Paging, Depends(_paging)]
+Buckets = Annotated[
+    int, Query(description="The most buckets; their width is a round number.", ge=1, le=400, examples=[60])
+]
+
+
+@router.get(
+    "/logs",
+    tags=["Search"],
+    summary="Find logs",
+    description="Log records by time, service, severity, text and attributes; newest first, page by page.",
+    responses=PAGE,
+)
+async def logs(runner: Runner, filter: Logs, written: Within, paging: Paging) -> Response:
+    return await _page(runner, filter, written, paging)
+
+
+@router.get(
+    "/spans",
+    tags=["Search"],
+    summary="Find spans",
+    description="Spans by time (their start), service, name, duration, status and attributes; newest first, "
+    "page by page. `q` and `regex` look at the name, the status message, and the names and attribute values "
+    "of events, such as exceptions.",
+    responses=PAGE,
+)
+async def spans(runner: Runner, filter: Spans, written: Within, paging: Paging) -> Response:
+    return await _page(runner, filter, written, paging)
+
+
+async def _page(runner: _Runner, filter: Filter, written: Written, paging: _Paging) -> Response:
+    asked = [filter.table, paging.order, written, filter]
+    digest = hashlib.sha256(orjson.dumps(asked)).hexdigest()[:16]
+    cursor = None if paging.cursor is None else Cursor.parse(paging.cursor, digest)
+    range = written.range() if cursor is None else cursor.range
+    after = None if cursor is None else cursor.after
+
+    def body(found: Page, stats: Stats) -> dict[str, Any]:
+        next = None if found.end is None else Cursor(range, digest, found.end).text()
+        records = as_json(found.rows)
+        return {"records": records, "next": next, "stats": replace(stats, rows=len(records))}
+
+    search = RecordSearch(filter, range, paging.order, paging.limit, after)
+    return await runner.json(page(search), body, "the page")
+
+
+@router.get(
+    "/logs/counts",
+    tags=["Search"],
+    summary="Count logs over time",
+    description="How many log records match, in buckets of time, by severity or service. The filters are "
+    "those of `/api/v1/logs`.",
+    responses=COUNTS,
+)
+async def log_counts(
+    runner: Runner,
+    filter: Logs,
+    written: Within,
+    buckets: Buckets = 60,
+    by: Annotated[
+        str, Query(description="severity, service or none.", json_schema_extra={"enum": list(GROUPS["logs"])})
+    ] = "severity",
+) -> Response:
+    return await _counts(runner, filter, written, by, buckets)
+
+
+@router.get(
+    "/spans/counts",
+    tags=["Search"],
+    summary="Count spans over time",
+    description="How many spans match, in buckets of time (their start), by status or service. The filters "
+    "are those of `/api/v1/spans`.",
+    responses=COUNTS,
+)
+async def span_counts(
+    runner: Runner,
+    filter: Spans,
+    written: Within,
+    buckets: Buckets = 60,
+    by: Annotated[
+        str, Query(description="status, service or none.", json_schema_extra={"enum": list(GROUPS["spans"])})
+    ] = "status",
+) -> Response:
+    return await _counts(runner, filter, written, by, buckets)
+
+
+async def _counts(runner: _Runner, filter: Filter, written: Written, by: str, buckets_max: int) -> Response:
+    range = written.range()
+
+    def body(found: Counts, stats: Stats) -> dict[str, Any]:
+        return {
+            "from": iso(range.begin),
+            "to": iso(range.end),
+            "first_bucket": iso(found.buckets.first),
+            "bucket_seconds": found.buckets.seconds,
+            "series": found.series,
+            "total": found.total,
+            "stats": stats,
+        }
+
+    chosen = parameters.choice("by", by, GROUPS[filter.table])
+    return await runner.json(count(Counting(filter, range, chosen, buckets_max)), body, "the counts")
+
+
+@router.get(
+    "/traces",
+    tags=["Traces"],
+    summary="Find traces",
+    description="Traces that have a span which matches all filters (those of `/api/v1/spans`; `duration_min` "
+    "and `duration_max` are of that span). A trace is looked at from an hour before to an hour after the "
+    "spans that match; what lies further away is not counted. `slowest` takes the traces with the slowest "
+    "matching spans, and puts them in the order of the traces' own durations.",
+    responses=TRACES,
+)
+async def traces(
+    runner: Runner,
+    filter: Spans,
+    written: Within,
+    limit: Annotated[int, Query(description="The most traces.", ge=1, le=200)] = 50,
+    order: Annotated[
+        str, Query(description="newest or slowest first.", json_schema_extra={"enum": list(_TRACE_ORDERS)})
+    ] = "newest",
+) -> Response:
+    def body(found: FoundTraces, stats: Stats) -> TraceList:
+        return TraceList(**vars(found), stats=replace(stats, rows=len(found.traces)))
+
+    chosen = parameters.choice("order", order, _TRACE_ORDERS)
+    search = TraceSearch(filter, written.range(), chosen, limit)
+    return await runner.json(find_traces(search), body, "the list of traces")
+
+
+@router.get(
+    "/traces/{trace_id}",
+    tags=["Traces"],
+    summary="Get a trace",
+    description="All spans of a trace, whenever they arrived, in OTLP/JSON; with `logs=true` its logs too.",
+    responses=TRACE,
+)
+async def trace(
+    runner: Runner,
+    trace_id: Annotated[
+        str, Path(description="32 hexadecimal digits.", examples=["5b8efff798038103d269b633813fc60c"])
+    ],
+    logs: Annotated[bool, Query(description="Add the logs of the trace, as `resourceLogs`.")] = False,
+) -> Response:
+    id = parameters.trace_id(trace_id)
+
+    def body(found: dict[Searched, pa.Table], stats: Stats) -> dict[str, Any]:
+        if not any(map(len, found.values())):
+            raise NotFound(f"no span of the trace {id} is here")
+        return {"resourceSpans": _otlp(found, "spans")} | (
+            {"resourceLogs": _otlp(found, "logs")} if logs else {}
+        )
+
+    return await runner.json(trace_rows(id, ("spans", "logs") if logs else ("spans",)), body, "the trace")
+
+
+def _otlp(found: dict[Searched, pa.Table], table: Searched) -> list[Any]:
+    """The resources of an OTLP/JSON request."""
+    request = orjson.loads(request_to_json(encode(found[table], table_spec(table))))
+    resources: list[Any] = request.get("resourceSpans" if table == "spans" else "resourceLogs", [])
+    return resources

@@ -1,0 +1,62 @@
+"""DuckDB in the test's own process, with the query service's SQL functions, over rows that came as OTLP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+from google.protobuf.message import Message
+
+from frazil.otlp.decode import Decoder, conform
+from frazil.query.functions import FUNCTIONS
+from frazil.query.reads.statement import Read, Statement
+from frazil.tables import SIGNALS, Signal, table_spec
+
+T = TypeVar("T")
+_DECODERS: dict[Signal, Decoder] = {signal: Decoder(signal) for signal in SIGNALS}
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.rows: dict[Signal, list[pa.Table]] = {signal: [] for signal in SIGNALS}
+        self._connection = duckdb.connect(config={"threads": 1})
+        self._connection.execute("SET TimeZone='UTC'")
+        for function in FUNCTIONS:
+            self._connection.execute(function.sql)
+
+    def add(self, signal: Signal, request: Message, tenant: str = "default", received: int = 1) -> None:
+        decoded = _DECODERS[signal].decode([request.SerializeToString()], [tenant], [received * 10**9])
+        assert decoded.rejected.sum() == 0, decoded.reasons
+        self.rows[signal].append(conform(decoded.table, table_spec(signal)))
+
+    def rows_of(self, signal: Signal, tenant: str = "default") -> pa.Table:
+        tables = [rows.filter(pa.compute.equal(rows["tenant_id"], tenant)) for rows in self.rows[signal]]
+        return pa.concat_tables([*tables, table_spec(signal).arrow_schema.empty_table()])
+
+    def execute(
+        self, sql: str, params: Sequence[Any] = (), tenant: str = "default"
+    ) -> tuple[pa.Table, list[str]]:
+        """The result, and DuckDB's names of its columns' types."""
+        with self._connection.cursor() as cursor:
+            for signal in SIGNALS:
+                if signal in sql:
+                    cursor.register(signal, self.rows_of(signal, tenant))
+            cursor.execute(sql, list(params))
+            types = [str(column[1]) for column in cursor.description or ()]
+            return cursor.to_arrow_table(), types
+
+    def records(self, statement: Statement) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.execute(statement.sql, statement.params)[0].to_pylist()
+        return found
+
+    def run(self, read: Read[T]) -> T:
+        """The result of a read of several statements."""
+        try:
+            statement = next(read)
+            while True:
+                statement = read.send(self.execute(statement.sql, statement.params)[0])
+        except StopIteration as end:
+            found: T = end.value
+            return found
