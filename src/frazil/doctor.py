@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import http.client
 import os
@@ -19,13 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
 from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.folders import is_open_to_others, nearest_existing, private_folders, try_to_write
-from frazil.ports import port_owner
 from frazil.preflight import check_sqlite
+from frazil.process import port_owner
 from frazil.tables import SIGNALS
 from frazil.tls import faults, listeners
 
@@ -293,16 +294,12 @@ def _link_and_fsync(scratch: Path) -> float:
 
 
 def file_system_type(folder: Path) -> str | None:
-    """The type of the file system that `folder` is on, from /proc/mounts."""
+    """Returns the type of the file system that `folder` is on; None if unknown."""
     path = nearest_existing(folder).resolve()
-    best: tuple[int, str] | None = None
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/mounts").read_text().splitlines():
-            _, mount, kind = line.split(" ")[:3]
-            mount = mount.replace("\\040", " ")
-            if path.is_relative_to(mount) and (best is None or len(mount) >= best[0]):
-                best = (len(mount), kind)
-    return best[1] if best else None
+    mounts = [
+        mount for mount in psutil.disk_partitions(all=True) if path.is_relative_to(mount.mountpoint)
+    ]  # of mounts on the same folder the last one is visible
+    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None
 
 
 def _free_disk(config: Config) -> Check:

@@ -23,8 +23,8 @@ from rich.text import Text
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.family import end_with_parent
 from frazil.ports import with_ports
+from frazil.process import end_with_parent
 
 _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
