@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import http.client
 import os
 import secrets
 import shutil
@@ -19,12 +18,16 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+from urllib3.exceptions import HTTPError
 
+from frazil import health
 from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
+from frazil.config.values import local_url
 from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.folders import is_open_to_others, nearest_existing, private_folders, try_to_write
+from frazil.http_client import HttpClient
 from frazil.preflight import check_sqlite
 from frazil.process import port_owner
 from frazil.tables import SIGNALS
@@ -159,26 +162,14 @@ def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) 
 
 def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
     """Whether frazil answers /healthz there."""
-    host, port = split_listen(listen)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    connection: http.client.HTTPConnection
-    if tls is None:
-        connection = http.client.HTTPConnection(host, port, timeout=2)
-    else:
-        # Only asks who is there; nothing secret is sent, so any certificate will do.
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=2, context=context)
+    client = HttpClient(verify=False, connect_seconds=2)  # nothing secret is sent: any certificate will do
     try:
-        connection.request("GET", "/healthz")
-        response = connection.getresponse()
-        body = response.read(4096)
-        return b"frazil" in body or "frazil" in (response.getheader("Server") or "")
-    except (OSError, http.client.HTTPException):
+        _, body = client.get(f"{local_url(listen, tls=tls is not None)}/healthz", seconds_max=2)
+        return health.parse(body) is not None
+    except (OSError, ValueError, HTTPError):
         return False
     finally:
-        connection.close()
+        client.close()
 
 
 def check_retention(config: Config) -> Iterator[Check]:
