@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import http.client
 import os
 import secrets
 import shutil
@@ -19,13 +17,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+import psutil
+from urllib3.exceptions import HTTPError
+
+from frazil import health
 from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_listen
+from frazil.config.values import local_url
 from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.folders import is_open_to_others, nearest_existing, private_folders, try_to_write
-from frazil.ports import port_owner
+from frazil.http_client import HttpClient
 from frazil.preflight import check_sqlite
+from frazil.process import port_owner
 from frazil.tables import SIGNALS
 from frazil.tls import faults, listeners
 
@@ -158,26 +162,14 @@ def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) 
 
 def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
     """Whether frazil answers /healthz there."""
-    host, port = split_listen(listen)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    connection: http.client.HTTPConnection
-    if tls is None:
-        connection = http.client.HTTPConnection(host, port, timeout=2)
-    else:
-        # Only asks who is there; nothing secret is sent, so any certificate will do.
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=2, context=context)
+    client = HttpClient(verify=False, connect_seconds=2)  # nothing secret is sent: any certificate will do
     try:
-        connection.request("GET", "/healthz")
-        response = connection.getresponse()
-        body = response.read(4096)
-        return b"frazil" in body or "frazil" in (response.getheader("Server") or "")
-    except (OSError, http.client.HTTPException):
+        _, body = client.get(f"{local_url(listen, tls=tls is not None)}/healthz", seconds_max=2)
+        return health.parse(body) is not None
+    except (OSError, ValueError, HTTPError):
         return False
     finally:
-        connection.close()
+        client.close()
 
 
 def check_retention(config: Config) -> Iterator[Check]:
@@ -293,16 +285,12 @@ def _link_and_fsync(scratch: Path) -> float:
 
 
 def file_system_type(folder: Path) -> str | None:
-    """The type of the file system that `folder` is on, from /proc/mounts."""
+    """Returns the type of the file system that `folder` is on; None if unknown."""
     path = nearest_existing(folder).resolve()
-    best: tuple[int, str] | None = None
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/mounts").read_text().splitlines():
-            _, mount, kind = line.split(" ")[:3]
-            mount = mount.replace("\\040", " ")
-            if path.is_relative_to(mount) and (best is None or len(mount) >= best[0]):
-                best = (len(mount), kind)
-    return best[1] if best else None
+    mounts = [
+        mount for mount in psutil.disk_partitions(all=True) if path.is_relative_to(mount.mountpoint)
+    ]  # of mounts on the same folder the last one is visible
+    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None
 
 
 def _free_disk(config: Config) -> Check:

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from frazil.config import Config, split_listen
 from frazil.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class PortOwner:
-    """The process that listens on a port. `frazil_id` is the outermost frazil process that it belongs to."""
-
-    process_id: int
-    command: str
-    frazil_id: int | None
-
-    def __str__(self) -> str:
-        return f"process {self.process_id} ({self.command})"
+from frazil.process import port_owner
 
 
 def with_ports(config: Config) -> Config:
@@ -92,40 +77,3 @@ def _why(error: OSError, key: str, port: int) -> str:
         stop = f"Stop it (`kill {owner.frazil_id}`)"
         return f"another frazil is running there. {stop}, or set {key} to another port"
     return f"{owner} has the port. Stop it, or set {key} to another one"
-
-
-def port_owner(port: int) -> PortOwner | None:
-    """The process listening on `port`, as far as /proc shows it."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{fields[9]}]")
-    for process in Path("/proc").glob("[0-9]*") if inodes else ():
-        with contextlib.suppress(OSError):
-            if any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir()):
-                words = _words(process)
-                # Only the program and its first word, or its module: arguments may hold secrets.
-                command = " ".join(words[: 3 if words[1:2] == ["-m"] else 2]).strip()
-                return PortOwner(int(process.name), command, _frazil_id(process))
-    return None
-
-
-def _words(process: Path) -> list[str]:
-    return (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-
-
-def _frazil_id(process: Path) -> int | None:
-    """Workers do not say in their command whose they are; one of their ancestors does."""
-    found = None
-    with contextlib.suppress(OSError):
-        while process.name != "0":
-            words = _words(process)[:3]
-            if words[1:3] == ["-m", "frazil"] or any(Path(word).name == "frazil" for word in words[:2]):
-                found = int(process.name)
-            # What follows the command's name, which is in brackets and may hold anything: state, parent.
-            parent_id = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            process = process.parent / parent_id
-    return found

@@ -15,8 +15,9 @@ from prometheus_client.registry import Collector
 
 from frazil import __version__, stopwatch
 from frazil.config import Config
+from frazil.folders import nearest_existing
 from frazil.objectives import targets
-from frazil.process_tree import process_tree
+from frazil.process import process_tree
 
 Role = Literal["receiver", "pipeline", "api", "dashboard"]
 
@@ -97,7 +98,7 @@ class RoleCollector(Collector):
             "frazil_store_kept_free_bytes", "Below this much room nothing is accepted", labels=["store"]
         )
         for store, folder in self._folders().items():
-            about = os.statvfs(_existing(folder))
+            about = os.statvfs(nearest_existing(folder))
             free.add_metric([store], about.f_bavail * about.f_frsize)
             size.add_metric([store], about.f_blocks * about.f_frsize)
             if store == "wal":
@@ -116,7 +117,7 @@ class RoleCollector(Collector):
 
     def _processes(self) -> Iterator[Metric]:
         use = process_tree(self._root)
-        if use is None:  # not on Linux
+        if use is None:
             return
         yield GaugeMetricFamily(
             "frazil_process_count", "Processes of this role, with all that they started", value=use.processes
@@ -132,10 +133,3 @@ class RoleCollector(Collector):
             "Their CPU, with that of those that have ended",
             value=use.cpu_seconds,
         )
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it: it may not be made yet."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder

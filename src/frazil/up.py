@@ -10,8 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,11 +18,13 @@ import structlog
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
+from urllib3.exceptions import HTTPError
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.family import end_with_parent
+from frazil.http_client import HttpClient
 from frazil.ports import with_ports
+from frazil.process import end_with_parent
 
 _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
@@ -153,7 +153,7 @@ def run(config: Config, config_path: Path | None) -> int:
 def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
     """Waits for the receiver's first yes. A `no` later is not fatal: it says why, and goes on trying."""
     deadline = time.monotonic() + _READY_SECONDS
-    told = ""
+    client, url, told = HttpClient(connect_seconds=1), f"{config.receive.url('http')}/readyz", ""
     while time.monotonic() < deadline and not stop.is_set():
         assert receiver.process is not None  # noqa: S101
         if receiver.process.poll() is not None:
@@ -161,17 +161,18 @@ def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
         if config.receive.tls is not None:
             return True  # asking would need the authority of the certificate, and perhaps a client's own
         try:
-            with urllib.request.urlopen(f"{config.receive.url('http')}/readyz", timeout=1):  # noqa: S310
-                return True
-        except urllib.error.HTTPError as error:
-            reason = error.read().decode(errors="replace").strip()
-            if reason != told:
-                log.warning("the receiver takes no data yet, and goes on trying", reason=reason)
-                deadline = min(deadline, time.monotonic() + _REFUSING_SECONDS)
-            told = reason
-            stop.wait(0.5)
-        except OSError:
+            status, body = client.get(url, seconds_max=1, accept="text/plain")
+        except (HTTPError, OSError, ValueError):
             stop.wait(0.1)
+            continue
+        if status == 200:
+            return True
+        reason = body.decode(errors="replace").strip()
+        if reason != told:
+            log.warning("the receiver takes no data yet, and goes on trying", reason=reason)
+            deadline = min(deadline, time.monotonic() + _REFUSING_SECONDS)
+        told = reason
+        stop.wait(0.5)
     return not stop.is_set()
 
 

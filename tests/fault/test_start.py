@@ -127,7 +127,7 @@ def test_a_store_that_comes_up_late_and_lies_is_never_used(
             except httpx.HTTPError:
                 return ""
 
-        until(lambda: "not ready" in said(), what="up, and not ready")
+        until(lambda: '"ok": false' in said(), what="up, and not ready")
         proxy.resume()
         until(lambda: "conditional writes do not hold" in said(), what="the reason")
         account = Account()

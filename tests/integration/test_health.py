@@ -28,12 +28,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
 
 
 def test_health_answers(receiver: Receiver) -> None:
-    for path in ("/healthz", "/readyz"):
+    for path in ("/healthz", "/readyz", "/livez"):
         response = httpx.get(receiver.http + path)
+        well = {"ok": True, "role": "receiver", "version": __version__, "problems": {}}
+        assert (response.status_code, response.json()) == (200, well)
+        assert response.headers["content-type"] == "application/json"
+        response = httpx.get(receiver.http + path, headers={"accept": "text/plain"})
         assert (response.status_code, response.text) == (200, f"frazil {__version__} receiver: ok\n")
-        assert response.headers["content-type"].startswith("text/plain")
-    response = httpx.get(f"{receiver.http}/livez")
-    assert (response.status_code, response.text) == (200, "ok\n")
     for path in ("/healthz", "/readyz", "/livez"):
         response = httpx.head(receiver.http + path)
         assert (response.status_code, response.content) == (200, b"")
@@ -133,7 +134,7 @@ def test_an_empty_disk_budget_makes_it_not_ready_and_says_why(tmp_path: Path) ->
         for path in ("/healthz", "/readyz"):
             response = httpx.get(receiver.http + path)
             assert response.status_code == 503
-            assert "not ready: " in response.text
+            assert response.json()["problems"]["receiver"]
         assert httpx.get(f"{receiver.http}/livez").status_code == 200
         response = post(receiver, "logs", logs(new_service()).SerializeToString())
         assert response.status_code == 503

@@ -23,6 +23,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+from frazil import __version__
 from tests.components.process import wait_until
 from tests.receiver import Receiver, running_receiver
 from tests.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, rows_in, running_pipeline, verified
@@ -84,7 +85,12 @@ def test_what_an_sdk_sends_lands_and_the_ledger_closes(tmp_path: Path) -> None:
         assert sum(line["waiting"] for line in ledger["lines"]) == 0
 
         assert pipeline.asked("/healthz")[0] == pipeline.asked("/livez")[0] == 200
-        assert json.loads(pipeline.asked("/readyz")[1]) == {"ok": True, "problems": {}}
+        assert json.loads(pipeline.asked("/readyz")[1]) == {
+            "ok": True,
+            "role": "pipeline",
+            "version": __version__,
+            "problems": {},
+        }
         assert pipeline.asked("/elsewhere")[0] == 404
 
         (jvm,) = pipeline.jvms()

@@ -27,6 +27,7 @@ from frazil import doctor
 from frazil.config import Config
 from frazil.doctor import Check, run_checks
 from frazil.errors import StoreUnavailable, StoreUnsafe
+from frazil.health import Health
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.pipeline.jars import packages
 from tests.components.postgres import PostgresServer
@@ -188,7 +189,9 @@ class Healthz(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.parametrize(("body", "status"), [(b'{"service":"frazil"}', "ok"), (b"nginx", "fail")])
+@pytest.mark.parametrize(
+    ("body", "status"), [(Health("receiver").answer("/healthz").body, "ok"), (b"nginx", "fail")]
+)
 def test_a_running_frazil_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, status: str
 ) -> None:

@@ -18,8 +18,9 @@ import structlog
 from frazil import folders
 from frazil.config import Config
 from frazil.errors import ConfigError
-from frazil.ports import check_free, port_owner
+from frazil.ports import check_free
 from frazil.preflight import check_before_start
+from frazil.process import port_owner
 
 
 @pytest.fixture(autouse=True)

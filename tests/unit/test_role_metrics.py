@@ -22,7 +22,7 @@ from frazil.lake.disk import Disk
 from frazil.objectives import Objectives, targets
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import packed, unpacked
-from frazil.process_tree import process_tree
+from frazil.process import process_tree
 from frazil.role_metrics import RoleCollector, StoreMetrics
 from frazil.wal.local import LocalStore
 from tests.components.s3 import S3Server

@@ -19,6 +19,7 @@ from frazil.client.faults import error_from, retry_after
 from frazil.client.question import wire_body
 from frazil.client.transport import Reply, Unreachable
 from frazil.errors import ConfigError, FrazilError
+from frazil.http_client import HttpClient, reason
 from frazil.query.model import CONTENT_TYPES, ColumnInfo, Progress, Question, Stats, TableInfo
 
 CONNECT_SECONDS_MAX = 5.0
@@ -72,10 +73,8 @@ class HttpTransport:
         self._headers = {"user-agent": "frazil"}
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
-        self._pool = urllib3.PoolManager(
-            maxsize=4,
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=None if ca_file is None else str(ca_file),
+        self._http = HttpClient(
+            ca_file=None if ca_file is None else Path(ca_file), connect_seconds=CONNECT_SECONDS_MAX
         )
 
     @property
@@ -126,7 +125,7 @@ class HttpTransport:
         return True
 
     def close(self) -> None:
-        self._pool.clear()
+        self._http.close()
 
     def _json(self, path: str, seconds_max: float = READ_SECONDS_MAX) -> Any:
         response = self._request("GET", path, seconds_max=seconds_max)
@@ -167,31 +166,19 @@ class HttpTransport:
     def _send(
         self, method: str, path: str, seconds_max: float, body: bytes | None, headers: Mapping[str, str]
     ) -> urllib3.BaseHTTPResponse:
-        for last in (False, True):
-            try:
-                return self._pool.request(
-                    method,
-                    self._url + path,
-                    body=body,
-                    headers=headers,
-                    preload_content=False,
-                    # Followed, a redirection would carry the key to wherever it points.
-                    redirect=False,
-                    retries=False,
-                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS_MAX, read=seconds_max),
-                )
-            except ProtocolError as error:
-                # A kept connection that the server closed a moment ago. A new one is tried once.
-                if last:
-                    raise Unreachable(f"{self._url} closed the connection without an answer") from error
-            except SSLError as error:
-                raise ConfigError(
-                    f"the certificate of {self._url} is not trusted ({error}): give the authority that "
-                    "signed it as ca_file (--ca-file), and the name that it is for as url (--url)"
-                ) from error
-            except HTTPError as error:
-                raise Unreachable(f"cannot reach {self._url}: {_reason(error)}") from error
-        raise AssertionError("unreachable")
+        try:
+            return self._http.send(
+                method, self._url + path, read_seconds=seconds_max, headers=headers, body=body
+            )
+        except ProtocolError as error:
+            raise Unreachable(f"{self._url} closed the connection without an answer") from error
+        except SSLError as error:
+            raise ConfigError(
+                f"the certificate of {self._url} is not trusted ({error}): give the authority that "
+                "signed it as ca_file (--ca-file), and the name that it is for as url (--url)"
+            ) from error
+        except HTTPError as error:
+            raise Unreachable(f"cannot reach {self._url}: {reason(error)}") from error
 
     def _chunks(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         try:
@@ -203,13 +190,6 @@ class HttpTransport:
             ) from error
         finally:
             response.close()
-
-
-def _reason(error: HTTPError) -> str:
-    # urllib3 puts its objects into the text; what people need is the operating system's reason.
-    if isinstance(error.__cause__, OSError) and error.__cause__.strerror:
-        return error.__cause__.strerror
-    return str(error).rpartition(": ")[2]
 
 
 def _stats(header: str | None, id: str) -> Stats:

@@ -7,7 +7,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -18,8 +17,9 @@ import urllib3
 from prometheus_client import Counter, Histogram
 
 from frazil.dashboard.distrust import why_distrusted
+from frazil.http_client import HttpClient
 from frazil.query.reads.statement import Statement
-from frazil.tls import OwnRole, unusable_authorities
+from frazil.tls import unusable_authorities
 
 Answer = TypeVar("Answer")
 Parameters = Mapping[str, Any]
@@ -72,14 +72,9 @@ class Door:
         """`own_certificate`: what an API of the same configuration shows, which is known by it alone."""
         self.url = url.rstrip("/")
         self._ca_file = ca_file
-        make = partial(
-            urllib3.PoolManager,
-            maxsize=16,
-            timeout=urllib3.Timeout(connect=3, read=seconds_max),
-            retries=urllib3.Retry(total=1, connect=1, read=0, redirect=0, status=0, other=0),
-        )
-        self._own = None if own_certificate is None else OwnRole(own_certificate, make)
-        self._others = make(ca_certs=None if ca_file is None else str(ca_file))
+        self._own_certificate = own_certificate
+        self._seconds_max = seconds_max
+        self._http = HttpClient(ca_file=ca_file, own_certificate=own_certificate, connections_max=16)
 
     def request(
         self,
@@ -95,35 +90,28 @@ class Door:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            answer = self._pool().request(method, f"{self.url}{path}", headers=headers, body=body)
-        except urllib3.exceptions.HTTPError as error:
+            answer = self._http.send(
+                method, f"{self.url}{path}", read_seconds=self._seconds_max, headers=headers, body=body
+            )
+            data = answer.data  # reads it
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise Trouble(self._why_unreachable(error), code="unreachable") from None
         if answer.status >= 300:
-            raise _trouble(answer.status, answer.data)
+            raise _trouble(answer.status, data)
         return answer
 
     def close(self) -> None:
-        self._others.clear()
-        if self._own is not None:
-            self._own.close()
+        self._http.close()
 
-    def _pool(self) -> urllib3.PoolManager:
-        if self._own is None:
-            return self._others
-        try:
-            return self._own.pool()
-        except (OSError, ValueError) as error:
-            why = unusable_authorities(self._own.certificate) or str(error)
-            message = f"{self._not_trusted} serve.tls.cert_file: {self._own.certificate} {why}"
-            raise Trouble(message, code="unreachable") from None
-
-    def _why_unreachable(self, error: urllib3.exceptions.HTTPError) -> str:
-        reason = getattr(error, "reason", None) or error  # of the last of several tries
-        if isinstance(reason, urllib3.exceptions.ReadTimeoutError):
+    def _why_unreachable(self, error: Exception) -> str:
+        own = self._own_certificate
+        if isinstance(error, urllib3.exceptions.ReadTimeoutError):
             return f"the API at {self.url} took too long to answer"
-        if isinstance(reason, urllib3.exceptions.SSLError):
-            own = None if self._own is None else self._own.certificate
-            return f"{self._not_trusted} {why_distrusted(reason.args[0], self._ca_file, own)}"
+        if isinstance(error, urllib3.exceptions.SSLError):
+            return f"{self._not_trusted} {why_distrusted(error.args[0], self._ca_file, own)}"
+        if own is not None and not isinstance(error, urllib3.exceptions.HTTPError):
+            why = unusable_authorities(own) or str(error)
+            return f"{self._not_trusted} serve.tls.cert_file: {own} {why}"
         return (
             f"the API at {self.url} does not answer. `frazil status` says what runs; `frazil serve` starts it"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from frazil.config import split_listen
 from frazil.errors import ConfigError
+from frazil.health import PATHS, Health
 
 Problems = Callable[[], dict[str, str]]
 
@@ -79,13 +79,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.registry))
-        elif path == "/livez":
-            self._answer(200, "text/plain; charset=utf-8", b"ok\n")
-        elif path in ("/healthz", "/readyz"):
-            problems = self.problems()
-            said = {"ok": not problems, "problems": problems | self.waiting()}
-            body = json.dumps(said).encode() + b"\n"
-            self._answer(503 if problems else 200, "application/json", body)
+        elif path in PATHS:
+            found = Health("pipeline", failing=self.problems(), notices=self.waiting())
+            answer = found.answer(path, self.headers.get("accept", ""))
+            self._answer(answer.status, answer.content_type, answer.body)
         else:
             self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /metrics\n")
 

@@ -20,7 +20,7 @@ import duckdb
 import orjson
 import pyarrow as pa
 
-from frazil.family import end_with_parent
+from frazil.process import end_with_parent
 from frazil.query import frames
 from frazil.query.explain import explained
 from frazil.query.render import renderer

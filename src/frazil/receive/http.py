@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from frazil import __version__, telemetry
+from frazil import health, telemetry
 from frazil.config import HttpConfig
 from frazil.dependencies import Checked, reachable_check
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
@@ -175,17 +175,11 @@ class HttpApp:
         elif path == "/metrics":
             text = await asyncio.to_thread(self._intake.metrics.exposition)
             await _send(send, 200, text, "text/plain; version=0.0.4; charset=utf-8")
-        elif path == "/livez":
-            await _send(send, 200, b"ok\n", "text/plain")
-        elif path in ("/healthz", "/readyz"):
-            reason = await self._problem()
-            verdict = f"not ready: {reason}\n" if reason else "ok\n"
-            await _send(
-                send,
-                503 if reason else 200,
-                f"frazil {__version__} receiver: {verdict}".encode(),
-                "text/plain",
-            )
+        elif path in health.PATHS:
+            reason = "" if path == "/livez" else await self._problem()
+            found = health.Health("receiver", failing={"receiver": reason} if reason else {})
+            answer = found.answer(path, headers.get("accept", ""))
+            await _send(send, answer.status, answer.body, answer.content_type)
         else:
             await self._refuse(NOT_FOUND, headers, send)
 

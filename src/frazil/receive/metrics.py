@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from frazil.config import Config
 from frazil.errors import FrazilError
 from frazil.tables import Signal
@@ -158,7 +160,7 @@ def _forget_dead_workers(folder: str) -> None:
 
     for file in Path(folder).glob("gauge_live*_*.db"):
         worker = int(file.stem.rpartition("_")[2])
-        if not Path(f"/proc/{worker}").exists():
+        if not psutil.pid_exists(worker):
             mark_dead: Any = multiprocess.mark_process_dead
             with contextlib.suppress(FileNotFoundError):  # another scrape was faster
                 mark_dead(worker, folder)

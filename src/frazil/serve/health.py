@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from frazil import __version__
-from frazil.serve.state import Asked, Living
+from frazil.health import Health, HealthReport
+from frazil.serve.state import Asked, Life, Living
+
+if TYPE_CHECKING:
+    from frazil.query.service import Queries
 
 router = APIRouter(tags=["Health"])
 
 _TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+def _responses(ok: str, failed: str | None = None) -> dict[int | str, dict[str, Any]]:
+    found: dict[int | str, dict[str, Any]] = {200: {"description": ok, "model": HealthReport} | _TEXT}
+    return found if failed is None else found | {503: {"description": failed, "model": HealthReport} | _TEXT}
 
 
 @router.get(
@@ -21,10 +30,10 @@ _TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     summary="Is it alive",
     description="Always yes, if it answers at all.",
     response_class=Response,
-    responses={200: {"description": "It lives."} | _TEXT},
+    responses=_responses("It lives."),
 )
-async def livez() -> Response:
-    return _text(200, "ok\n")
+async def livez(request: Request) -> Response:
+    return _answer(Health("api"), request)
 
 
 @router.get(
@@ -35,16 +44,10 @@ async def livez() -> Response:
     "does not answer and results come from what it said last. Results of checks are kept for 10 seconds, "
     "problems for 2.",
     response_class=Response,
-    responses={200: {"description": "Ready."} | _TEXT, 503: {"description": "No query can run."} | _TEXT},
+    responses=_responses("Ready.", "No query can run."),
 )
 async def readyz(queries: Asked, life: Living, request: Request) -> Response:
-    if life.stopping:
-        return _text(503, f"frazil {__version__} api: not ready: shutting down\n")
-    problems = await _problems(queries, request)
-    failing = {part: reason for part, reason in problems.items() if part != "stale"}
-    if failing:
-        return _text(503, f"frazil {__version__} api: not ready: {_verdict(failing)}\n")
-    return _text(200, f"frazil {__version__} api: {_verdict(problems)}\n")
+    return _answer(await _health(queries, life, request), request)
 
 
 @router.get(
@@ -52,13 +55,10 @@ async def readyz(queries: Asked, life: Living, request: Request) -> Response:
     summary="Is all well",
     description="503 with the reasons while answers may be stale or fail.",
     response_class=Response,
-    responses={200: {"description": "All is well."} | _TEXT, 503: {"description": "It is not."} | _TEXT},
+    responses=_responses("All is well.", "It is not."),
 )
 async def healthz(queries: Asked, life: Living, request: Request) -> Response:
-    problems = await _problems(queries, request)
-    if life.stopping:
-        problems = {**problems, "api": "shutting down"}
-    return _text(503 if problems else 200, f"frazil {__version__} api: {_verdict(problems)}\n")
+    return _answer(await _health(queries, life, request), request)
 
 
 @router.get(
@@ -73,15 +73,16 @@ async def metrics(queries: Asked) -> Response:
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _problems(queries: Asked, request: Request) -> dict[str, str]:
+async def _health(queries: Queries, life: Life, request: Request) -> Health:
+    if life.stopping:
+        return Health("api", failing={"api": "shutting down"})
     stores = asyncio.to_thread(request.app.state.dependencies.problems)
     of_queries, of_stores = await asyncio.gather(queries.check(), stores)
-    return {**of_queries, **of_stores}
+    found = {**of_queries, **of_stores}
+    stale = {part: found.pop(part) for part in ("stale",) if part in found}
+    return Health("api", failing=found, degraded=stale)
 
 
-def _verdict(problems: dict[str, str]) -> str:
-    return "; ".join(f"{part}: {reason}" for part, reason in problems.items()) or "ok"
-
-
-def _text(status: int, text: str) -> Response:
-    return Response(text, status, media_type="text/plain")
+def _answer(health: Health, request: Request) -> Response:
+    answer = health.answer(request.url.path, request.headers.get("accept", ""))
+    return Response(answer.body, answer.status, media_type=answer.content_type)

@@ -15,9 +15,9 @@ from granian import Granian
 
 from frazil import listen, telemetry, tls
 from frazil.config import Config
-from frazil.family import end_with_parent
 from frazil.folders import check_writable, keep_private
 from frazil.ports import check_free, with_ports
+from frazil.process import end_with_parent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 import ssl
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import urllib3
-from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
+from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutError
 
+from frazil import health, http_client
 from frazil.config import StatusConfig
+from frazil.http_client import HttpClient
 from frazil.status.places import Place
 from frazil.status.samples import SampleReader, Samples
-from frazil.tls import OwnRole
 
 State = Literal["ok", "degraded", "down"]
 
@@ -27,10 +24,8 @@ CONNECT_SECONDS_MAX = 1.0
 READ_SECONDS_MAX = 3.0
 BODY_BYTES_MAX = 8 << 20
 _ASKED_AT_ONCE_MAX = 16
-_CHUNK_BYTES = 1 << 16
 _REASONS_MAX = 20
 _REASON_LENGTH_MAX = 500
-_VERDICT = re.compile(r"frazil (?P<version>\S+) \w+: (?P<verdict>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,7 @@ class Asker:
     def __init__(self, config: StatusConfig) -> None:
         self._config = config
         self._reader = SampleReader()
-        self._plain = urllib3.PoolManager(maxsize=2)
-        self._trusted: urllib3.PoolManager | None = None
-        self._own: dict[Path, OwnRole] = {}
+        self._clients: dict[Path | None, HttpClient] = {}
         self._threads = ThreadPoolExecutor(_ASKED_AT_ONCE_MAX, "status")
 
     def asking(self, places: Sequence[Place]) -> list[Future[Heard]]:
@@ -83,104 +76,42 @@ class Asker:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._plain.clear()
-        if self._trusted is not None:
-            self._trusted.clear()
-        for role in self._own.values():
-            role.close()
+        for client in self._clients.values():
+            client.close()
 
     def _get(self, place: Place, path: str) -> tuple[int, bytes]:
-        for last in (False, True):
-            try:
-                response = self._pool(place).request(
-                    "GET",
-                    place.url + path,
-                    preload_content=False,
-                    redirect=False,
-                    retries=False,
-                    timeout=urllib3.Timeout(connect=CONNECT_SECONDS_MAX, read=READ_SECONDS_MAX),
-                )
-                return response.status, _read(response)
-            except ProtocolError:
-                if last:  # else a kept connection that the role has just closed
-                    raise
-        raise AssertionError("unreachable")
+        client = self._clients.setdefault(place.certificate, self._client(place.certificate))
+        return client.get(place.url + path, seconds_max=READ_SECONDS_MAX, bytes_max=BODY_BYTES_MAX)
 
-    def _pool(self, place: Place) -> urllib3.PoolManager:
-        if not place.url.startswith("https"):
-            return self._plain
-        if place.certificate is not None:
-            return self._own.setdefault(place.certificate, OwnRole(place.certificate, self._secure)).pool()
-        if self._trusted is None:
-            self._trusted = self._secure(ssl.create_default_context(cafile=self._config.ca_file))
-        return self._trusted
-
-    def _secure(
-        self, ssl_context: ssl.SSLContext, assert_hostname: Literal[False] | None = None
-    ) -> urllib3.PoolManager:
-        if self._config.client_cert_file is not None:
-            ssl_context.load_cert_chain(
-                self._config.client_cert_file, self._config.client_key_file, password=lambda: ""
-            )
-        return urllib3.PoolManager(maxsize=2, ssl_context=ssl_context, assert_hostname=assert_hostname)
+    def _client(self, certificate: Path | None) -> HttpClient:
+        config = self._config
+        pair = None if config.client_cert_file is None else (config.client_cert_file, config.client_key_file)
+        return HttpClient(
+            ca_file=config.ca_file,
+            client_certificate=pair,
+            own_certificate=certificate,
+            connect_seconds=CONNECT_SECONDS_MAX,
+        )
 
 
 def understand(place: Place, status: int, body: bytes) -> Heard:
-    """A role's answer to the question for its health: text, or JSON with `problems`."""
-    text = body.decode("utf-8", "replace").strip()
-    if (said := _json(text)) is not None:
-        problems, version = said.get("problems", {}), said.get("version")
-        reasons = (
-            [f"{part}: {why}" for part, why in problems.items()]
-            if isinstance(problems, Mapping)
-            else [str(problem) for problem in problems]
-        )
-    elif (match := _VERDICT.fullmatch(text)) is not None:
-        version, verdict = match["version"], match["verdict"].removeprefix("not ready: ").strip()
-        reasons = [] if verdict == "ok" else verdict.split("; ")
-    else:
+    """Returns what a role said of its health."""
+    report = health.parse(body)
+    if report is None:
         return Heard(place, "down", [f"something else answers there ({status}): check the address"])
+    reasons = report.reasons()
     if status != 200 and not reasons:
         reasons = [f"it answered {status}"]
     reasons = [reason[:_REASON_LENGTH_MAX] for reason in reasons[:_REASONS_MAX]]
-    return Heard(place, "degraded" if reasons else "ok", reasons, str(version) if version else None)
-
-
-def _json(text: str) -> Mapping[str, Any] | None:
-    try:
-        said = json.loads(text)
-    except ValueError:
-        return None
-    is_ours = isinstance(said, Mapping) and isinstance(said.get("problems", None), Mapping | list)
-    return said if is_ours else None
-
-
-def _read(response: urllib3.BaseHTTPResponse) -> bytes:
-    deadline, body = time.monotonic() + READ_SECONDS_MAX, bytearray()
-    try:
-        for chunk in response.stream(_CHUNK_BYTES):
-            body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                raise ValueError(f"its answer has more than {BODY_BYTES_MAX >> 20} MiB")
-            if time.monotonic() > deadline:
-                raise ValueError(f"its answer takes longer than {READ_SECONDS_MAX:g} s")
-        response.release_conn()
-    except BaseException:
-        response.close()
-        raise
-    return bytes(body)
+    return Heard(place, "degraded" if reasons else "ok", reasons, report.version)
 
 
 def _why(error: Exception) -> str:
     """The operating system's words, without the objects that urllib3 puts around them."""
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLError):
         return f"its certificate is not trusted, or it wants ours: {str(error).rpartition(': ')[2]}"[:300]
-    cause = error.__cause__ if error.__cause__ is not None else error
-    if isinstance(cause, ConnectionRefusedError):
+    if isinstance(error.__cause__, ConnectionRefusedError):
         return NOTHING_LISTENS
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
         return "it does not answer in time"
-    if isinstance(cause, OSError) and cause.strerror:
-        named = f"{cause.filename}: " if cause.filename else ""
-        return f"{named}{cause.strerror}"
-    return str(error).rpartition(": ")[2] or type(error).__name__
+    return http_client.reason(error)

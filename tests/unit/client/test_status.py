@@ -16,17 +16,17 @@ from frazil.client import status as command
 from frazil.client.status import StatusOptions, run
 from frazil.errors import FrazilError
 from tests.components.process import free_port
-from tests.unit.status.roles import serving
+from tests.unit.status.roles import healthy, serving
 
 RECEIVER = {
-    "/healthz": (200, b"frazil 1.2.3 receiver: ok\n"),
+    "/healthz": (200, healthy("receiver")),
     "/metrics": (200, b'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n'),
 }
 PIPELINE = {
-    "/healthz": (503, b'{"ok": false, "problems": {"logs": "the store does not answer"}}'),
+    "/healthz": (503, healthy("pipeline", logs="the store does not answer")),
     "/metrics": (200, b'frazil_pipeline_leader 1\nfrazil_land_pending_bytes{table="logs"} 2500000\n'),
 }
-WELL = {**PIPELINE, "/healthz": (200, b'{"ok": true, "problems": {}}')}
+WELL = {**PIPELINE, "/healthz": (200, healthy("pipeline"))}
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_with_the_api_down_the_roles_themselves_are_asked(folder: Path) -> None:
 
 
 def test_all_well_is_exit_code_0_and_fits_a_small_terminal(folder: Path) -> None:
-    api = {"/healthz": (200, b"frazil 1.2.3 api: ok\n"), "/metrics": (200, b"frazil_queries_running 0\n")}
+    api = {"/healthz": (200, healthy("api")), "/metrics": (200, b"frazil_queries_running 0\n")}
     with serving(RECEIVER) as receiver, serving(WELL) as pipeline, serving(api) as serve:
         configure(folder, receivers=[receiver], pipelines=[pipeline], apis=[serve])
         code, text = shown(StatusOptions(), width=80)

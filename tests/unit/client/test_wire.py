@@ -224,7 +224,7 @@ def test_an_address_where_nothing_listens_says_so() -> None:
 def test_a_kept_connection_that_the_server_closed_is_made_anew(api: Api) -> None:
     transport = HttpTransport(api.url)
     frazil_tables = transport.tables()
-    for pool in transport._pool.pools._container.values():
+    for pool in transport._http._plain.pools._container.values():
         connection = pool._get_conn()
         connection.sock.shutdown(socket.SHUT_RDWR)
         pool._put_conn(connection)

@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 
 from frazil.serve import describe
 
+from frazil import __version__
+
 from .asking import Client
 from .stand_in import StandIn
 from .telemetry import BEGIN, logs, spans
@@ -61,13 +63,17 @@ def test_every_field_of_a_tables_health_is_in_the_openapi_example(client: Client
 
 
 def test_health_says_why(client: Client, queries: StandIn) -> None:
-    assert client.get("/healthz").text.endswith("api: ok\n")
+    well = {"ok": True, "role": "api", "version": __version__, "problems": {}}
+    assert client.get("/healthz").json() == well
+    text = client.get("/healthz", headers={"accept": "text/plain"})
+    assert text.text == f"frazil {__version__} api: ok\n"
     queries.trouble = {"stale": "the catalog has not answered for 5 s"}
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 200)
-    assert "stale: the catalog has not answered" in client.get("/readyz").text
+    assert client.get("/readyz").json()["problems"] == queries.trouble
     queries.trouble = {"catalog": "does not answer"}
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 503)
-    assert "not ready: catalog: does not answer" in client.get("/readyz").text
+    text = client.get("/readyz", headers={"accept": "text/plain"})
+    assert text.text.endswith("api: not ready: catalog: does not answer\n")
     queries.trouble = {"workers": "none runs"}
     assert client.get("/readyz").status_code == 503
     assert client.get("/livez").status_code == 200

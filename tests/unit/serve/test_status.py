@@ -10,14 +10,14 @@ import pytest
 
 from frazil.errors import CatalogUnavailable
 from frazil.keys import hash_key, new_key
-from tests.unit.status.roles import serving
+from tests.unit.status.roles import healthy, serving
 
 from .asking import Client
 from .stand_in import StandIn
 from .telemetry import logs
 
 RECEIVER = {
-    "/healthz": (200, b"frazil 1.2.3 receiver: ok\n"),
+    "/healthz": (200, healthy("receiver")),
     "/metrics": (200, b'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n'),
 }
 NOBODY = "http://127.0.0.1:9"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from frazil.status.ask import Heard, State
 from frazil.status.places import Place, RoleName
 from frazil.status.samples import SampleReader
+
+
+def healthy(role: RoleName, **problems: str) -> bytes:
+    report = {"ok": not problems, "role": role, "version": "1.2.3", "problems": problems}
+    return json.dumps(report).encode()
+
 
 PORTS = {"receiver": 4318, "pipeline": 4381, "api": 4380, "dashboard": 8501}
 

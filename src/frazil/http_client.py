@@ -1,0 +1,138 @@
+"""The HTTP client of commands and roles: bounded waits, TLS, no redirections."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import urllib3
+from urllib3.exceptions import ProtocolError, SSLError
+
+if TYPE_CHECKING:
+    from frazil.tls import OwnRole
+
+_CHUNK_BYTES = 1 << 16
+
+
+class HttpClient:
+    """Keeps connections. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        ca_file: Path | None = None,
+        client_certificate: tuple[Path, Path | None] | None = None,
+        own_certificate: Path | None = None,
+        verify: bool = True,
+        connect_seconds: float = 3.0,
+        connections_max: int = 4,
+    ) -> None:
+        """`client_certificate`: files of a certificate and its key, for servers that require one.
+        `own_certificate`: the certificate of a role of this configuration. The role is identified by it
+        alone, whatever name it is for. TLS files are read with the first request.
+        """
+        self._ca_file = ca_file
+        self._client_certificate = client_certificate
+        self._verify = verify
+        self._connect_seconds = connect_seconds
+        self._connections_max = connections_max
+        self._own: OwnRole | None = None
+        if own_certificate is not None:
+            from frazil.tls import OwnRole  # which loads the configuration: `frazil query` starts without it
+
+            self._own = OwnRole(own_certificate, self._pool_of)
+        self._plain = urllib3.PoolManager(maxsize=connections_max)
+        self._trusted: urllib3.PoolManager | None = None
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        read_seconds: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Returns the response with a body that is still to be read. Raises urllib3's HTTPError; OSError or
+        ValueError for TLS files that cannot be used. A request may be sent twice, so it must not change data.
+        """
+        for last in (False, True):
+            try:
+                return self._pool(url).request(
+                    method,
+                    url,
+                    headers=headers,
+                    body=body,
+                    preload_content=False,
+                    redirect=False,  # would carry the API key to any address
+                    retries=False,
+                    timeout=urllib3.Timeout(connect=self._connect_seconds, read=read_seconds),
+                )
+            except ProtocolError:  # perhaps a kept connection that the server has just closed
+                if last:
+                    raise
+        raise AssertionError("unreachable")
+
+    def get(
+        self, url: str, *, seconds_max: float, bytes_max: int = 1 << 20, accept: str = "*/*"
+    ) -> tuple[int, bytes]:
+        """Returns the status and the whole body. Raises as `send`; ValueError for a body that is too long or
+        takes too long.
+        """
+        response = self.send("GET", url, read_seconds=seconds_max, headers={"accept": accept})
+        deadline, body = time.monotonic() + seconds_max, bytearray()
+        try:
+            for chunk in response.stream(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > bytes_max:
+                    raise ValueError(f"its answer has more than {bytes_max >> 20} MiB")
+                if time.monotonic() > deadline:
+                    raise ValueError(f"its answer takes longer than {seconds_max:g} s")
+            response.release_conn()
+        except BaseException:
+            response.close()
+            raise
+        return response.status, bytes(body)
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
+        self._plain.clear()
+        if self._trusted is not None:
+            self._trusted.clear()
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        if not url.startswith("https:"):
+            return self._plain
+        if self._own is not None:
+            return self._own.pool()
+        if self._trusted is None:
+            try:
+                context = ssl.create_default_context(cafile=self._ca_file)
+            except OSError as error:
+                raise SSLError(error) from error
+            if not self._verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self._trusted = self._pool_of(context)
+        return self._trusted
+
+    def _pool_of(
+        self, ssl_context: ssl.SSLContext, assert_hostname: Literal[False] | None = None
+    ) -> urllib3.PoolManager:
+        if self._client_certificate is not None:
+            certificate, key = self._client_certificate
+            ssl_context.load_cert_chain(certificate, key, password=lambda: "")  # else it asks the terminal
+        return urllib3.PoolManager(
+            maxsize=self._connections_max, ssl_context=ssl_context, assert_hostname=assert_hostname
+        )
+
+
+def reason(error: Exception) -> str:
+    """Returns the operating system's reason, without the objects that urllib3 puts into its texts."""
+    cause = error.__cause__ if error.__cause__ is not None else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"{cause.filename}: {cause.strerror}" if cause.filename else cause.strerror
+    return str(error).rpartition(": ")[2] or type(error).__name__
