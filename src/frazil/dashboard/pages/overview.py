@@ -15,6 +15,7 @@ from frazil.dashboard.buckets import width_seconds
 from frazil.dashboard.empty import show_how_to_send
 from frazil.dashboard.present import present
 from frazil.dashboard.view import View
+from frazil.tables import SIGNALS
 
 _FRESH_SECONDS = 4.0
 _NEWEST_FRESH_SECONDS = 1.0
@@ -32,7 +33,7 @@ def page(view: View) -> None:
 
 def _draw(view: View) -> None:
     listed = view.api.get("tables", fresh_seconds=_NEWEST_FRESH_SECONDS)["tables"]
-    tables = {table["name"]: table for table in listed}
+    tables = {table["name"]: table for table in listed if table["name"] in SIGNALS}
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
         return
