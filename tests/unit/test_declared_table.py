@@ -39,13 +39,13 @@ EDGES = TableSpec(
     (
         Column("tenant_id", pa.string(), "the spans", "Whose services", "hot", required=True, coded=True),
         Column("time", TIMESTAMP, "the spans", "When it was called", "hot", required=True),
-        Column("caller", pa.string(), "the spans", "Who called", "hot", coded=True),
+        Column("service_name", pa.string(), "the spans", "Who called", "hot", coded=True),
         Column("callee", pa.string(), "the spans", "Who was called", "hot"),
         Column("calls", pa.int64(), "the spans", "How often"),
     ),
-    sort_by=("caller", "time"),
+    sort_by=("service_name", "time"),
     bloom_filters=("callee",),
-    views=(View("known_edges", "The edges with a caller.", not_null="caller"),),
+    views=(View("known_edges", "The edges with a service.", not_null="service_name"),),
 )
 ROWS = [("acme", "web", "cart", 3, 0.0), ("acme", None, "web", 1, 0.0), ("acme", "web", "old", 5, 40.0)]
 OTHERS = [("globex", "gate", "vault", 7, 0.0)]
@@ -60,7 +60,9 @@ class Edges(Kept):
         checkpoint = open_table(self.catalog, "otel", spec, Position().to_text())
         layout = Layout.of(checkpoint.table, spec, 1)
         times = [datetime.datetime.fromtimestamp(self.now - days * DAY, datetime.UTC) for *_, days in rows]
-        columns = dict(zip(("tenant_id", "caller", "callee", "calls"), zip(*rows, strict=True), strict=False))
+        columns = dict(
+            zip(("tenant_id", "service_name", "callee", "calls"), zip(*rows, strict=True), strict=False)
+        )
         named = {"time": times, **{name: list(column) for name, column in columns.items()}}
         table = pa.table({name: named.get(name, [None] * len(rows)) for name in spec.arrow_schema.names})
         parts = arrange([table.cast(spec.arrow_schema)], spec).parts

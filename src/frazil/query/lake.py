@@ -38,7 +38,7 @@ from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
 from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.query.model import AsOf, Constraints
-from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted
+from frazil.tables import Fill, Promoted, table_specs
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 
@@ -112,12 +112,12 @@ class Manifests:
 
     def __init__(
         self,
-        promoted: Sequence[Promoted] = DEFAULT_PROMOTED,
+        extra: Sequence[Promoted] = (),
         *,
         files_max: int = FILES_KEPT_MAX,
         indexes_max: int = _INDEXES_KEPT,
     ) -> None:
-        self._promoted = promoted
+        self._extra = tuple(extra)
         self._files_max = files_max
         self._indexes_max = indexes_max
         self._lock = threading.Lock()
@@ -155,7 +155,8 @@ class Manifests:
         with self._lock:
             found = {path: self._manifests[path] for path in paths if path in self._manifests}
         missing = [manifest for manifest in wanted if manifest.manifest_path not in found]
-        fill = Fill.of(self._promoted, table.metadata.properties)
+        spec = table_specs(self._extra).get(table.name()[-1])
+        fill = Fill.of(() if spec is None else spec.promoted, table.metadata.properties)
         if len(missing) == 1:
             decoded = [_decode(table, missing[0], fill)]
         else:
@@ -248,7 +249,7 @@ class Lake:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
         self._outage: _Outage | None = None
-        self._manifests = Manifests((*DEFAULT_PROMOTED, *promoted(config)))
+        self._manifests = Manifests(promoted(config))
         self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="frazil-catalog")
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None

@@ -24,7 +24,7 @@ from frazil.query.older import from_map, source_columns
 from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.query.types import duckdb_type, kind_of
-from frazil.tables import DEFAULT_PROMOTED, TableSpec, table_specs
+from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.wal.journal import promoted
 
 _LOOKS_MAX = 4
@@ -84,9 +84,8 @@ class Planner:
         self._safe_seconds = config.land.wal_grace_seconds / 2
         self._filters = Filters(_BLOOM_BYTES_MAX)
         self._io: LakeFileIO = open_files(config)
-        extra = promoted(config)
-        self._promoted = {item.column: item for item in (*DEFAULT_PROMOTED, *extra)}
-        self.specs = {name: spec for name, spec in table_specs(extra).items() if spec.queried}
+        specs = table_specs(promoted(config))
+        self.specs = {name: spec for name, spec in specs.items() if spec.queried}
         self._kinds = {
             name: {column.name: kind_of(column.type) for column in spec.sql_columns}
             for name, spec in self.specs.items()
@@ -137,9 +136,10 @@ class Planner:
         if asked is not None:
             # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
             columns = [column for column in columns if column[0] in asked] or columns[:1]
-        whole, older = self._by_age(files, columns)
+        promoted_columns = {item.column: item for item in spec.promoted}
+        whole, older = _by_age(files, columns, promoted_columns)
         if older:
-            columns = self._with_maps(columns, every, older)
+            columns = _with_maps(columns, every, older, promoted_columns)
         plan.tables.append(
             {
                 "name": spec.name,
@@ -250,36 +250,6 @@ class Planner:
             for number, column in enumerate(spec.sql_columns)
         ]
 
-    def _by_age(
-        self, files: Sequence[File], columns: Sequence[tuple[str, str, int]]
-    ) -> tuple[list[str], list[dict[str, Any]]]:
-        """Paths of files that have all promoted columns, and groups of those from before some were, or with
-        some that were filled from other attributes: there the map has the values.
-        """
-        promoted_ids = {identity: name for name, _, identity in columns if name in self._promoted}
-        groups: dict[frozenset[str], list[str]] = {frozenset(): []}
-        for file in files:
-            names = frozenset(name for identity, name in promoted_ids.items() if file.lacks(identity))
-            groups.setdefault(names, []).append(local_path(file.path))
-        whole = groups.pop(frozenset())
-        older = [
-            {"files": paths, "columns": {name: from_map(self._promoted[name]) for name in sorted(names)}}
-            for names, paths in groups.items()
-        ]
-        return whole, older
-
-    def _with_maps(
-        self,
-        columns: Sequence[tuple[str, str, int]],
-        every: Sequence[tuple[str, str, int]],
-        older: Sequence[Mapping[str, Any]],
-    ) -> list[tuple[str, str, int]]:
-        """The columns, and the maps that older files take some of them from."""
-        wanted = {name for name, _, _ in columns}
-        for group in older:
-            wanted.update(*(source_columns(self._promoted[name]) for name in group["columns"]))
-        return [column for column in every if column[0] in wanted]
-
     def _key(self, plan: Plan, question: Question) -> str:
         parts = [question.tenant, question.format, question.sql, repr(list(question.params))]
         parts += [repr(question.as_of), repr(question.rows_max), repr(question.unowned)]
@@ -290,6 +260,38 @@ class Planner:
 
 def reads_unowned(question: Question, spec: TableSpec) -> bool:
     return question.unowned and spec.has_unowned_rows
+
+
+def _by_age(
+    files: Sequence[File], columns: Sequence[tuple[str, str, int]], promoted: Mapping[str, Promoted]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Paths of files that have all promoted columns, and groups of those from before some were, or with some
+    that were filled from other attributes: there the map has the values.
+    """
+    promoted_ids = {identity: name for name, _, identity in columns if name in promoted}
+    groups: dict[frozenset[str], list[str]] = {frozenset(): []}
+    for file in files:
+        names = frozenset(name for identity, name in promoted_ids.items() if file.lacks(identity))
+        groups.setdefault(names, []).append(local_path(file.path))
+    whole = groups.pop(frozenset())
+    older = [
+        {"files": paths, "columns": {name: from_map(promoted[name]) for name in sorted(names)}}
+        for names, paths in groups.items()
+    ]
+    return whole, older
+
+
+def _with_maps(
+    columns: Sequence[tuple[str, str, int]],
+    every: Sequence[tuple[str, str, int]],
+    older: Sequence[Mapping[str, Any]],
+    promoted: Mapping[str, Promoted],
+) -> list[tuple[str, str, int]]:
+    """The columns, and the maps that older files take some of them from."""
+    wanted = {name for name, _, _ in columns}
+    for group in older:
+        wanted.update(*(source_columns(promoted[name]) for name in group["columns"]))
+    return [column for column in every if column[0] in wanted]
 
 
 def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:

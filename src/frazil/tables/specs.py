@@ -76,70 +76,21 @@ def _envelope(group: str) -> list[Column]:
         Column("tenant_id", _STRING, "the API key", "Who sent the record", "hot", required=True, coded=True),
         *_attributes("resource_", f"{resource}.resource.attributes", "Resource attributes as text"),
         Column("scope_name", _STRING, f"{scope}.scope.name", "Instrumentation scope", coded=True),
-        Column(
-            "scope_version", _STRING, f"{scope}.scope.version", "Version of the scope", "cold", coded=True
-        ),
+        Column("scope_version", _STRING, f"{scope}.scope.version", "Version of the scope", "cold", coded=True),
         *_attributes("scope_", f"{scope}.scope.attributes", "Scope attributes as text", tier="cold"),
-        Column(
-            "scope_dropped_attributes_count",
-            _LONG,
-            f"{scope}.scope.dropped_attributes_count",
-            "Scope attributes that the client dropped",
-            "cold",
-        ),
-        Column(
-            "scope_schema_url",
-            _STRING,
-            f"{scope}.schema_url",
-            "Schema of the scope's records",
-            "cold",
-            coded=True,
-        ),
-        Column(
-            "resource_dropped_attributes_count",
-            _LONG,
-            f"{resource}.resource.dropped_attributes_count",
-            "Resource attributes that the client dropped",
-            "cold",
-        ),
-        Column(
-            "resource_schema_url",
-            _STRING,
-            f"{resource}.schema_url",
-            "Schema of the resource",
-            "cold",
-            coded=True,
-        ),
-        Column(
-            "resource_entity_refs",
-            _STRING,
-            f"{resource}.resource.entity_refs",
-            "Entities that the resource attributes describe, as OTLP/JSON",
-            "cold",
-            coded=True,
-        ),
-        Column(
-            "received_time",
-            TIMESTAMP,
-            "the receiver's clock",
-            "When the request arrived",
-            "cold",
-            required=True,
-        ),
-    ]
+        Column("scope_dropped_attributes_count", _LONG, f"{scope}.scope.dropped_attributes_count", "Scope attributes that the client dropped", "cold"),
+        Column("scope_schema_url", _STRING, f"{scope}.schema_url", "Schema of the scope's records", "cold", coded=True),
+        Column("resource_dropped_attributes_count", _LONG, f"{resource}.resource.dropped_attributes_count", "Resource attributes that the client dropped", "cold"),
+        Column("resource_schema_url", _STRING, f"{resource}.schema_url", "Schema of the resource", "cold", coded=True),
+        Column("resource_entity_refs", _STRING, f"{resource}.resource.entity_refs", "Entities that the resource attributes describe, as OTLP/JSON", "cold", coded=True),
+        Column("received_time", TIMESTAMP, "the receiver's clock", "When the request arrived", "cold", required=True),
+    ]  # fmt: skip
 
 
 _TIME_DOC = "the instant to filter and partition by, in microseconds"
 
 _LOGS: list[Column] = [
-    Column(
-        "time",
-        TIMESTAMP,
-        "LogRecord.time_unix_nano, else observed_time_unix_nano, else the received time",
-        f"When it happened: {_TIME_DOC}",
-        "hot",
-        required=True,
-    ),
+    Column("time", TIMESTAMP, "LogRecord.time_unix_nano, else observed_time_unix_nano, else the received time", f"When it happened: {_TIME_DOC}", "hot", required=True),
     Column("severity_number", _INT, "LogRecord.severity_number", "1-4 trace, 5-8 debug, 9-12 info, 13-16 warn, 17-20 error, 21-24 fatal; 0 unknown", "hot"),
     Column("severity_text", _STRING, "LogRecord.severity_text", "The severity in the source's own words", "hot"),
     Column("event_name", _STRING, "LogRecord.event_name", "Name of the event, for logs that are events", "hot"),
@@ -155,14 +106,7 @@ _LOGS: list[Column] = [
 ]  # fmt: skip
 
 _SPANS: list[Column] = [
-    Column(
-        "time",
-        TIMESTAMP,
-        "Span.start_time_unix_nano, else end_time_unix_nano, else the received time",
-        f"When it started: {_TIME_DOC}",
-        "hot",
-        required=True,
-    ),
+    Column("time", TIMESTAMP, "Span.start_time_unix_nano, else end_time_unix_nano, else the received time", f"When it started: {_TIME_DOC}", "hot", required=True),
     Column("name", _STRING, "Span.name", "Operation", "hot"),
     Column("kind", _INT, "Span.kind", "1 internal, 2 server, 3 client, 4 producer, 5 consumer; 0 unspecified", "hot"),
     Column("duration_nano", _LONG, "Span.end_time_unix_nano - start_time_unix_nano", "How long it took; NULL if either time is unknown", "hot"),
@@ -184,14 +128,7 @@ _SPANS: list[Column] = [
 ]  # fmt: skip
 
 _METRICS: list[Column] = [
-    Column(
-        "time",
-        TIMESTAMP,
-        "DataPoint.time_unix_nano, else the received time",
-        f"When it was measured: {_TIME_DOC}",
-        "hot",
-        required=True,
-    ),
+    Column("time", TIMESTAMP, "DataPoint.time_unix_nano, else the received time", f"When it was measured: {_TIME_DOC}", "hot", required=True),
     Column("metric_name", _STRING, "Metric.name", "Name of the metric", "hot", coded=True),
     Column("metric_type", _STRING, "Metric.data", "gauge, sum, histogram, exponential_histogram or summary", "hot", required=True, coded=True),
     Column("unit", _STRING, "Metric.unit", "Unit, as UCUM writes it", "hot", coded=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections import Counter
 from typing import Any
@@ -180,6 +181,26 @@ def test_rows_in_several_chunks_with_dictionaries_of_their_own_come_together() -
     (part,) = arrange(tables, SPEC, HORIZON).parts
     assert [each["body"] for each in plain(part.rows)] == ["a", "a", "b", "b", "c"]
     assert part.rows["service_name"].chunk(0).dictionary.to_pylist() == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_a_table_by_tenant_alone_has_a_part_of_rows_without_one_and_keeps_their_times(coded: bool) -> None:
+    columns = tuple(dataclasses.replace(each, required=False) for each in SPEC.columns)
+    kept = dataclasses.replace(SPEC, columns=columns, merged_as=None, retained="no", erased="no")
+    rows = [row(0, tenant_id=name, body=str(name)) for name in ("b", None, "a", None)]
+    for partition_by, wanted in (
+        (("tenant_id",), [(None, 2), ("b", 1), ("a", 1)]),
+        (("tenant_id", "day(time)"), [(None, 2), ("b", 1), ("a", 1)]),
+        ((), [(None, 4)]),
+    ):
+        spec = dataclasses.replace(kept, partition_by=partition_by)
+        table = table_of(rows) if coded else table_of(rows).cast(spec.arrow_schema)
+        arranged = arrange([table], spec)
+        assert [(part.tenant, part.rows.num_rows) for part in arranged.parts] == wanted
+        assert {part.day for part in arranged.parts} == {0 if len(partition_by) == 2 else None}
+        assert arranged.clamped == 0
+        for part in arranged.parts if partition_by else ():
+            assert {each["body"] for each in plain(part.rows)} == {str(part.tenant)}
 
 
 def test_null_comes_first_in_the_order_and_stays_null() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,16 @@ def landed(
     *values: bytes | None,
     timestamp: int = 0,
     header: int | None = None,
+    tenant: bytes | None = None,
     layout: Any = NoLayout,
+    reading: Reading = READING,
     files_max: int | None = None,
 ) -> TaskResult:
-    """`timestamp` is Kafka's, in microseconds; `header` is a receiver's, in nanoseconds."""
+    """`timestamp` is Kafka's, in microseconds; `header` is a receiver's, in nanoseconds; `tenant` names one
+    in a header.
+    """
     headers = None if header is None else [{"key": RECEIVED_HEADER, "value": str(header).encode()}]
+    headers = headers if tenant is None else [{"key": "frazil-tenant", "value": tenant}]
     rows = [
         {
             "partition": 0,
@@ -70,7 +76,7 @@ def landed(
     header_type = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}.items()))
     others = {"key": pa.binary(), "value": pa.binary(), "headers": header_type}
     batch = pa.RecordBatch.from_pylist(rows, pa.schema((types | others).items()))
-    return land_messages([batch], layout, HORIZON, READING, files_max=files_max)
+    return land_messages([batch], layout, HORIZON, reading, files_max=files_max)
 
 
 def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +93,25 @@ def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.
     ]
     assert all("index out of bounds" in item.reason for item in result.unreadable)
     assert (result.partitions[0].messages, result.partitions[0].set_aside) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "header", "told"),
+    [
+        ("header", b"acme", "acme"),
+        ("header", None, None),
+        ("header", b"no tenant's name!", None),
+        ("key", b"acme", None),
+        ("fixed", b"acme", "default"),
+    ],
+)
+def test_what_is_set_aside_belongs_to_the_tenant_that_the_message_names(
+    source: str, header: bytes | None, told: str | None
+) -> None:
+    kafka = KafkaConfig.model_validate({"brokers": ["nowhere:1"], "tenant": {"source": source}})
+    reading = dataclasses.replace(READING, kafka=kafka)
+    (item,) = landed(b"\xff", tenant=header, reading=reading).unreadable
+    assert item.tenant == told
 
 
 def test_a_topic_full_of_garbage_does_not_fill_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,6 +300,33 @@ def test_tenants_get_the_files_of_exactly_their_own_partition() -> None:
         assert index.select(nobody, {}, SCHEMA) == Files((), 0, 0, 0, None, None)
 
 
+def test_rows_without_a_tenant_are_in_no_tenants_files_and_only_given_when_asked_for() -> None:
+    nullable = Schema(NestedField(1, "tenant_id", StringType()), *SCHEMA.fields[1:])
+    by_tenant = [described([{"time": 5}], "1", "acme"), described([{"time": 7}], "2", None)]
+    before = described([{"time": 9}], "3", None, partition=Record())
+    older = DataFile.from_args(
+        **{
+            name: getattr(before, name)
+            for name in ("content", "file_path", "file_format", "partition", "record_count")
+        },
+        file_size_in_bytes=100,
+        column_sizes={2: 8},
+    )
+    index = Index(
+        [
+            decode(entries(by_tenant), SPEC, nullable, "otel.set_aside", Fill({})),
+            decode(entries([older, before]), PartitionSpec(), nullable, "otel.set_aside", Fill({})),
+        ]
+    )
+    assert [file.path for file in index.select("acme", {}, nullable).files] == ["1"]
+    found = index.select("acme", {}, nullable, unowned=True)
+    assert [file.path for file in found.files] == ["1", "2", "3"], "the last has the column, and no partition"
+    assert (found.total, found.total_rows) == (3, 3)
+    late = index.select("acme", {"time": Constraint(lower=6)}, nullable, unowned=True)
+    assert [file.path for file in late.files] == ["2", "3"]
+    assert index.select("nobody", {}, nullable).total == 0
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -400,7 +400,7 @@ def test_errors_show_no_path_of_the_server_and_nothing_of_others(service: Servic
 def test_lists_of_tables_show_what_is_there_and_no_more(service: Service) -> None:
     for sql in ("SHOW TABLES", "SELECT table_name FROM information_schema.tables"):
         names = {row[0] for row in service.ask(sql).rows}
-        assert names == {"logs", "spans", "metrics", "events"}
+        assert names == {"logs", "spans", "metrics", "events", "set_aside"}
     for sql in ("SELECT * FROM information_schema.tables", "SELECT * FROM information_schema.columns"):
         body = service.ask(sql).body.decode()
         assert str(service.config.data_dir) not in body

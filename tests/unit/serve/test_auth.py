@@ -104,6 +104,19 @@ def test_only_an_admin_learns_how_much_others_have(keyed: Client, queries: Stand
         assert (theirs["files"], theirs["whole"]["files"]) == (2, 3)
 
 
+def test_rows_without_a_tenant_are_for_admins(keyed: Client, queries: StandIn) -> None:
+    for key, unowned in (("fz_one", False), ("fz_two", True)):
+        keyed.post("/api/v1/sql", json={"sql": "SELECT 1"}, headers=bearer(key))
+        assert queries.asked[-1].unowned == unowned
+    asked = {"sql": "SELECT 1", "unowned": True}
+    assert keyed.post("/api/v1/sql", json=asked, headers=bearer("fz_one")).status_code == 400
+
+
+def test_without_keys_rows_without_a_tenant_are_for_everyone(client: Client, queries: StandIn) -> None:
+    client.post("/api/v1/sql", json={"sql": "SELECT 1"})
+    assert queries.asked[-1].unowned
+
+
 def test_the_iceberg_catalog_is_for_admins(keyed: Client) -> None:
     assert keyed.get("/iceberg/v1/config").status_code == 401
     assert keyed.get("/iceberg/v1/config", headers=bearer("fz_one")).status_code == 403

@@ -24,6 +24,7 @@ from frazil.query.reads.services import (
     service_figures,
 )
 from frazil.query.reads.time_range import Buckets, TimeRange
+from frazil.tables import SIGNALS
 
 _FRESH_SECONDS = 4.0
 _NEWEST_FRESH_SECONDS = 1.0
@@ -41,7 +42,7 @@ def page(view: View) -> None:
 
 def _draw(view: View) -> None:
     listed = view.api.get("tables", fresh_seconds=_NEWEST_FRESH_SECONDS)["tables"]
-    tables = {table["name"]: table for table in listed}
+    tables = {table["name"]: table for table in listed if table["name"] in SIGNALS}
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
         return

@@ -66,9 +66,12 @@ def set_aside(
 
 
 def write_set_aside(config: Config, table: Table, rows: pa.Table) -> list[DataFile]:
-    """Writes rows of `set_aside`, a file for each tenant. Durable when it returns."""
-    layout = Layout.of(table, SET_ASIDE, config.land.compression_level)
-    parts = arrange([rows], SET_ASIDE).parts
+    """Writes rows of `set_aside`, a file for each tenant; columns that the rows lack are NULL. Durable when
+    it returns.
+    """
+    layout, schema = Layout.of(table, SET_ASIDE, config.land.compression_level), SET_ASIDE.arrow_schema
+    whole = pa.concat_tables([schema.empty_table(), rows], promote_options="default").cast(schema)
+    parts = arrange([whole], SET_ASIDE).parts
     return [write_part(layout, part, f"{layout.batch}-{number:05d}") for number, part in enumerate(parts)]
 
 

@@ -23,7 +23,7 @@ from frazil.lake.clock import believed_now, clock_held, note_time
 from frazil.lake.commit import committer_of
 from frazil.lake.discard import discard
 from frazil.lake.live import live_files
-from frazil.lake.tables import open_table
+from frazil.lake.tables import evolve
 from frazil.pipeline.land.set_aside import write_set_aside
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.tables import SET_ASIDE
@@ -126,7 +126,7 @@ class _Change:
             if kept.num_rows:
                 change.rewritten += 1
                 if write is not None:
-                    change.added += write_set_aside(write, table, _whole(kept))
+                    change.added += write_set_aside(write, table, kept)
         return change
 
 
@@ -135,8 +135,7 @@ def drop_rows(
 ) -> _Change:
     """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
     committer, began = committer_of(config, catalog), time.time()
-    # It may be as an older version has made it.
-    table = open_table(catalog, config.lake.namespace, SET_ASIDE, "").table
+    table = evolve(table, SET_ASIDE)  # an older version may have made it
     change = _Change.of(table, mask_of, write=config)
     if change.removed:
         try:
@@ -152,17 +151,6 @@ def drop_rows(
 
 def delete_copies(store: Store, locations: list[str]) -> None:
     store.delete_all([path for location in locations for path in (location, f"{location}.json")])
-
-
-def _whole(rows: pa.Table) -> pa.Table:
-    """With the columns that the file is older than."""
-    have = {*rows.column_names}
-    return pa.table(
-        {
-            field.name: rows[field.name] if field.name in have else pa.nulls(rows.num_rows, field.type)
-            for field in SET_ASIDE.arrow_schema
-        }
-    ).cast(SET_ASIDE.arrow_schema)
 
 
 def _locations(rows: pa.Table) -> set[str]:
