@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult, Unreadable
-from frazil.wal.position import Position
+from frazil.position import LandingPosition
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Outcome:
     """What the tasks of one batch gave, and where the table stands once their files are committed."""
 
     results: Sequence[TaskResult]
-    position: Position
+    position: LandingPosition
     vanished: Sequence[str] = ()
     """What was listed and then not there: somebody else has landed it."""
 
@@ -76,4 +76,4 @@ class Work(Protocol):
 class Source(Protocol):
     """Of one table."""
 
-    def pending(self, position: Position) -> Work: ...
+    def pending(self, position: LandingPosition) -> Work: ...

@@ -36,10 +36,10 @@ from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import History, read_history
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.position import without
 from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
-from frazil.wal.position import without
 
 _ROUNDS_MAX = 20
 _ALL = float("inf")

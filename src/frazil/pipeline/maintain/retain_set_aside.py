@@ -26,9 +26,9 @@ from frazil.lake.live import live_files
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.report import TaskReport
+from frazil.position import without
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
-from frazil.wal.position import without
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store, open_store
 
