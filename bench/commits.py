@@ -24,9 +24,9 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import Horizon, Part, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
+from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import landed_spec
 from frazil.wal.names import new_stream
-from frazil.wal.position import Position, StreamPosition
 
 AGES = (1, 100, 1000)
 QUICK_AGES = (1, 100)
@@ -73,7 +73,7 @@ def _aged(bench: Bench, config: Config, catalog: Catalog, streams: int) -> None:
         _add(bench, age, streams, around, _opened(config, catalog))
 
 
-def _commit(config: Config, catalog: Catalog, part: Part, position: Position) -> _Commit:
+def _commit(config: Config, catalog: Catalog, part: Part, position: WalPosition) -> _Commit:
     begin, begin_cpu = time.perf_counter(), time.process_time()
     checkpoint = _opened(config, catalog)
     load, load_cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
@@ -81,14 +81,19 @@ def _commit(config: Config, catalog: Catalog, part: Part, position: Position) ->
     file = write_part(layout, part, layout.batch)
     committer = Committer(catalog, deadline_seconds=config.land.commit_deadline_seconds)
     begin, begin_cpu = time.perf_counter(), time.process_time()
-    committer.append(checkpoint, [file], position.to_text(), facts={"frazil.rows": str(part.rows.num_rows)})
+    committer.append(
+        checkpoint,
+        [file],
+        LandingPosition(position).to_text(),
+        facts={"frazil.rows": str(part.rows.num_rows)},
+    )
     wall, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
     return _Commit(wall * 1000, cpu * 1000, load * 1000, load_cpu * 1000)
 
 
-def _position(started: dict[str, int], done: int) -> Position:
+def _position(started: dict[str, int], done: int) -> WalPosition:
     """Each stream goes on by a segment a commit; no two have the same counts, as it is in life."""
-    return Position(
+    return WalPosition(
         {
             name: StreamPosition(first + done, rows := first * 9973 + done * 14_003, rows)
             for name, first in started.items()
@@ -97,7 +102,7 @@ def _position(started: dict[str, int], done: int) -> Position:
 
 
 def _opened(config: Config, catalog: Catalog) -> Checkpoint:
-    return open_table(catalog, config.lake.namespace, landed_spec("logs"), Position().to_text())
+    return open_table(catalog, config.lake.namespace, landed_spec("logs"), LandingPosition().to_text())
 
 
 def _small_part() -> Part:

@@ -33,8 +33,8 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.runner import SparkRunner
+from frazil.position import LandingPosition
 from frazil.tables import landed_spec
-from frazil.wal.position import Position
 
 RECORDS, QUICK_RECORDS = 2_400_000, 600_000
 """All distinct: copies of a record that come to lie beside each other would take no room at all."""
@@ -196,8 +196,8 @@ def _rewritten(config: Config, spark: SparkSession, files: Sequence[DataFile], n
     }
     listed = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     with contextlib.closing(open_catalog(config)) as catalog:
-        empty = open_table(catalog, config.lake.namespace, spec, Position().to_text())
-        Committer(catalog, deadline_seconds=60).append(empty, files, Position().to_text())
+        empty = open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
+        Committer(catalog, deadline_seconds=60).append(empty, files, LandingPosition().to_text())
         within = config.lake.catalog.name
         table = f"{within}.{config.lake.namespace}.{name}"
         with watched([jvm_pid()]) as cost:

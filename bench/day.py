@@ -38,7 +38,7 @@ from bench.simulate import (
 from bench.table import Bench, Row
 from frazil.lake.catalog import open_catalog
 from frazil.lake.orphans import find_orphans
-from frazil.wal.position import Position
+from frazil.position import landing_position
 
 COMMITS, QUICK_COMMITS = 2880, 120
 LANDINGS = 300
@@ -161,7 +161,7 @@ def _passed(bench: Bench, spark: SparkSession, clock: Clock, side: Side, other: 
 
 def _check(side: Side) -> None:
     """Nothing lost, nothing twice: of the tenant that is asked, and of all in the position."""
-    position = Position.from_text(side.checkpoint().position)
+    position = landing_position(side.checkpoint().position)
     assert position.rows == side.landed.rows, (position.rows, side.landed.rows)
     assert side.total("records") == side.landed.rows
     of_tenant = next(iter(TENANTS.values()))

@@ -22,8 +22,8 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
+from frazil.position import LandingPosition
 from frazil.tables import Signal, landed_spec
-from frazil.wal.position import Position
 from frazil.wal.rowgroups import coded_table
 
 RECORDS_PER_REQUEST = 1000
@@ -61,7 +61,7 @@ def make_lake(
     with closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         spec = landed_spec(signal)
-        checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
+        checkpoint = open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
         kind = _Kind(signal, make, Layout.of(checkpoint.table, spec, config.land.compression_level))
         step = (last_micros - first_micros) // files
         jobs = [(number, first_micros + number * step, step, records_per_file) for number in range(files)]
@@ -72,7 +72,7 @@ def make_lake(
         found = sorted((entry for part in written for entry in part), key=lambda entry: entry[0])
         for first in range(0, len(found), _FILES_A_COMMIT):
             batch = [file for _, file in found[first : first + _FILES_A_COMMIT]]
-            committer.append(checkpoint, batch, Position().to_text())
+            committer.append(checkpoint, batch, LandingPosition().to_text())
             checkpoint = checkpoint_of(catalog.load_table(checkpoint.table.name()))
 
 

@@ -25,8 +25,8 @@ from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.pipeline.session import spark_session, stop
+from frazil.position import LandingPosition
 from frazil.tables import landed_spec
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
@@ -131,7 +131,7 @@ def _stock(config: Config, warm: Config, spark: SparkSession, share: float, roun
     """
     with contextlib.closing(open_catalog(config)) as catalog:
         spec = dataclasses.replace(landed_spec("logs"), name=_STOCK_TABLE)
-        open_table(catalog, config.lake.namespace, spec, Position().to_text())
+        open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
     name = f"{config.lake.catalog.name}.{config.lake.namespace}.{_STOCK_TABLE}"
     # By default a table with an order is shuffled by ranges; sorting within each task is what ours does.
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.distribution-mode' = 'none')")

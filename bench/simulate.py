@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -40,9 +40,9 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
+from frazil.position import LandingPosition, StreamPosition, landing_position
 from frazil.tables import landed_spec
 from frazil.wal.names import SegmentName, new_stream
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import WalReader
 from frazil.wal.rowgroups import coded_table
 from frazil.wal.segment import SegmentWriter
@@ -171,7 +171,7 @@ class Side:
         self.checkpoint()
 
     def checkpoint(self) -> Checkpoint:
-        return open_table(self.catalog, self.config.lake.namespace, self._spec, Position().to_text())
+        return open_table(self.catalog, self.config.lake.namespace, self._spec, LandingPosition().to_text())
 
     @property
     def table(self) -> Table:
@@ -194,15 +194,15 @@ class Side:
         """As a landing without Spark."""
         checkpoint = self.checkpoint()
         layout = Layout.of(checkpoint.table, self._spec, self.config.land.compression_level)
-        position = Position.from_text(checkpoint.position)
-        at = position.streams.get(self._stream, StreamPosition())
+        position = landing_position(checkpoint.position)
+        at = position.wal.streams.get(self._stream, StreamPosition())
         table = coded_table(rows, layout.coded)
         parts = arrange(
             [with_segment(table, f"{self._stream}/{at.sequence}", layout)], layout.spec, _HORIZON
         ).parts
         files = [write_part(layout, part, f"{layout.batch}-{number}") for number, part in enumerate(parts)]
         after = StreamPosition(at.sequence + 1, at.rows + rows.num_rows, at.durable_rows + rows.num_rows)
-        position = position.with_streams({self._stream: after})
+        position = replace(position, wal=position.wal.with_streams({self._stream: after}))
         begin = time.perf_counter()
         self._committer.append(
             checkpoint, files, position.to_text(), facts={"frazil.rows": str(rows.num_rows)}

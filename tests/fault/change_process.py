@@ -24,8 +24,8 @@ from frazil.lake.manifests import rewrite_manifests
 from frazil.lake.recover import recover_tables
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.position import Removed, landing_position
 from frazil.tables import landed_spec
-from frazil.wal.position import Position, Removed
 from tests.fault import land_process
 from tests.fault.forks import say_facts, serve
 from tests.fault.land_process import LandProcess, Outcome
@@ -73,7 +73,7 @@ def erase(
             added.append(_written(table, each.file, kept))
     if removed:
         committer.overwrite(
-            table, removed, added, lambda text: Position.from_text(text).with_removed(count(gone)).to_text()
+            table, removed, added, lambda text: landing_position(text).with_removed(count(gone)).to_text()
         )
 
 

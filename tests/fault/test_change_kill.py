@@ -16,7 +16,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.commit import checkpoint_of
 from frazil.lake.live import live_files
 from frazil.ledger import balance
-from frazil.wal.position import Position
+from frazil.position import landing_position
 from tests.components.fullness import FaultControl
 from tests.fault.change_process import CHANGES, ERASED, ChangeProcess
 from tests.fault.land_process import Outcome
@@ -69,7 +69,7 @@ def assert_whole(scene: Scene, *possible: Content, ledger: bool = True) -> None:
     assert content in possible
     with contextlib.closing(open_catalog(config_of(scene.data_dir))) as catalog:
         table = catalog.load_table("otel.logs")
-    position = Position.from_text(checkpoint_of(table).position)
+    position = landing_position(checkpoint_of(table).position)
     assert position.rows - position.removed == content.total()
     assert position.rows == scene.content.total()
     assert sum(each.file.record_count for each in live_files(table)) == content.total()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from frazil.position import StreamPosition, WalPosition
 from frazil.wal import SegmentName
 from frazil.wal.local import LocalStore
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts
 from tests.components.fullness import OPERATIONS, FaultControl
@@ -21,7 +21,7 @@ from tests.fault.upkeep_process import UpkeepProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CLOSED, LIVE, NEW = (f"20261115T08182312{number}-9f86d081884c7d65" for number in range(3))
-POSITION = Position({CLOSED: StreamPosition(5, closed=True), LIVE: StreamPosition(3)})
+POSITION = WalPosition({CLOSED: StreamPosition(5, closed=True), LIVE: StreamPosition(3)})
 
 Arm = Callable[[FaultControl, int], None]
 ARMS: dict[str, Arm] = {
@@ -94,7 +94,7 @@ def test_closing_that_ends_anywhere_leaves_whole_tombstones_or_none_and_can_be_d
     how: str, disk: Path, faults: FaultControl, upkeep: UpkeepProcess
 ) -> None:
     cleaned_up = StreamPosition(7, durable_rows=70)  # its folder is gone
-    position = Position({CLOSED: StreamPosition(5), LIVE: StreamPosition(3), NEW: cleaned_up})
+    position = WalPosition({CLOSED: StreamPosition(5), LIVE: StreamPosition(3), NEW: cleaned_up})
     ends = [name(CLOSED, 5), name(NEW, 7)]
     for n in itertools.count(1):
         root = disk / str(n)

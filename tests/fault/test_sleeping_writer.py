@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from frazil.config import Config, load_config
+from frazil.position import StreamPosition, WalPosition
 from frazil.tables import table_spec
 from frazil.wal import open_store
 from frazil.wal.cleanup import clean_up
 from frazil.wal.clock import boot_seconds
 from frazil.wal.closing import Closer
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import WalReader
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.receiver import write_config
@@ -65,7 +65,7 @@ class Lander:
         self.store = open_store(config)
         self.reader = WalReader(self.store)
         self.closer = Closer(self.store, boot_seconds, IDLE_SECONDS)
-        self.position = Position()
+        self.position = WalPosition()
         self.landed: list[str] = []
 
     def land(self) -> None:

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from frazil.position import LandingPosition, WalPosition, landing_position
 from frazil.wal import cleanup
 from frazil.wal.cleanup import clean_up
 from frazil.wal.closing import Closer
 from frazil.wal.local import LocalStore
-from frazil.wal.position import Position
 from tests.fault.forks import Forks, say_facts, serve
 from tests.wal_stores import HandClock
 
@@ -26,21 +26,23 @@ class Outcome:
 class UpkeepProcess(Forks):
     module = "tests.fault.upkeep_process"
 
-    def clean_up(self, root: Path, position: Position) -> Outcome:
+    def clean_up(self, root: Path, position: WalPosition) -> Outcome:
         return self._run("clean up", root, position)
 
-    def close_idle(self, root: Path, position: Position) -> Outcome:
+    def close_idle(self, root: Path, position: WalPosition) -> Outcome:
         """Two looks, with the idle time between them."""
         return self._run("close", root, position)
 
-    def _run(self, what: str, root: Path, position: Position) -> Outcome:
-        self.say(json.dumps({"what": what, "root": str(root), "position": position.to_text()}))
+    def _run(self, what: str, root: Path, position: WalPosition) -> Outcome:
+        self.say(
+            json.dumps({"what": what, "root": str(root), "position": LandingPosition(position).to_text()})
+        )
         said = self.facts()
         return Outcome(said["returncode"], frozenset(said.get("names", ())))
 
 
 def _work(what: str, root: str, position: str) -> None:
-    store, at = LocalStore(Path(root)), Position.from_text(position)
+    store, at = LocalStore(Path(root)), landing_position(position).wal
     if what == "clean up":
         cleanup.SEGMENTS_AT_ONCE_MAX = 2  # so that it also ends between two batches
         say_facts(names=sorted(clean_up(store, "logs", at).gone_streams))

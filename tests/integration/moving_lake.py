@@ -22,11 +22,11 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics
+from frazil.position import landing_position
 from frazil.tables import Signal
 from frazil.wal.group import SegmentWritten
 from frazil.wal.journal import Journal
 from frazil.wal.names import SegmentName, new_stream
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter, tombstone
 from frazil.wal.store import open_store
@@ -179,7 +179,7 @@ class Landing:
             lander = self.landers[signal]
             checkpoint = lander.checkpoint()
             lander.drop_streams(self.upkeep.round(signal, checkpoint.table.metadata))
-            forgotten = Position.from_text(checkpoint.position).left.streams
+            forgotten = landing_position(checkpoint.position).wal.left.streams
             self.streams_forgotten = max(self.streams_forgotten, forgotten)
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
 from frazil.lake.commit import read_checkpoint
-from frazil.wal.position import Position
+from frazil.position import landing_position
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.integration.messages import logs
 from tests.integration.moving_lake import Landing
@@ -113,7 +113,7 @@ def landing(receiver: Receiver) -> Iterator[Landing]:
 def landed(made: Landing) -> int:
     """Rows of logs that have ever landed."""
     try:
-        return Position.from_text(read_checkpoint(made.catalog, ("otel", "logs")).position).rows
+        return landing_position(read_checkpoint(made.catalog, ("otel", "logs")).position).rows
     except NoSuchTableError:
         return 0
 

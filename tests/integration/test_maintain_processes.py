@@ -28,8 +28,8 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.commit import read_checkpoint
 from frazil.lake.live import live_files
 from frazil.lake.orphans import remove_orphans
+from frazil.position import landing_position
 from frazil.tables import Signal
-from frazil.wal.position import Position
 from tests.components.process import dies_with_parent
 from tests.integration.api import Api, running_api
 from tests.integration.exactness import Asker, Seen, keep_asking
@@ -190,7 +190,7 @@ def assert_nothing_is_needed_that_is_gone(config: Config) -> None:
 def removed_rows(config: Config) -> int:
     with contextlib.closing(open_catalog(config)) as catalog:
         checkpoint = read_checkpoint(catalog, (config.lake.namespace, "logs"))
-        return Position.from_text(checkpoint.position).removed
+        return landing_position(checkpoint.position).removed
 
 
 def waiting(config_path: Path) -> int:

@@ -18,8 +18,8 @@ from frazil.lake.manifests import rewrite_manifests
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
 from frazil.tables import landed_spec
-from frazil.wal.position import Position, StreamPosition
 
 from .land_lake import Lake, opened
 
@@ -94,7 +94,7 @@ def assert_as_java_reads_it(lake: Lake, bodies: list[str]) -> None:
 
 @pytest.mark.slow
 def test_java_reads_what_was_replaced_removed_and_merged(lake: Lake) -> None:
-    position = Position({"s": StreamPosition(1, 8, 8)}).to_text()
+    position = LandingPosition(WalPosition({"s": StreamPosition(1, 8, 8)})).to_text()
     open_table(lake.catalog, "otel", SPEC, position)
     committer = Committer(lake.catalog, deadline_seconds=60)
     for number in range(4):
@@ -119,7 +119,7 @@ def test_java_reads_what_was_replaced_removed_and_merged(lake: Lake) -> None:
 
     fewer = data_file(table, "acme", DAY, "acme 1")
     committer.overwrite(
-        table, [merged], [fewer], lambda text: Position.from_text(text).with_removed({"s/0": 1}).to_text()
+        table, [merged], [fewer], lambda text: landing_position(text).with_removed({"s/0": 1}).to_text()
     )
     assert_as_java_reads_it(lake, left := [body for body in bodies if body != "acme 0"])
 
@@ -127,11 +127,11 @@ def test_java_reads_what_was_replaced_removed_and_merged(lake: Lake) -> None:
         table,
         part("globex", DAY + 1),
         [],
-        lambda text: Position.from_text(text).with_removed({"s/0": 2}).to_text(),
+        lambda text: landing_position(text).with_removed({"s/0": 2}).to_text(),
     )
     left = [body for body in left if body not in ("globex 2", "globex 3")]
     assert_as_java_reads_it(lake, left)
-    assert Position.from_text(checkpoint_of(lake.table("logs")).position).removed == 3
+    assert landing_position(checkpoint_of(lake.table("logs")).position).removed == 3
 
     assert rewrite_manifests(committer, lake.table("logs"), 1) is not None
     assert_as_java_reads_it(lake, left)

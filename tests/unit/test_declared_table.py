@@ -23,11 +23,11 @@ from frazil.pipeline.maintain.cut import create_cut, delete_cut
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
+from frazil.position import LandingPosition
 from frazil.query.model import AsOf
 from frazil.query.retention_rules import check_rules
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
 from frazil.tables.columns import TIMESTAMP
-from frazil.wal.position import Position
 from tests.kept_lake import DAY, Kept
 from tests.unit.query.made import Service
 from tests.unit.status.roles import heard
@@ -57,7 +57,7 @@ class Edges(Kept):
 
     def add(self, rows: list[tuple[str, str | None, str, int, float]], spec: TableSpec = EDGES) -> None:
         """By the writer and the committer that every table has, in a commit."""
-        checkpoint = open_table(self.catalog, "otel", spec, Position().to_text())
+        checkpoint = open_table(self.catalog, "otel", spec, LandingPosition().to_text())
         layout = Layout.of(checkpoint.table, spec, 1)
         times = [datetime.datetime.fromtimestamp(self.now - days * DAY, datetime.UTC) for *_, days in rows]
         columns = dict(

@@ -15,10 +15,10 @@ from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavail
 from frazil.lake.catalog import catalog_errors, open_catalog
 from frazil.lake.commit import checkpoint_of
 from frazil.ledger.landed import Landed, read_landed
+from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.kafka.topics import Topics, TopicState
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts
 from frazil.wal.store import open_store
@@ -118,20 +118,20 @@ def _catalog(config: Config) -> Iterator[Catalog | None]:
         yield catalog
 
 
-def _later(catalog: Catalog | None, config: Config, signal: Signal, landed: Landed) -> Position:
+def _later(catalog: Catalog | None, config: Config, signal: Signal, landed: Landed) -> WalPosition:
     """Where the table stands now: reading it took a while, in which more may have landed and been deleted."""
     if catalog is None:
-        return landed.position
+        return landed.position.wal
     with catalog_errors():
         try:
             table = catalog.load_table((*config.lake.namespace.split("."), signal))
-            return Position.from_text(checkpoint_of(table).position)
+            return landing_position(checkpoint_of(table).position).wal
         except (NoSuchTableError, DataLost):  # just now: what was read before is checked all the same
-            return landed.position
+            return landed.position.wal
 
 
 def _streams(
-    reader: WalReader, signal: Signal, listed: list[Segment], landed: Landed, later: Position
+    reader: WalReader, signal: Signal, listed: list[Segment], landed: Landed, later: WalPosition
 ) -> list[Line]:
     present: dict[str, list[SegmentName]] = {}
     sizes: Counter[str] = Counter()
@@ -139,7 +139,7 @@ def _streams(
         present.setdefault(segment.name.stream, []).append(segment.name)
         sizes[segment.name.stream] += segment.size
     lines = []
-    for stream in sorted({*present, *landed.position.streams}):
+    for stream in sorted({*present, *landed.position.wal.streams}):
         names = present.get(stream, [])
         line = Line(signal, stream, segments=len(names), bytes=sizes[stream])
         _check_stream(reader, line, names, landed, later.streams.get(stream, StreamPosition()))
@@ -150,7 +150,7 @@ def _streams(
 def _check_stream(
     reader: WalReader, line: Line, names: list[SegmentName], landed: Landed, later: StreamPosition
 ) -> None:
-    at = landed.position.streams.get(line.stream, StreamPosition())
+    at = landed.position.wal.streams.get(line.stream, StreamPosition())
     rows = landed.rows.get(line.stream, Counter[int]())
     set_aside = landed.set_aside.get(line.stream, {})
     line.landed, line.durable, line.removed = at.rows, at.durable_rows, at.removed
@@ -238,7 +238,7 @@ def _ends(config: Config, signal: Signal) -> TopicState | None:
 
 def _partitions(signal: Signal, landed: Landed, state: TopicState | None, aside: _SetAside) -> list[Line]:
     lines = []
-    for topic, at in landed.position.topics.items():
+    for topic, at in landed.position.kafka.topics.items():
         for number, part in at.partitions.items():
             line = Line(
                 signal, f"{topic}/{number}", part.rows, part.rows, part.removed, set_aside=part.set_aside
@@ -261,12 +261,12 @@ def _partitions(signal: Signal, landed: Landed, state: TopicState | None, aside:
 
 def _unexplained(signal: Signal, landed: Landed) -> list[str]:
     """Rows of streams that left the position must be just as many as it says, without those removed."""
-    position = landed.position
-    known = {f"{topic}/{number}" for topic, at in position.topics.items() for number in at.partitions}
+    wal, topics = landed.position.wal, landed.position.kafka.topics
+    known = {f"{topic}/{number}" for topic, at in topics.items() for number in at.partitions}
     found = sum(
-        rows.total() for stream, rows in landed.rows.items() if stream not in known | set(position.streams)
+        rows.total() for stream, rows in landed.rows.items() if stream not in known | set(wal.streams)
     )
-    expected = position.left.rows - position.left.removed
+    expected = wal.left.rows - wal.left.removed
     if found == expected:
         return []
     if found > expected:

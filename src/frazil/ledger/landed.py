@@ -14,8 +14,8 @@ from frazil.errors import DataLost, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import landed_snapshot, position_text, read_checkpoint
 from frazil.lake.damage import damage_in
+from frazil.position import LandingPosition, landing_position
 from frazil.tables import SEGMENT, SET_ASIDE
-from frazil.wal.position import Position
 
 _READINGS_MAX = 5
 
@@ -28,7 +28,7 @@ class _Unreadable(Exception):
 class Landed:
     """Rows and reasons by stream and sequence, or by topic/partition and offset."""
 
-    position: Position = field(default_factory=Position)
+    position: LandingPosition = field(default_factory=LandingPosition)
     rows: dict[str, Counter[int]] = field(default_factory=dict)
     set_aside: dict[str, dict[int, str]] = field(default_factory=dict)
     set_aside_removed: int = 0
@@ -48,7 +48,7 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
                 checkpoint = read_checkpoint(catalog, (*namespace.split("."), name))
             except NoSuchTableError:
                 return Landed()
-        landed = Landed(Position.from_text(checkpoint.position))
+        landed = Landed(landing_position(checkpoint.position))
         try:
             _read_files(checkpoint.table, landed)
         except (FileNotFoundError, _Unreadable) as error:
@@ -99,7 +99,7 @@ def _read_set_aside(catalog: Catalog, namespace: str, name: str, landed: Landed)
         return
     newest = landed_snapshot(table.metadata)
     text = None if newest is None else position_text(newest)
-    landed.set_aside_removed = 0 if text is None else Position.from_text(text).removed
+    landed.set_aside_removed = 0 if text is None else landing_position(text).removed
     rows = table.scan(row_filter=f"table_name == '{name}'", selected_fields=("source", "reason")).to_arrow()
     for source, reason in zip(rows["source"].to_pylist(), rows["reason"].to_pylist(), strict=True):
         stream, number = _split(source)

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
+from frazil.position import StreamPosition, WalPosition
 from frazil.query.chunks import ChunkFolder, Run, merged, to_merge
 from frazil.query.segment_rows import SegmentDecoder, SegmentRows
 from frazil.query.streams import Line, Part, part_of
 from frazil.tables import Signal
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.store import Store
 
@@ -81,7 +81,7 @@ class Follower:
         self._block_bytes = folder.chunk_bytes_max // _BLOCK_SHARE
         self._clock = clock
 
-    def look(self, positions: Sequence[Position], bytes_max: int) -> Look:
+    def look(self, positions: Sequence[WalPosition], bytes_max: int) -> Look:
         """Reads what is new for any of the positions. Of too much, the newest."""
         streams, swept = self._reader.look(self.signal)
         wanted = {name: [each.streams.get(name) for each in positions] for name in streams}
@@ -255,7 +255,7 @@ class Follower:
     # Keeping
 
     def _expire(
-        self, positions: Sequence[Position], streams: frozenset[str], *, at_once: bool = False
+        self, positions: Sequence[WalPosition], streams: frozenset[str], *, at_once: bool = False
     ) -> None:
         """`at_once`: something was erased, and what has landed is not kept any longer."""
         kept_seconds = -1.0 if at_once else PASSED_SECONDS
@@ -349,7 +349,7 @@ def _batched(streams: Iterable[str], count: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _first_needed(positions: Sequence[Position], stream: str, line: Line) -> int:
+def _first_needed(positions: Sequence[WalPosition], stream: str, line: Line) -> int:
     """What is asked for now does not expire, however old the position is."""
     found = [position.streams.get(stream, StreamPosition()) for position in positions]
     return min((at.sequence for at in found if not at.closed), default=line.next)

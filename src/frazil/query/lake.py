@@ -36,11 +36,11 @@ from frazil.lake.catalog import catalog_errors, full_name, metadata_location, op
 from frazil.lake.commit import ancestors, checkpoint_of
 from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
+from frazil.position import WalPosition, landing_position
 from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.query.model import AsOf, Constraints
 from frazil.tables import Fill, Promoted, table_specs
 from frazil.wal.journal import promoted
-from frazil.wal.position import Position
 
 __all__ = ["File", "Files", "Lake", "Looked", "TableVersion"]
 
@@ -71,7 +71,7 @@ class TableVersion:
     snapshot_id: int | None
     committed_at: int | None
     """Microseconds since 1970."""
-    position: Position
+    position: WalPosition
     """What has landed. Empty for a version of the past, which has no tail."""
     schema: Schema
     """The current one, also for a version of the past."""
@@ -103,8 +103,8 @@ class Looked:
     """When the catalog was last asked with success, by the clock of the lake."""
 
     @property
-    def position(self) -> Position:
-        return Position() if self.version is None else self.version.position
+    def position(self) -> WalPosition:
+        return WalPosition() if self.version is None else self.version.position
 
 
 class Manifests:
@@ -215,7 +215,7 @@ class _Known:
 
     asked_at: float
     table: Table | None = None
-    position: Position = field(default_factory=Position)
+    position: WalPosition = field(default_factory=WalPosition)
     index: Index = field(default_factory=lambda: Index(()))
 
 
@@ -324,7 +324,7 @@ class Lake:
                     ) from error
             else:
                 stale = None if as_of.snapshot_id is not None else stale
-                past = replace(known, position=Position())
+                past = replace(known, position=WalPosition())
                 version = _version(name, past, known.table, snapshot, index, stale)
                 return Looked(version, stale, known.asked_at)
             known, stale = self._current(name, renew=True)
@@ -414,7 +414,7 @@ class Lake:
         if before is not None and _same(before.table, table):
             return replace(before, asked_at=since, table=table)
         try:
-            position = Position.from_text(checkpoint_of(table).position)
+            position = landing_position(checkpoint_of(table).position).wal
         except ValueError as error:
             raise DataLost(
                 full_name(table), f"its position cannot be read: {error}; upgrade frazil"

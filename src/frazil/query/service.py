@@ -30,6 +30,7 @@ from frazil.errors import (
     StoreUnavailable,
 )
 from frazil.folders import OwnFolder
+from frazil.position import WalPosition
 from frazil.query.asked import Asked, Content
 from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
@@ -54,7 +55,6 @@ from frazil.query.spool import Spool
 from frazil.query.sql import Statement
 from frazil.query.tail import Tail
 from frazil.tables import SIGNALS
-from frazil.wal.position import Position
 
 _PARSED_BYTES_MAX = 32 << 20
 _TREE_BYTES_PER_BYTE = 6
@@ -190,7 +190,7 @@ class Queries:
         if self._tail is not None:
             self._tail.warm(
                 {
-                    signal: Position() if (found := versions[signal]) is None else found.position
+                    signal: WalPosition() if (found := versions[signal]) is None else found.position
                     for signal in SIGNALS
                 }
             )

@@ -20,6 +20,7 @@ import structlog
 
 from frazil.config import Config
 from frazil.errors import FrazilError, StoreUnavailable, Transient
+from frazil.position import WalPosition
 from frazil.query.chunks import ChunkFile, ChunkFolder, Run, chunk_bytes_max, to_merge
 from frazil.query.follow import Follower, Look
 from frazil.query.segment_rows import SegmentDecoder
@@ -27,7 +28,6 @@ from frazil.query.streams import Line
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
 from frazil.wal.store import Store, open_store
 
 _READERS = 8
@@ -78,7 +78,7 @@ class TailCut:
 
 class _Round:
     def __init__(self) -> None:
-        self.positions: list[Position] = []
+        self.positions: list[WalPosition] = []
         self.done = threading.Event()
         self.look = Look()
         self.error: BaseException | None = None
@@ -89,13 +89,13 @@ class _Rounds:
     before they came: what was acked by then might not be in it.
     """
 
-    def __init__(self, look: Callable[[Sequence[Position]], Look]) -> None:
+    def __init__(self, look: Callable[[Sequence[WalPosition]], Look]) -> None:
         self._look = look
         self._lock = threading.Lock()
         self._running = threading.Lock()
         self._next: _Round | None = None
 
-    def join(self, position: Position) -> Look:
+    def join(self, position: WalPosition) -> Look:
         with self._lock:
             leads = self._next is None
             mine = self._next = self._next or _Round()
@@ -173,7 +173,7 @@ class Tail:
     def cut(
         self,
         signal: Signal,
-        position: Position,
+        position: WalPosition,
         tenant: str,
         *,
         lower: int | None = None,
@@ -205,7 +205,7 @@ class Tail:
             self._merge_later(signal, stream, tenant)
         return cut
 
-    def warm(self, positions: Mapping[Signal, Position]) -> None:
+    def warm(self, positions: Mapping[Signal, WalPosition]) -> None:
         """Reads what a cut would read, so that the first one need not wait for it."""
         for signal, position in positions.items():
             self._joined(signal, position)
@@ -222,7 +222,7 @@ class Tail:
         self._readers.shutdown(cancel_futures=True)
         shutil.rmtree(self._place, ignore_errors=True)
 
-    def _joined(self, signal: Signal, position: Position) -> Look:
+    def _joined(self, signal: Signal, position: WalPosition) -> Look:
         if self._closed:
             raise StoreUnavailable("the query service is closing")
         try:
@@ -232,7 +232,7 @@ class Tail:
                 raise StoreUnavailable("the query service is closing") from None
             raise
 
-    def _look(self, follower: Follower, positions: Sequence[Position]) -> Look:
+    def _look(self, follower: Follower, positions: Sequence[WalPosition]) -> Look:
         """Each table may have a third of the room, and what the others leave."""
         others = sum(other.bytes for other in self._followers.values() if other is not follower)
         look = follower.look(positions, max(self._bytes_max // len(SIGNALS), self._bytes_max - others))
@@ -247,7 +247,7 @@ class Tail:
                 if not largest.evict_oldest():
                     return
 
-    def _collect(self, follower: Follower, look: Look, position: Position, tenant: str) -> _Collected:
+    def _collect(self, follower: Follower, look: Look, position: WalPosition, tenant: str) -> _Collected:
         if max(look.swept, follower.swept) > position.rows:
             raise PositionTooOld(follower.signal, f"what was in the log of {follower.signal}")
         found = _Collected()

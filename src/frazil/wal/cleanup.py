@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from frazil.errors import DeleteRefused
+from frazil.position import WalPosition
 from frazil.tables import Signal
-from frazil.wal.position import Position
 from frazil.wal.reader import Segment, WalReader, side_by_side
 from frazil.wal.store import Store
 
@@ -44,7 +44,7 @@ CleanUpPass = Generator[Batch, None, frozenset[str]]
 
 
 def clean_up(
-    store: Store, signal: Signal, position_old_enough: Position, limit: int | None = None
+    store: Store, signal: Signal, position_old_enough: WalPosition, limit: int | None = None
 ) -> CleanUp:
     """Deletes all segments below a position that no running query begins before, oldest first.
 
@@ -61,7 +61,7 @@ def clean_up(
 
 
 def clean_up_pass(
-    store: Store, signal: Signal, position_old_enough: Position, limit: int | None = None
+    store: Store, signal: Signal, position_old_enough: WalPosition, limit: int | None = None
 ) -> CleanUpPass:
     """Does the same batch by batch, and returns the streams that are gone. The caller may stop anywhere.
 
@@ -88,7 +88,9 @@ def clean_up_pass(
     return _gone(store, signal, closed)
 
 
-def _landed(reader: WalReader, signal: Signal, streams: list[str], position: Position) -> Iterator[Segment]:
+def _landed(
+    reader: WalReader, signal: Signal, streams: list[str], position: WalPosition
+) -> Iterator[Segment]:
     listings = side_by_side(reader.stream(signal, stream) for stream in streams)
     for stream, listing in zip(streams, listings, strict=True):
         for segment in listing:
@@ -98,7 +100,7 @@ def _landed(reader: WalReader, signal: Signal, streams: list[str], position: Pos
 
 
 def _without_tombstones(
-    segments: Iterator[Segment], position: Position, tombstones: list[Segment]
+    segments: Iterator[Segment], position: WalPosition, tombstones: list[Segment]
 ) -> Iterator[Segment]:
     """Puts the tombstones into the list: at most one for each stream."""
     for segment in segments:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from frazil.position import WalPosition
 from frazil.tables import Signal, TableSpec, table_spec
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
 from frazil.wal.segment import tombstone
 from frazil.wal.store import Store
 
@@ -48,7 +48,7 @@ class Closer:
         self._spec_of = spec_of
         self._resting: dict[Signal, dict[str, _Rest]] = {}
 
-    def close_idle(self, signal: Signal, position: Position) -> list[SegmentName]:
+    def close_idle(self, signal: Signal, position: WalPosition) -> list[SegmentName]:
         """Creates tombstones in the streams that have been silent for too long; a bounded number a call.
 
         `position` is the table's, read just now. Landing finds the tombstones as it finds segments.

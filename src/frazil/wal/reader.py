@@ -11,13 +11,13 @@ from itertools import chain, islice
 import pyarrow as pa
 
 from frazil.errors import SegmentCorrupt, SegmentUnknown
+from frazil.position import StreamPosition, WalPosition
 from frazil.tables import Signal, TableSpec
 from frazil.wal.names import SegmentName, is_stream
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.segment import Facts, read_facts, read_rows
 from frazil.wal.store import Store
 
-NOTHING_LANDED = Position()
+NOTHING_LANDED = WalPosition()
 SWEPT = "swept-"
 """How the names of the marks begin that sweep.py leaves; the number of rows follows, in 20 digits."""
 _SET_ASIDE = "set-aside"
@@ -74,7 +74,7 @@ class WalReader:
             if name is not None:
                 yield Segment(name, entry.size, entry.modified_seconds)
 
-    def pending(self, signal: Signal, position: Position = NOTHING_LANDED) -> Iterator[Segment]:
+    def pending(self, signal: Signal, position: WalPosition = NOTHING_LANDED) -> Iterator[Segment]:
         """The contiguous segments of each stream from its position on.
 
         A sequence that is not there yet ends its stream: what lies behind it waits. A stream that the
@@ -83,12 +83,12 @@ class WalReader:
         for stream in self.streams(signal):
             yield from self._contiguous(signal, stream, position)
 
-    def pending_by_stream(self, signal: Signal, position: Position) -> list[Iterator[Segment]]:
+    def pending_by_stream(self, signal: Signal, position: WalPosition) -> list[Iterator[Segment]]:
         """The same, each stream by itself. Streams are listed side by side, and no further than is read."""
         streams = self.streams(signal)
         return list(side_by_side(self._contiguous(signal, stream, position) for stream in streams))
 
-    def _contiguous(self, signal: Signal, stream: str, position: Position) -> Iterator[Segment]:
+    def _contiguous(self, signal: Signal, stream: str, position: WalPosition) -> Iterator[Segment]:
         at = position.streams.get(stream, StreamPosition())
         if at.closed:
             return
@@ -97,7 +97,7 @@ class WalReader:
                 return
             yield segment
 
-    def strays(self, signal: Signal, position: Position) -> Iterator[Segment]:
+    def strays(self, signal: Signal, position: WalPosition) -> Iterator[Segment]:
         """Segments that will never land, for the ledger.
 
         They are behind a stream's end, or in a stream that the position does not name and that lacks its

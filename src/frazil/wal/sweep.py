@@ -11,9 +11,9 @@ import re
 import secrets
 from dataclasses import dataclass
 
+from frazil.position import WalPosition
 from frazil.tables import Signal
 from frazil.wal.cleanup import clean_up
-from frazil.wal.position import Position
 from frazil.wal.reader import SWEPT, WalReader
 from frazil.wal.store import Store
 
@@ -39,7 +39,7 @@ class Mark:
         return None if match is None else cls(int(match[1]), int(match[2]))
 
 
-def leave_mark(store: Store, signal: Signal, position: Position, now_seconds: float) -> None:
+def leave_mark(store: Store, signal: Signal, position: WalPosition, now_seconds: float) -> None:
     """Durable when it returns. `position` is the table's, and everything below it may be deleted once those
     who look at the log just now have ended.
     """
@@ -49,7 +49,7 @@ def leave_mark(store: Store, signal: Signal, position: Position, now_seconds: fl
     store.create(f"{signal}/{mark.name}/{secrets.token_hex(8)}", b"swept")
 
 
-def sweep(store: Store, signal: Signal, position: Position) -> list[str]:
+def sweep(store: Store, signal: Signal, position: WalPosition) -> list[str]:
     """Deletes everything that lies below the position; the paths. `leave_mark` comes before."""
     reader = WalReader(store)
     there = [

@@ -22,7 +22,7 @@ from frazil.lake.aging import expirable, hourly
 from frazil.lake.commit import POSITION
 from frazil.lake.times import COMMITTED_AT
 from frazil.pipeline.land.upkeep import settled_position
-from frazil.wal.position import Position, StreamPosition
+from frazil.position import LandingPosition, StreamPosition, WalPosition
 
 BEGIN = datetime(2026, 11, 15, 10, tzinfo=UTC).timestamp()
 EMPTY = new_table_metadata(
@@ -55,7 +55,11 @@ def metadata_of(
             manifest_list=f"file:///lake/t/metadata/snap-{number}.avro",
             summary=Summary(
                 Operation.APPEND,
-                **({} if number in without_position else {POSITION: position_of(number).to_text()}),
+                **(
+                    {}
+                    if number in without_position
+                    else {POSITION: LandingPosition(position_of(number)).to_text()}
+                ),
                 **({COMMITTED_AT: _millis(said[number])} if said and number in said else {}),
             ),
         )
@@ -70,8 +74,8 @@ def metadata_of(
     return EMPTY.model_copy(update={"snapshots": snapshots, "refs": named, "current_snapshot_id": len(times)})
 
 
-def position_of(number: int) -> Position:
-    return Position({"stream": StreamPosition(sequence=number)})
+def position_of(number: int) -> WalPosition:
+    return WalPosition({"stream": StreamPosition(sequence=number)})
 
 
 def _millis(at: float) -> str:

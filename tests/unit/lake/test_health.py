@@ -19,8 +19,8 @@ from frazil.lake.health import SIZES_MAX, TableState, health, measure, state_of
 from frazil.lake.live import live_files
 from frazil.lake.properties import MAINTENANCE
 from frazil.lake.tables import open_table
+from frazil.position import LandingPosition
 from frazil.tables import landed_spec
-from frazil.wal.position import Position
 from tests.unit.lake.test_choose import MIB, NOON, TODAY, file_of, files_of
 from tests.unit.query.made import LANDED_PER_DAY, fill
 
@@ -135,7 +135,7 @@ def test_a_tables_facts_are_read_from_its_metadata(tmp_path: Path) -> None:
 def test_a_property_that_somebody_else_wrote_is_not_believed(tmp_path: Path, text: str) -> None:
     with contextlib.closing(open_catalog(Config(data_dir=tmp_path))) as catalog:
         ensure_namespace(catalog, "otel")
-        table = open_table(catalog, "otel", landed_spec("logs"), Position().to_text()).table
+        table = open_table(catalog, "otel", landed_spec("logs"), LandingPosition().to_text()).table
         with table.transaction() as change:
             change.set_properties({MAINTENANCE: text})
         state = state_of(table.metadata, 0)

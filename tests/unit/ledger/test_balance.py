@@ -22,8 +22,17 @@ from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
 from frazil.pipeline.land.results import Unreadable
 from frazil.pipeline.land.set_aside import set_aside
+from frazil.position import (
+    KafkaPosition,
+    LandingPosition,
+    Left,
+    PartitionPosition,
+    StreamPosition,
+    TopicPosition,
+    WalPosition,
+    landing_position,
+)
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Left, PartitionPosition, Position, StreamPosition, TopicPosition
 from tests.fault.change_process import CHANGES, erase
 from tests.fault.land_process import LandProcess, Pipeline
 from tests.fault.land_wal import (
@@ -86,14 +95,18 @@ def the_problem(pipeline: Pipeline) -> str:
     return problem
 
 
-def tamper(pipeline: Pipeline, change: Callable[[Position], Position]) -> None:
+def tamper(pipeline: Pipeline, change: Callable[[LandingPosition], LandingPosition]) -> None:
     checkpoint = checkpoint_of(table_of(pipeline))
-    position = change(Position.from_text(checkpoint.position))
+    position = change(landing_position(checkpoint.position))
     Committer(pipeline.catalog, deadline_seconds=60).append(checkpoint, [], position.to_text())
 
 
-def at(stream: str, **changes: Any) -> Callable[[Position], Position]:
-    return lambda position: position.with_streams({stream: replace(position.streams[stream], **changes)})
+def at(stream: str, **changes: Any) -> Callable[[LandingPosition], LandingPosition]:
+    return of_wal(lambda wal: wal.with_streams({stream: replace(wal.streams[stream], **changes)}))
+
+
+def of_wal(change: Callable[[WalPosition], WalPosition]) -> Callable[[LandingPosition], LandingPosition]:
+    return lambda position: replace(position, wal=change(position.wal))
 
 
 def path_of(stream: str, sequence: int) -> str:
@@ -271,8 +284,8 @@ def test_rows_that_were_removed_from_streams_that_have_ended_are_no_problem(
     landed.land()
     if when == "after they left":
         remove(landed, f"{ONE}/1")
-    position = Position.from_text(checkpoint_of(table_of(landed)).position)
-    assert position.left == Left(2, 6 * ROWS, 6 * ROWS, removed=ROWS)
+    position = landing_position(checkpoint_of(table_of(landed)).position)
+    assert position.wal.left == Left(2, 6 * ROWS, 6 * ROWS, removed=ROWS)
     assert problems(landed) == []
     remove(landed, f"{ONE}/2", none_of)
     assert the_problem(landed) == f"logs: {ROWS} rows of streams that have ended are missing"
@@ -286,7 +299,8 @@ def from_kafka(pipeline: Pipeline, *, set_aside: int = 0) -> None:
     for offset in range(2):
         table.append(rows.set_column(column, rows.schema.field(column), [[f"logs/0/{offset}"]]))
     part = PartitionPosition(2 + set_aside, 2, 2 + set_aside, set_aside)
-    tamper(pipeline, lambda position: replace(position, topics={"logs": TopicPosition("id", {0: part})}))
+    topics = KafkaPosition({"logs": TopicPosition("id", {0: part})})
+    tamper(pipeline, lambda position: replace(position, kafka=topics))
 
 
 def test_rows_that_were_removed_from_a_partition_are_counted(landed: Pipeline) -> None:
@@ -311,7 +325,7 @@ def forget_set_aside(pipeline: Pipeline, *, counted: bool = True) -> None:
         table,
         [each.file for each in live_files(table)],
         [],
-        lambda text: Position.from_text(text).with_removed(gone if counted else {}).to_text(),
+        lambda text: landing_position(text).with_removed(gone if counted else {}).to_text(),
     )
 
 
@@ -322,13 +336,13 @@ def test_messages_that_are_not_kept_aside_any_more_are_no_problem(landed: Pipeli
     assert problems(landed) == []
     forget_set_aside(landed)
     assert problems(landed) == []
-    tamper(landed, lambda position: replace(position, topics=with_set_aside(position, 3)))
+    tamper(landed, lambda position: replace(position, kafka=with_set_aside(position.kafka, 3)))
     assert "3 messages were set aside, the table set_aside has 0" in the_problem(landed)
 
 
-def with_set_aside(position: Position, messages: int) -> dict[str, TopicPosition]:
+def with_set_aside(position: KafkaPosition, messages: int) -> KafkaPosition:
     part = replace(position.topics["logs"].partitions[0], set_aside=messages)
-    return {"logs": TopicPosition("id", {0: part})}
+    return KafkaPosition({"logs": TopicPosition("id", {0: part})})
 
 
 def test_messages_that_are_gone_from_aside_and_were_not_counted_are_a_problem(landed: Pipeline) -> None:
@@ -434,7 +448,7 @@ def test_rows_that_come_from_nowhere_are_counted(landed: Pipeline) -> None:
     assert the_problem(landed) == "logs: 2 rows are in the table that no stream accounts for"
 
 
-TAMPERED: dict[str, tuple[Callable[[Position], Position], str]] = {
+TAMPERED: dict[str, tuple[Callable[[LandingPosition], LandingPosition], str]] = {
     "more rows": (at(ONE, rows=99), f"{ONE}: {99 - 3 * ROWS} rows are missing"),
     "fewer rows": (at(ONE, rows=1), f"{ONE}: {3 * ROWS - 1} rows are there twice"),
     "a step back": (
@@ -445,15 +459,15 @@ TAMPERED: dict[str, tuple[Callable[[Position], Position], str]] = {
     "a leap ahead": (at(ONE, sequence=9), f"{path_of(ONE, 3)}: {ROWS} of {ROWS} rows are missing"),
     "closed": (at(ONE, closed=True), f"{path_of(ONE, 3)} lies behind its stream's end"),
     "forgotten": (
-        lambda position: Position({TWO: position.streams[TWO]}),
+        of_wal(lambda wal: WalPosition({TWO: wal.streams[TWO]})),
         f"{ONE}/0: {ROWS} rows are in logs, and it counts as not landed",
     ),
     "invented": (
-        lambda position: position.with_streams({THREE: StreamPosition(1, 5, 5)}),
+        of_wal(lambda wal: wal.with_streams({THREE: StreamPosition(1, 5, 5)})),
         f"{THREE}: 5 rows are missing",
     ),
     "others left": (
-        lambda position: replace(position, left=Left(1, 7, 7)),
+        of_wal(lambda wal: replace(wal, left=Left(1, 7, 7))),
         "7 rows of streams that have ended are missing",
     ),
 }
@@ -483,7 +497,7 @@ def test_a_position_that_was_tampered_with_is_found_out_also_after_clean_up(
 
 def test_a_stream_that_left_the_position_and_was_not_counted_is_found_out(landed: Pipeline) -> None:
     keep_up(landed)
-    tamper(landed, lambda position: Position({ONE: position.streams[ONE]}))
+    tamper(landed, of_wal(lambda wal: WalPosition({ONE: wal.streams[ONE]})))
     assert any(f"{ROWS} rows" in problem for problem in problems(landed))
 
 

@@ -15,8 +15,8 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.position import LandingPosition
 from frazil.tables import landed_spec
-from frazil.wal.position import Position
 
 DAY = 20_000
 
@@ -31,7 +31,7 @@ def test_a_text_with_no_successor_of_its_prefix_gets_no_upper_bound(tmp_path: Pa
     config = Config(data_dir=tmp_path)
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, "otel")
-        table = open_table(catalog, "otel", landed_spec("logs"), Position().to_text()).table
+        table = open_table(catalog, "otel", landed_spec("logs"), LandingPosition().to_text()).table
     time = datetime.datetime.fromtimestamp(DAY * 86_400, datetime.UTC)
     row = {"tenant_id": "acme", "time": time, "received_time": time, "_segment": "s/0"}
     row["service_name"] = service

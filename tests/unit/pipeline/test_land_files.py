@@ -14,7 +14,7 @@ import pytest
 
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
-from frazil.wal.position import Position
+from frazil.position import LandingPosition
 from tests.fault.land_process import Pipeline
 from tests.kept_lake import Kept
 
@@ -111,7 +111,7 @@ class ManyPartitions:
 def test_a_batch_that_is_larger_than_it_should_be_lands_in_the_end(tmp_path: Path) -> None:
     with backlog(tmp_path, files_per_commit_max=5000, batch_bytes_max=100 * TASK_BYTES) as (_, pipeline):
         lander, work = pipeline.lander, cast("Work", ManyPartitions(99 * TASK_BYTES))
-        refused = Outcome([TaskResult(files_needed=97, too_many_files=True)] * 99, Position())
+        refused = Outcome([TaskResult(files_needed=97, too_many_files=True)] * 99, LandingPosition())
         for _ in range(10):
             if lander._files_max(work) is None:
                 break

@@ -25,9 +25,9 @@ from frazil.pipeline.land.lander import LandStep
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import advanced
 from frazil.pipeline.steps import StepRunner
+from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts, SegmentWriter
 from tests.fault.land_process import Pipeline
@@ -145,7 +145,7 @@ def test_a_reader_that_is_overtaken_by_clean_up_finds_segments_gone_and_never_co
     for name in names:
         with pytest.raises(FileNotFoundError):
             reader.facts(name)
-    assert list(reader.pending("logs", Position.from_text(mine.lander.checkpoint().position))) == []
+    assert list(reader.pending("logs", landing_position(mine.lander.checkpoint().position).wal)) == []
     assert_landed(tmp_path, content)
 
 
@@ -277,23 +277,23 @@ LISTED = [Segment(name, 100) for name in NAMES]
 
 
 def test_a_position_is_moved_behind_what_tasks_have_landed() -> None:
-    at = advanced(Position(), LISTED, [TaskResult(facts=FACTS[:2]), TaskResult(facts=FACTS[2:])])
+    at = advanced(WalPosition(), LISTED, [TaskResult(facts=FACTS[:2]), TaskResult(facts=FACTS[2:])])
     assert at.streams == {STREAMS[0]: StreamPosition(3, 9, 9)}
 
 
 def test_a_position_is_never_moved_over_a_segment_of_which_no_task_has_told() -> None:
     with pytest.raises(AssertionError, match=r"00001\.parquet"):
-        advanced(Position(), LISTED, [TaskResult(facts=[FACTS[0], FACTS[2]])])
+        advanced(WalPosition(), LISTED, [TaskResult(facts=[FACTS[0], FACTS[2]])])
 
 
 def test_a_segment_that_two_tasks_have_landed_is_not_committed() -> None:
     with pytest.raises(AssertionError, match="twice"):
-        advanced(Position(), LISTED, [TaskResult(facts=FACTS), TaskResult(facts=FACTS[:1])])
+        advanced(WalPosition(), LISTED, [TaskResult(facts=FACTS), TaskResult(facts=FACTS[:1])])
 
 
 def test_a_position_is_never_moved_over_a_gap() -> None:
     with pytest.raises(AssertionError, match="does not follow"):
-        advanced(Position(), LISTED[1:], [TaskResult(facts=FACTS)])
+        advanced(WalPosition(), LISTED[1:], [TaskResult(facts=FACTS)])
 
 
 def test_a_segment_that_comes_back_after_it_was_cleaned_up_is_not_landed_again(

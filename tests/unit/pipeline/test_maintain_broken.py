@@ -25,8 +25,8 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import StepThread
+from frazil.position import LandingPosition
 from frazil.tables import landed_spec
-from frazil.wal.position import Position
 from tests.kept_lake import DAY, Kept
 from tests.run_here import RunHere
 
@@ -77,7 +77,7 @@ def kept(folder: Path, **maintain: Any) -> Iterator[Kept]:
 def with_spans(lake: Kept) -> None:
     """Which come after logs."""
     lake.fill([("acme", "a", 9, 0.0)], [("acme", "b", 9, 0.0)])
-    open_table(lake.catalog, lake.config.lake.namespace, landed_spec("spans"), Position().to_text())
+    open_table(lake.catalog, lake.config.lake.namespace, landed_spec("spans"), LandingPosition().to_text())
 
 
 def torn_manifest(lake: Kept) -> None:

@@ -33,9 +33,9 @@ from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.pipeline.maintain import runs
 from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
+from frazil.position import LandingPosition
 from frazil.tables import DEFAULT_PROMOTED, SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 from frazil.tables.columns import TIMESTAMP
-from frazil.wal.position import Position
 from frazil.wal.rowgroups import coded_table
 from tests.otlp_requests import logs_requests, metrics_requests, trace_requests
 
@@ -50,7 +50,7 @@ ONE_GROUP = MergeSettings(2**30, 2**27, 3, False)
 def layout_of(root: Path, signal: Signal, extra: tuple[Promoted, ...] = ()) -> Layout:
     with contextlib.closing(open_catalog(Config(data_dir=root))) as catalog:
         ensure_namespace(catalog, "otel")
-        table = open_table(catalog, "otel", landed_spec(signal, extra), Position().to_text()).table
+        table = open_table(catalog, "otel", landed_spec(signal, extra), LandingPosition().to_text()).table
     return Layout.of(table, landed_spec(signal, extra), 1)
 
 

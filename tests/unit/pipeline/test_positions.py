@@ -14,9 +14,16 @@ from frazil.config import Config
 from frazil.pipeline.land import kafka
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.segments import SegmentSource, advanced
+from frazil.position import (
+    KafkaPosition,
+    LandingPosition,
+    PartitionPosition,
+    StreamPosition,
+    TopicPosition,
+    WalPosition,
+)
 from frazil.wal import Entry
 from frazil.wal.names import SegmentName
-from frazil.wal.position import PartitionPosition, Position, StreamPosition, TopicPosition
 from frazil.wal.reader import Segment, WalReader
 from tests.wal_stores import MemoryStore
 
@@ -31,7 +38,7 @@ def test_a_segment_that_lands_leaves_the_count_of_removed_rows(readable: bool) -
         result.facts.append(cast("Any", facts))
     else:
         result.vanished.append(name)
-    before = Position({STREAM: StreamPosition(4, 20, 20, removed=7)})
+    before = WalPosition({STREAM: StreamPosition(4, 20, 20, removed=7)})
     after = advanced(before, [Segment(name, 100)], [result]).streams[STREAM]
     expected = StreamPosition(5, 23, 23, removed=7) if readable else StreamPosition(5, 20, 20, removed=7)
     assert after == expected
@@ -39,10 +46,10 @@ def test_a_segment_that_lands_leaves_the_count_of_removed_rows(readable: bool) -
 
 def test_messages_that_land_leave_the_count_of_removed_rows(tmp_path: Path) -> None:
     part = PartitionPosition(5, 50, 5, 1, 2, removed=9)
-    position = Position(topics={"logs": TopicPosition("id", {0: part, 1: part})})
+    position = LandingPosition(kafka=KafkaPosition({"logs": TopicPosition("id", {0: part, 1: part})}))
     work = kafka.KafkaWork(Config(data_dir=tmp_path), "logs", "logs", position, {0: 8, 1: 5}, kafka._Guess())
     result = TaskResult(partitions={0: MessageCounts(messages=2, rows=6, set_aside=1, bytes=10)})
-    after = work._advanced({0: 8}, [result]).topics["logs"].partitions
+    after = work._advanced({0: 8}, [result]).kafka.topics["logs"].partitions
     assert after == {0: PartitionPosition(8, 56, 7, 2, 2, removed=9), 1: part}
 
 
@@ -65,7 +72,7 @@ class Long(MemoryStore):
 def test_a_backlog_is_listed_no_further_than_a_batch_needs(tmp_path: Path) -> None:
     store = Long(3)
     config = Config.model_validate({"data_dir": tmp_path, "land": {"batch_bytes_max": 1_048_576}})
-    position = Position({store.names[0]: StreamPosition(7)})
+    position = LandingPosition(WalPosition({store.names[0]: StreamPosition(7)}))
     work = SegmentSource(config, "logs", WalReader(store)).pending(position)
     assert work.size > 1_048_576
     assert len(store.listed) <= 4 * 3

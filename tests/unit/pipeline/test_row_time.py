@@ -24,11 +24,11 @@ from frazil.pipeline.arrange import DAY_MICROS, Horizon, arrange
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.task import segment_of, with_segment
 from frazil.pipeline.promote import fill_promoted
+from frazil.position import LandingPosition, WalPosition
 from frazil.query.segment_rows import SegmentDecoder
 from frazil.query.tail import Tail
 from frazil.tables import landed_spec
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
 from frazil.wal.rowgroups import read_row_groups
 from frazil.wal.segment import SegmentWriter
 from tests.kept_lake import STREAM, Kept
@@ -55,7 +55,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     config = Config.model_validate({"data_dir": tmp_path_factory.mktemp("data")})
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
-        opened = open_table(catalog, config.lake.namespace, landed_spec("logs"), Position().to_text())
+        opened = open_table(catalog, config.lake.namespace, landed_spec("logs"), LandingPosition().to_text())
         yield Layout.of(opened.table, landed_spec("logs"), 1)
 
 
@@ -126,7 +126,7 @@ def test_many_tenants_at_midnight_keep_their_times_when_they_land(tmp_path: Path
     before: Counter[tuple[str, datetime.datetime]] = Counter()
     with contextlib.closing(Tail(kept.config, tmp_path / "tail")) as tail:
         for tenant in tenants:
-            cut = tail.cut("logs", Position(), tenant)
+            cut = tail.cut("logs", WalPosition(), tenant)
             for chunk in cut.chunks:
                 rows = pq.read_table(chunk.path, columns=["time"], partitioning=None)
                 before.update(

@@ -23,9 +23,9 @@ from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import StepRunner, StepThread
+from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
 from frazil.wal import Entry, SegmentName, cleanup
 from frazil.wal.local import LocalStore
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.store import Store
 from tests.components.process import wait_until
 from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
@@ -47,7 +47,7 @@ def config_of(data_dir: Path, **land: Any) -> Config:
     )
 
 
-def metadata_of(landings: Sequence[tuple[float, Position]]) -> TableMetadata:
+def metadata_of(landings: Sequence[tuple[float, WalPosition]]) -> TableMetadata:
     """A table that landed at these seconds since 1970."""
     snapshots = [
         Snapshot(
@@ -56,7 +56,7 @@ def metadata_of(landings: Sequence[tuple[float, Position]]) -> TableMetadata:
             sequence_number=number,
             timestamp_ms=int(at * 1000),
             manifest_list=f"file:///lake/t/metadata/snap-{number}.avro",
-            summary=Summary(Operation.APPEND, **{POSITION: position.to_text()}),
+            summary=Summary(Operation.APPEND, **{POSITION: LandingPosition(position).to_text()}),
         )
         for number, (at, position) in enumerate(landings, 1)
     ]
@@ -141,7 +141,7 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
     rate, clock, metrics = 5000, HandClock(), Metrics()
     store = Busy(clock)
     names = [f"20261115T0818{number:05d}-9f86d081884c7d65" for number in range(50)]
-    landings: list[tuple[float, Position]] = []
+    landings: list[tuple[float, WalPosition]] = []
     turns = Turns(
         config_of(tmp_path, wal_grace_seconds=grace_seconds),
         store,
@@ -155,7 +155,7 @@ def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
             store.streams.setdefault(name, [0, 0])[1] += int((clock.seconds - begin - written) * rate / 50)
         written = clock.seconds - begin
         landed = {name: StreamPosition(last) for name, (_, last) in store.streams.items()}
-        landings = [*landings[-200:], (clock.seconds, Position(landed))]
+        landings = [*landings[-200:], (clock.seconds, WalPosition(landed))]
         most = max(most, store.count)
         turns.turn()
         clock.seconds += 5
@@ -255,7 +255,7 @@ def test_streams_of_which_nothing_is_left_leave_the_position_with_a_later_landin
     whole.land()  # lands, and takes over what is gone
     content += write_segments(tmp_path, STREAMS[1], [1])
     whole.land()
-    position = Position.from_text(whole.lander.checkpoint().position)
+    position = landing_position(whole.lander.checkpoint().position).wal
     assert set(position.streams) == {STREAMS[1]}
     assert position.left.streams == 1
     assert_landed(tmp_path, content)
@@ -341,7 +341,7 @@ def test_whichever_call_fails_nothing_unlanded_goes_tombstones_go_last_and_the_r
     monkeypatch.setattr(cleanup, "SEGMENTS_AT_ONCE_MAX", 2)
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)
     closed, live, new = STREAMS
-    position = Position({closed: StreamPosition(5, closed=True), live: StreamPosition(3)})
+    position = WalPosition({closed: StreamPosition(5, closed=True), live: StreamPosition(3)})
 
     def check(store: MemoryStore) -> None:
         left = there(store, closed)
@@ -385,7 +385,7 @@ def test_it_stops_after_the_batch_that_is_being_deleted(
     store = MemoryStore()
     for sequence in range(10):
         store.create(SegmentName("logs", STREAMS[0], sequence).path, b"x")
-    metadata = metadata_of([(0.0, Position({STREAMS[0]: StreamPosition(10)}))])
+    metadata = metadata_of([(0.0, WalPosition({STREAMS[0]: StreamPosition(10)}))])
     metrics = Metrics()
     step = CleanUpStep(config_of(tmp_path), "logs", store, lambda: metadata, metrics)
     thread = StepThread(step, metrics)
@@ -412,8 +412,8 @@ def test_gauges_tell_how_many_landed_segments_are_left_and_how_long_they_are_ove
     for sequence in range(3, 12):  # an earlier pipeline has deleted some
         store.create(SegmentName("logs", STREAMS[0], sequence).path, b"x")
 
-    def at(sequence: int) -> Position:
-        return Position({STREAMS[0]: StreamPosition(sequence)})
+    def at(sequence: int) -> WalPosition:
+        return WalPosition({STREAMS[0]: StreamPosition(sequence)})
 
     begin = clock.seconds
     landings = [(begin - 1000, at(5)), (begin - 100, at(8))]

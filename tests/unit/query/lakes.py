@@ -20,8 +20,8 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
+from frazil.position import LandingPosition
 from frazil.tables import Signal, landed_spec
-from frazil.wal.position import Position
 from frazil.wal.rowgroups import coded_table
 
 FIRST_DAY = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
@@ -36,7 +36,7 @@ def fill_randomly(config: Config, rng: random.Random, tenants: Sequence[str], fi
         ensure_namespace(catalog, config.lake.namespace)
         for signal in ("logs", "spans"):
             spec = landed_spec(signal)
-            checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
+            checkpoint = open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
             layout = Layout.of(checkpoint.table, spec, config.land.compression_level)
             for number in range(files):
                 at = int((FIRST_DAY + datetime.timedelta(days=number % 3)).timestamp()) * 10**9
@@ -45,7 +45,9 @@ def fill_randomly(config: Config, rng: random.Random, tenants: Sequence[str], fi
                 coded = coded_table(table.unify_dictionaries().combine_chunks(), layout.coded)
                 parts = arrange([with_segment(coded, f"made/{number}", layout)], layout.spec, _ANY_TIME).parts
                 written = [write_part(layout, part, f"d{number}-{at}") for at, part in enumerate(parts)]
-                Committer(catalog, deadline_seconds=60).append(checkpoint, written, Position().to_text())
+                Committer(catalog, deadline_seconds=60).append(
+                    checkpoint, written, LandingPosition().to_text()
+                )
                 checkpoint = checkpoint_of(catalog.load_table(checkpoint.table.name()))
 
 

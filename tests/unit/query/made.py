@@ -27,13 +27,13 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
+from frazil.position import LandingPosition
 from frazil.query.model import Progress, Question, Stats
 from frazil.query.service import Queries
 from frazil.tables import DEFAULT_PROMOTED, Signal, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
 from frazil.wal.rowgroups import coded_table
 from frazil.wal.segment import SegmentWriter
 
@@ -89,13 +89,13 @@ def fill(config: Config, now: int | None = None) -> None:
         ensure_namespace(catalog, config.lake.namespace)
         for signal in ("logs", "spans"):
             spec = landed_spec(signal, promoted(config))
-            checkpoint = open_table(catalog, config.lake.namespace, spec, Position().to_text())
+            checkpoint = open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
             layout = Layout.of(checkpoint.table, spec, config.land.compression_level)
             for number, day in enumerate(days):
                 rows = _rows(layout, signal, day)
                 parts = arrange([rows], layout.spec, _ANY_TIME).parts
                 files = [write_part(layout, part, f"d{number}-{at}") for at, part in enumerate(parts)]
-                Committer(catalog, deadline_seconds=60).append(checkpoint, files, Position().to_text())
+                Committer(catalog, deadline_seconds=60).append(checkpoint, files, LandingPosition().to_text())
                 checkpoint = checkpoint_of(catalog.load_table(checkpoint.table.name()))
     add_tail(config, "logs", TAIL_ROWS, now)
     add_tail(config, "spans", TAIL_ROWS, now)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from frazil.position import WalPosition, landing_position
 from frazil.query.cache import SizedCache
 from frazil.query.constraints import ANYTHING
 from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
-from frazil.wal.position import Position
 from tests.kept_lake import Kept, holding
 from tests.unit.query.made import Service
 
@@ -86,8 +86,8 @@ def test_a_query_whose_rows_were_dropped_after_its_look_reads_the_position_again
             tail._collect(tail._followers["logs"], look, before, "acme")
 
 
-def position_of(lake: Kept) -> Position:
-    return Position.from_text(lake.table().current_snapshot().summary["frazil.position"])
+def position_of(lake: Kept) -> WalPosition:
+    return landing_position(lake.table().current_snapshot().summary["frazil.position"]).wal
 
 
 def test_the_service_forgets_answers_questions_and_rows_when_something_was_erased(

@@ -30,10 +30,10 @@ from frazil.lake.staging import Staging
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.query.lake import File, Lake, Manifests, TableVersion
 from frazil.query.model import AsOf, Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
-from frazil.wal.position import Position, StreamPosition
 from tests.unit.lake.answering import Request, answering
 from tests.wal_stores import HandClock
 
@@ -43,8 +43,8 @@ DAY = 20_000
 ZONE = Promoted("zone", "resource")
 
 
-def at(sequence: int) -> Position:
-    return Position({"stream": StreamPosition(sequence, sequence, sequence)})
+def at(sequence: int) -> WalPosition:
+    return WalPosition({"stream": StreamPosition(sequence, sequence, sequence)})
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def lake(config: Config, catalog: Catalog, clock: HandClock) -> Iterator[Lake]:
 
 @pytest.fixture
 def logs(catalog: Catalog) -> Checkpoint:
-    return open_table(catalog, "otel", landed_spec("logs"), at(0).to_text())
+    return open_table(catalog, "otel", landed_spec("logs"), LandingPosition(at(0)).to_text())
 
 
 def rows(tenant: str = "acme", day: int = DAY, extra: tuple[Promoted, ...] = (), **columns: Any) -> pa.Table:
@@ -108,7 +108,7 @@ def land(catalog: Catalog, sequence: int, *names: str, **columns: Any) -> int:
 
 def commit(catalog: Catalog, checkpoint: Checkpoint, files: list[DataFile], sequence: int) -> int:
     committer = Committer(catalog, deadline_seconds=60)
-    return committer.append(checkpoint, files, at(sequence).to_text()).snapshot_id
+    return committer.append(checkpoint, files, LandingPosition(at(sequence)).to_text()).snapshot_id
 
 
 def version(lake: Lake, as_of: AsOf | None = None) -> TableVersion:
@@ -162,7 +162,7 @@ def test_a_table_that_is_not_there_yet_is_none_until_it_is(
     lake: Lake, catalog: Catalog, clock: HandClock
 ) -> None:
     assert lake.version("logs") is None
-    open_table(catalog, "otel", landed_spec("logs"), at(0).to_text())
+    open_table(catalog, "otel", landed_spec("logs"), LandingPosition(at(0)).to_text())
     clock.seconds += 2
     found = version(lake)
     assert (found.position, names(found)) == (at(0), [])
@@ -233,7 +233,7 @@ def test_files_are_pruned_by_time_and_service(lake: Lake, catalog: Catalog, logs
 
 
 def test_a_table_without_tenants_has_no_files_for_anyone(lake: Lake, catalog: Catalog) -> None:
-    checkpoint = open_table(catalog, "otel", SET_ASIDE, at(0).to_text())
+    checkpoint = open_table(catalog, "otel", SET_ASIDE, LandingPosition(at(0)).to_text())
     now = datetime.datetime.now(datetime.UTC)
     row = {"time": now, "table_name": "logs", "source": "acme", "reason": "acme", "bytes": 1}
     checkpoint.table.append(pa.Table.from_pylist([row], schema=SET_ASIDE.arrow_schema))
@@ -491,7 +491,7 @@ def test_as_of_a_time_a_snapshot_or_a_tag(
         wanted = [f"f{each}" for each in range(number + 1)]
         found = version(lake, AsOf(snapshot_id=snapshot_id))
         assert names(found) == wanted
-        assert found.position == Position()
+        assert found.position == WalPosition()
         micros = by_id[snapshot_id].timestamp_ms * 1000
         assert found.committed_at == micros
         later = 999 if number < 2 else 10**15

@@ -13,6 +13,7 @@ import pytest
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.lake.tables import open_table
+from frazil.position import LandingPosition
 from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner, local_path
@@ -20,7 +21,6 @@ from frazil.query.sandbox import serialized
 from frazil.query.sql import Statement
 from frazil.tables import SIGNALS, landed_spec
 from frazil.wal.journal import promoted
-from frazil.wal.position import Position
 from tests.unit.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
 
 PROMOTED = [
@@ -64,7 +64,7 @@ def test_a_column_that_is_promoted_now_has_the_values_of_before(config: Config, 
     assert service.ask("SELECT * FROM logs LIMIT 1").stats.rows == 1
     with closing(open_catalog(config)) as catalog:
         spec = landed_spec("logs", promoted(config))
-        open_table(catalog, config.lake.namespace, spec, Position().to_text())
+        open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
     assert service.ask(sql + " WHERE true").rows == expected
 
 

@@ -19,8 +19,8 @@ from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.results import Unreadable
 from frazil.pipeline.land.set_aside import set_aside
+from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, TableSpec
-from frazil.wal.position import Position
 from tests.kept_lake import DAY, Kept
 
 from .made import Service
@@ -90,7 +90,7 @@ def as_before() -> TableSpec:
 
 def made_before(lake: Kept, sources: Sequence[tuple[str, float]]) -> None:
     spec = as_before()
-    table = tables._create(lake.catalog, ("otel", "set_aside"), spec, Position().to_text())
+    table = tables._create(lake.catalog, ("otel", "set_aside"), spec, LandingPosition().to_text())
     rows = [
         {
             "time": datetime.datetime.fromtimestamp(lake.now - days * DAY, datetime.UTC),
@@ -104,7 +104,7 @@ def made_before(lake: Kept, sources: Sequence[tuple[str, float]]) -> None:
     layout = Layout.of(table, spec, 1)
     part = Part(None, None, pa.Table.from_pylist(rows, spec.arrow_schema))
     committer = committer_of(lake.config, lake.catalog)
-    committer.append(checkpoint_of(table), [write_part(layout, part, "old")], Position().to_text())
+    committer.append(checkpoint_of(table), [write_part(layout, part, "old")], LandingPosition().to_text())
 
 
 def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake: Kept) -> None:

@@ -23,13 +23,13 @@ import pytest
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, StoreUnavailable
 from frazil.otlp.decode import Decoder, conform
+from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.query.follow import PASSED_SECONDS
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.journal import Journal, promoted
 from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import NOTHING_LANDED, WalReader
 from frazil.wal.segment import SegmentWriter, read_rows, tombstone
 from tests.fault.land_process import Pipeline
@@ -87,7 +87,9 @@ class Wal:
         self.store.create(name.path, tombstone(name, self.rows[stream]))
         self.next[stream] += 1
 
-    def bodies(self, position: Position = NOTHING_LANDED, tenant: str = "acme", **bounds: int) -> list[str]:
+    def bodies(
+        self, position: WalPosition = NOTHING_LANDED, tenant: str = "acme", **bounds: int
+    ) -> list[str]:
         cut = self.tail.cut("logs", position, tenant, **bounds)
         found = texts_of(cut)
         cut.release()
@@ -118,8 +120,8 @@ def texts_of(cut: TailCut) -> list[str]:
     return texts
 
 
-def at(*sequences: int, closed: Sequence[int] = ()) -> Position:
-    return Position(
+def at(*sequences: int, closed: Sequence[int] = ()) -> WalPosition:
+    return WalPosition(
         {
             STREAMS[stream]: StreamPosition(sequence, closed=stream in closed)
             for stream, sequence in enumerate(sequences)
@@ -144,7 +146,7 @@ def wal(make_wal: Callable[..., Wal]) -> Wal:
     return make_wal()
 
 
-def pending_texts(wal: Wal, position: Position, tenant: str) -> Counter[str]:
+def pending_texts(wal: Wal, position: WalPosition, tenant: str) -> Counter[str]:
     """As landing reads it."""
     found: Counter[str] = Counter()
     for item in WalReader(wal.store).pending("logs", position):
@@ -183,7 +185,7 @@ def test_a_cut_holds_what_landing_would_take_whatever_happened_before(
             case "land":
                 landed = [chance.randint(done, there) for done, there in zip(landed, wal.next, strict=True)]
                 positions.append(
-                    Position({STREAMS[n]: StreamPosition(done) for n, done in enumerate(landed) if done})
+                    WalPosition({STREAMS[n]: StreamPosition(done) for n, done in enumerate(landed) if done})
                 )
             case "clean":
                 kept = positions[-2:]
@@ -229,7 +231,7 @@ def test_rows_look_the_same_before_and_after_they_have_landed(tmp_path: Path) ->
         with contextlib.closing(pipeline.catalog):
             pipeline.land()
             after = conform(pipeline.catalog.load_table("otel.logs").scan().to_arrow(), spec)
-            position = Position.from_text(pipeline.lander.checkpoint().position)
+            position = landing_position(pipeline.lander.checkpoint().position).wal
         assert tail.cut("logs", position, "acme").rows == 0
     for tenant, table in zip(TENANTS, before, strict=True):
         assert table["cart_id"].null_count == 0
@@ -295,7 +297,7 @@ def test_a_gap_ends_a_stream_and_one_without_its_beginning_gives_nothing(wal: Wa
     wal.store.delete(name_of(0, 2).path)
     wal.store.delete(name_of(1, 0).path)
     wal.store.delete(name_of(2, 1).path)
-    position = Position({STREAMS[2]: StreamPosition(1)})
+    position = WalPosition({STREAMS[2]: StreamPosition(1)})
     cut = wal.tail.cut("logs", position, "acme")
     assert Counter(texts_of(cut)) == pending_texts(wal, position, "acme")
     assert cut.missing == tuple(
@@ -349,7 +351,7 @@ def test_a_stream_that_was_cleaned_up_and_dropped_from_the_position_does_not_com
     wal.append(1)
     assert len(wal.bodies(at(0, 0))) == 6
     wal.store.delete(name_of(0, 0).path)
-    assert len(wal.bodies(Position({STREAMS[1]: StreamPosition(0)}))) == 3
+    assert len(wal.bodies(WalPosition({STREAMS[1]: StreamPosition(0)}))) == 3
     assert len(wal.bodies(at(0, 0))) == 6  # a query that began before still has its cut
 
 
@@ -396,7 +398,7 @@ def test_bounds_on_time_leave_out_chunks_that_are_wholly_outside(wal: Wal) -> No
 
 
 def test_the_key_is_that_of_the_content_and_not_of_how_it_is_kept(wal: Wal) -> None:
-    def key(position: Position = NOTHING_LANDED, tenant: str = "acme") -> str:
+    def key(position: WalPosition = NOTHING_LANDED, tenant: str = "acme") -> str:
         cut = wal.tail.cut("logs", position, tenant)
         cut.release()
         return cut.key
@@ -500,7 +502,7 @@ def test_over_the_bound_the_newest_are_kept_and_the_count_of_the_others_is_said(
         cut.release()
     wal.append(0, {"acme": ["60 the latest"]}, received=now + 60)
     assert "60 the latest" in wal.bodies()
-    position = Position({STREAMS[n]: StreamPosition(wal.next[n], durable_rows=30) for n in range(2)})
+    position = WalPosition({STREAMS[n]: StreamPosition(wal.next[n], durable_rows=30) for n in range(2)})
     assert wal.tail.cut("logs", position, "acme").missing == ()
 
 

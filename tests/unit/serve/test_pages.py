@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from frazil.serve import describe
-
 from frazil import __version__
+from frazil.serve import describe
 
 from .asking import Client
 from .stand_in import StandIn

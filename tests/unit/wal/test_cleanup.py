@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.errors import DeleteRefused, SegmentCorrupt, StoreUnavailable
+from frazil.position import StreamPosition, WalPosition
 from frazil.wal import Store, cleanup
 from frazil.wal.cleanup import CleanUp, clean_up
 from frazil.wal.local import LocalStore
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import WalReader
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.s3 import S3Server
@@ -36,10 +36,10 @@ def left(store: Store) -> list[str]:
     return [entry.path for entry in store.list("")]
 
 
-def at(first: int, second: int | None = None, *, closed: bool = False) -> Position:
+def at(first: int, second: int | None = None, *, closed: bool = False) -> WalPosition:
     """The first stream, which may be closed, and perhaps a second."""
     streams = {STREAMS[0]: StreamPosition(first, closed=closed)}
-    return Position(streams if second is None else {**streams, STREAMS[1]: StreamPosition(second)})
+    return WalPosition(streams if second is None else {**streams, STREAMS[1]: StreamPosition(second)})
 
 
 @pytest.fixture(params=["memory", "local", "s3"])
@@ -108,7 +108,7 @@ def test_tombstones_go_last() -> None:
     assert isinstance(store, MemoryStore)
     order: list[str] = []
     store.before_delete = order.append
-    position = Position({stream: StreamPosition(3, closed=True) for stream in STREAMS})
+    position = WalPosition({stream: StreamPosition(3, closed=True) for stream in STREAMS})
     assert clean_up(store, "logs", position).gone_streams == frozenset(STREAMS)
     assert sorted(order[-3:]) == [name(stream, 2).path for stream in range(3)]
 
@@ -125,12 +125,12 @@ def test_set_aside_copies_outlive_their_originals() -> None:
 places = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=18)
 positions = st.dictionaries(
     st.sampled_from(STREAMS), st.builds(StreamPosition, st.integers(0, 7), closed=st.booleans())
-).map(Position)
+).map(WalPosition)
 
 
 @given(places, positions, st.integers(1, 20), st.integers(1, 5))
 def test_whichever_deletion_fails_doing_it_again_ends_the_same(
-    there: set[tuple[int, int]], position: Position, fail_at: int, limit: int
+    there: set[tuple[int, int]], position: WalPosition, fail_at: int, limit: int
 ) -> None:
     store = holding(*there)
     assert isinstance(store, MemoryStore)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from frazil.errors import StoreUnavailable
+from frazil.position import StreamPosition, WalPosition
 from frazil.tables import Promoted, table_spec
 from frazil.wal import SegmentName
 from frazil.wal.closing import Closer
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_rows
 from tests.unit.wal.test_reader import STREAMS, name
@@ -22,13 +22,13 @@ class Bench:
         self.store, self.clock = MemoryStore(), HandClock()
         self.closer = Closer(self.store, self.clock, IDLE_SECONDS)
 
-    def after(self, seconds: float, position: Position) -> list[SegmentName]:
+    def after(self, seconds: float, position: WalPosition) -> list[SegmentName]:
         self.clock.seconds += seconds
         return self.closer.close_idle("logs", position)
 
 
-def at(*sequences: int) -> Position:
-    return Position(
+def at(*sequences: int) -> WalPosition:
+    return WalPosition(
         {
             stream: StreamPosition(sequence, rows=10 * sequence, durable_rows=11 * sequence)
             for stream, sequence in zip(STREAMS, sequences, strict=False)
@@ -76,7 +76,7 @@ def test_where_a_writer_was_faster_its_segment_stays_and_the_stream_goes_on() ->
 
 def test_closed_streams_and_other_signals_are_left_alone() -> None:
     bench = Bench()
-    closed = Position({STREAMS[0]: StreamPosition(3, closed=True)})
+    closed = WalPosition({STREAMS[0]: StreamPosition(3, closed=True)})
     bench.after(0, closed)
     assert bench.after(IDLE_SECONDS, closed) == []
     bench.after(0, at(3))
@@ -87,7 +87,7 @@ def test_closed_streams_and_other_signals_are_left_alone() -> None:
 def test_streams_that_left_the_position_are_forgotten() -> None:
     bench = Bench()
     bench.after(0, at(3))
-    bench.after(0, Position())
+    bench.after(0, WalPosition())
     assert bench.after(IDLE_SECONDS, at(3)) == []
 
 
@@ -108,7 +108,7 @@ def test_while_the_store_fails_nothing_is_forgotten() -> None:
 def test_a_call_closes_a_bounded_number_and_the_next_calls_the_rest() -> None:
     bench = Bench()
     streams = [f"20261115T081823{number:03d}-9f86d081884c7d65" for number in range(250)]
-    position = Position({stream: StreamPosition(1) for stream in streams})
+    position = WalPosition({stream: StreamPosition(1) for stream in streams})
     bench.after(0, position)
     counts = [len(bench.after(IDLE_SECONDS if turn == 0 else 0, position)) for turn in range(4)]
     assert counts == [100, 100, 50, 0]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.errors import SegmentCorrupt, StoreUnavailable
+from frazil.position import StreamPosition, WalPosition
 from frazil.wal import Entry, SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
 from tests.unit.wal.test_segment import DECODER, segment, table
 from tests.wal_stores import MemoryStore
@@ -31,15 +31,15 @@ def holding(*names: SegmentName) -> WalReader:
     return WalReader(store)
 
 
-def at(position: dict[str, int], *, closed: bool = False) -> Position:
-    return Position({stream: StreamPosition(place, closed=closed) for stream, place in position.items()})
+def at(position: dict[str, int], *, closed: bool = False) -> WalPosition:
+    return WalPosition({stream: StreamPosition(place, closed=closed) for stream, place in position.items()})
 
 
 def places_of(segments: Iterable[Segment]) -> list[tuple[int, int]]:
     return [(STREAMS.index(item.name.stream), item.name.sequence) for item in segments]
 
 
-def found(reader: WalReader, position: Position = NOTHING_LANDED) -> list[tuple[int, int]]:
+def found(reader: WalReader, position: WalPosition = NOTHING_LANDED) -> list[tuple[int, int]]:
     return places_of(reader.pending("logs", position))
 
 
@@ -97,7 +97,7 @@ def test_a_listing_that_fails_beside_others_is_told() -> None:
 def test_a_stream_is_listed_from_its_position_on_and_a_closed_one_not_at_all() -> None:
     store = MemoryStore()
     store.objects = {name(stream, sequence).path: b"x" for stream in range(3) for sequence in range(100)}
-    position = Position(
+    position = WalPosition(
         {STREAMS[0]: StreamPosition(98), STREAMS[1]: StreamPosition(50, closed=True)}
     ).with_streams({STREAMS[2]: StreamPosition(100)})
     assert found(WalReader(store), position) == [(0, 98), (0, 99)]

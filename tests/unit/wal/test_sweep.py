@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from frazil.position import StreamPosition, WalPosition
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import WalReader
 from frazil.wal.sweep import MARK_SECONDS, Mark, leave_mark, remove_old_marks, sweep
 from tests.wal_stores import MemoryStore
 
 A, B = (f"20261115T08182312{number}-9f86d081884c7d65" for number in range(2))
-POSITION = Position({A: StreamPosition(3, rows=30), B: StreamPosition(2, rows=12, closed=True)})
+POSITION = WalPosition({A: StreamPosition(3, rows=30), B: StreamPosition(2, rows=12, closed=True)})
 
 
 def filled() -> MemoryStore:
@@ -40,7 +40,7 @@ def test_a_mark_says_how_many_rows_had_landed_and_is_no_stream() -> None:
     assert reader.streams("logs") == [A, B]
     assert len(list(reader.segments("logs"))) == 10
     assert reader.look("spans") == ([], 0)
-    leave_mark(store, "logs", Position({A: StreamPosition(9, rows=50)}), 1001.0)
+    leave_mark(store, "logs", WalPosition({A: StreamPosition(9, rows=50)}), 1001.0)
     assert reader.look("logs")[1] == 50
 
 

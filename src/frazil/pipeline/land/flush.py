@@ -15,9 +15,9 @@ from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.sources import source_of
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
+from frazil.position import LandingPosition, landing_position
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.kafka.topics import Topics
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
@@ -35,7 +35,7 @@ def land_all(
     *,
     skip: Collection[str] = (),
     sleep: Callable[[float], None] = time.sleep,
-) -> dict[Signal, Position]:
+) -> dict[Signal, LandingPosition]:
     """Returns when each table holds what was durable when this was called, and where the tables then stand.
 
     A pipeline may land at the same time: of two that land the same, one is told that the other was first.
@@ -46,7 +46,7 @@ def land_all(
         signal: {name: end for name, end in _ends(config, signal, reader).items() if name not in skip}
         for signal in SIGNALS
     }
-    positions: dict[Signal, Position] = {}
+    positions: dict[Signal, LandingPosition] = {}
     for signal in SIGNALS:
         source = source_of(config, signal, reader)
         lander = Lander(config, signal, catalog, source, runner, metrics, reader=reader)
@@ -60,10 +60,10 @@ def _land(
     wanted: Mapping[str, int],
     look: Callable[[], dict[str, int]],
     sleep: Callable[[float], None],
-) -> Position:
+) -> LandingPosition:
     idle = 0
     while True:
-        position = Position.from_text(lander.checkpoint().position)
+        position = landing_position(lander.checkpoint().position)
         if not (behind := _behind(position, wanted)):
             return position
         try:
@@ -97,11 +97,11 @@ def _ends(config: Config, signal: Signal, reader: WalReader | None) -> dict[str,
     return {f"{state.name}/{number}": end for number, (first, end) in state.partitions.items() if end > first}
 
 
-def _behind(position: Position, wanted: Mapping[str, int]) -> list[str]:
+def _behind(position: LandingPosition, wanted: Mapping[str, int]) -> list[str]:
     """What has not landed. Of a closed stream nothing more can."""
-    found = {name: stream.sequence for name, stream in position.streams.items() if not stream.closed}
-    closed = {name for name, stream in position.streams.items() if stream.closed}
-    for topic, at in position.topics.items():
+    found = {name: stream.sequence for name, stream in position.wal.streams.items() if not stream.closed}
+    closed = {name for name, stream in position.wal.streams.items() if stream.closed}
+    for topic, at in position.kafka.topics.items():
         found |= {f"{topic}/{number}": part.offset for number, part in at.partitions.items()}
     return [
         f"{name}/{found.get(name, 0)}"

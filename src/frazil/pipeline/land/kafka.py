@@ -19,11 +19,11 @@ from frazil.pipeline.land.messages import COLUMNS, Reading, land_messages, recei
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.runner import Runner
+from frazil.position import KafkaPosition, LandingPosition, PartitionPosition, TopicPosition
 from frazil.tables import Signal
 from frazil.wal.journal import promoted
 from frazil.wal.kafka.client import spark_settings
 from frazil.wal.kafka.topics import Topics, TopicState
-from frazil.wal.position import PartitionPosition, Position, TopicPosition
 
 _MESSAGE_BYTES_GUESS = 16 * 1024
 _GUESS_WEIGHT = 0.3
@@ -49,13 +49,14 @@ class KafkaWork:
     config: Config
     signal: Signal
     label: str
-    position: Position
+    position: LandingPosition
     ends: Mapping[int, int]
     guess: _Guess
 
     @property
     def _starts(self) -> Mapping[int, PartitionPosition]:
-        return self.position.topics[self.label].partitions if self.label in self.position.topics else {}
+        topics = self.position.kafka.topics
+        return topics[self.label].partitions if self.label in topics else {}
 
     @property
     def messages(self) -> int:
@@ -122,7 +123,7 @@ class KafkaWork:
         self.guess.learn([counts for result in results for counts in result.partitions.values()])
         return Outcome(results, self._advanced(due, results))
 
-    def _advanced(self, due: Mapping[int, int], results: Sequence[TaskResult]) -> Position:
+    def _advanced(self, due: Mapping[int, int], results: Sequence[TaskResult]) -> LandingPosition:
         partitions = dict(self._starts)
         for number, end in due.items():
             counts = [result.partitions[number] for result in results if number in result.partitions]
@@ -134,8 +135,8 @@ class KafkaWork:
                 messages=at.messages + sum(each.messages for each in counts),
                 set_aside=at.set_aside + sum(each.set_aside for each in counts),
             )
-        topic = replace(self.position.topics[self.label], partitions=partitions)
-        return replace(self.position, topics={**self.position.topics, self.label: topic})
+        topic = replace(self.position.kafka.topics[self.label], partitions=partitions)
+        return _with_topic(self.position, self.label, topic)
 
 
 class KafkaSource:
@@ -146,27 +147,27 @@ class KafkaSource:
         self._topics = topics or Topics(self._kafka)
         self._guess = _Guess()
 
-    def pending(self, position: Position) -> KafkaWork:
+    def pending(self, position: LandingPosition) -> KafkaWork:
         state = self._topics.state(self._signal)
         topic = self._kafka.topic(self._signal)
         if state is None:
-            known = [label for label in position.topics if label.partition("@")[0] == topic]
+            known = [label for label in position.kafka.topics if label.partition("@")[0] == topic]
             if known and self._kafka.on_lost_offsets == "stop":
                 raise self._lost(f"the topic {topic} is gone; if that was meant, {_GO_ON}")
             return KafkaWork(self._config, self._signal, topic, position, {}, self._guess)
-        label, at = self._found(position, state)
+        label, at = self._found(position.kafka, state)
         starts = {number: self._start(number, at, state) for number in state.partitions}
         begun = replace(at, partitions={**at.partitions, **starts})
         return KafkaWork(
             self._config,
             self._signal,
             label,
-            replace(position, topics={**position.topics, label: begun}),
+            _with_topic(position, label, begun),
             {number: high for number, (_, high) in state.partitions.items()},
             self._guess,
         )
 
-    def _found(self, position: Position, state: TopicState) -> tuple[str, TopicPosition]:
+    def _found(self, position: KafkaPosition, state: TopicState) -> tuple[str, TopicPosition]:
         """The topic in the position. One that was made anew is another topic of the same name."""
         known = {label: at for label, at in position.topics.items() if label.partition("@")[0] == state.name}
         for label, at in known.items():
@@ -209,6 +210,10 @@ class KafkaSource:
 
 
 _GO_ON = "start once with wal.kafka.on_lost_offsets: skip"
+
+
+def _with_topic(position: LandingPosition, label: str, topic: TopicPosition) -> LandingPosition:
+    return replace(position, kafka=KafkaPosition({**position.kafka.topics, label: topic}))
 
 
 def _kafka(config: Config) -> KafkaConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
@@ -29,9 +29,9 @@ from frazil.pipeline.land.upkeep import CleanUpStep, round_seconds
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
+from frazil.position import LandingPosition, landing_position
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 
 _VANISHED_MAX = 3
@@ -44,7 +44,7 @@ Landing = Literal["idle", "waiting", "landed", "again"]
 
 @dataclass
 class _State:
-    position: Position | None = None
+    position: LandingPosition | None = None
     waiting_since: float | None = None
     vanished: int = 0
     gone_streams: frozenset[str] = frozenset()
@@ -103,11 +103,13 @@ class Lander:
         """
         return self._stand()[0]
 
-    def _stand(self) -> tuple[Checkpoint, Position]:
+    def _stand(self) -> tuple[Checkpoint, LandingPosition]:
         with catalog_errors():
-            found = open_table(self._catalog, self._config.lake.namespace, self._spec, Position().to_text())
+            found = open_table(
+                self._catalog, self._config.lake.namespace, self._spec, LandingPosition().to_text()
+            )
         try:
-            position = Position.from_text(found.position)
+            position = landing_position(found.position)
         except ValueError as error:
             raise self._lost(f"its position cannot be read: {error}; upgrade frazil") from None
         self._state.position = position
@@ -169,12 +171,9 @@ class Lander:
     def _commit(
         self, checkpoint: Checkpoint, outcome: Outcome, size: int, begin: float, began: float
     ) -> None:
-        gone = {
-            name
-            for name in self._state.gone_streams
-            if name in outcome.position.streams and outcome.position.streams[name].closed
-        }
-        position = outcome.position.without_streams(gone)
+        landed, streams = outcome.position, outcome.position.wal.streams
+        gone = {name for name in self._state.gone_streams if name in streams and streams[name].closed}
+        position = replace(landed, wal=landed.wal.without_streams(gone))
         files = _files(outcome)
         self._note_late(checkpoint.table, outcome, began)
         written = self._clock()
@@ -193,7 +192,7 @@ class Lander:
             discard(checkpoint.table, files)  # somebody may have erased rows that they hold
             raise
         now = self._clock()
-        self._state = _State(position, gone_streams=self._state.gone_streams & position.streams.keys())
+        self._state = _State(position, gone_streams=self._state.gone_streams & position.wal.streams.keys())
         self._metrics.landed(
             self.signal,
             outcome,
@@ -266,7 +265,7 @@ class Lander:
                 next_batch_bytes=self._batch_bytes,
             )
 
-    def _look_again(self, position: Position, outcome: Outcome) -> Landing:
+    def _look_again(self, position: LandingPosition, outcome: Outcome) -> Landing:
         """Somebody else landed it and cleaned up, or it is lost: the position tells."""
         _, now = self._stand()
         self._state.vanished = 0 if now != position else self._state.vanished + 1

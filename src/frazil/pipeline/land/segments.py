@@ -14,9 +14,9 @@ from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.land.task import land_segments, segment_of
 from frazil.pipeline.runner import Runner
+from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts
 
@@ -24,7 +24,7 @@ from frazil.wal.segment import Facts
 @dataclass(frozen=True)
 class SegmentWork:
     config: Config
-    position: Position
+    position: LandingPosition
     segments: Sequence[Segment]
 
     @property
@@ -71,7 +71,7 @@ class SegmentWork:
             return Outcome(results, self.position)
         return Outcome(
             results,
-            advanced(self.position, self.segments, results),
+            replace(self.position, wal=advanced(self.position.wal, self.segments, results)),
             [name.path for result in results for name in result.vanished],
         )
 
@@ -82,11 +82,11 @@ class SegmentSource:
         self._signal: Signal = signal
         self._reader = reader
 
-    def pending(self, position: Position) -> SegmentWork:
+    def pending(self, position: LandingPosition) -> SegmentWork:
         """Enough for a batch: a longer backlog is not listed to its end. By stream in turn, as `batch` takes
         them.
         """
-        streams = self._reader.pending_by_stream(self._signal, position)
+        streams = self._reader.pending_by_stream(self._signal, position.wal)
         found: list[Segment] = []
         size = 0
         while streams and size <= self._config.land.batch_bytes_max:
@@ -107,7 +107,9 @@ def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
     return [[segment.name for segment in task] for task in tasks]
 
 
-def advanced(position: Position, segments: Sequence[Segment], results: Sequence[TaskResult]) -> Position:
+def advanced(
+    position: WalPosition, segments: Sequence[Segment], results: Sequence[TaskResult]
+) -> WalPosition:
     """The position behind the segments. What could not be read is passed over: it is set aside.
 
     Every segment must be told of, once: of one that is not, or twice, rows would be missing or there twice.

@@ -23,9 +23,9 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.results import Unreadable
+from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 
 log = structlog.get_logger("frazil.land")
@@ -48,7 +48,7 @@ def set_aside(
     committer = committer_of(config, catalog)
     while True:
         with catalog_errors():
-            checkpoint = open_table(catalog, config.lake.namespace, SET_ASIDE, Position().to_text())
+            checkpoint = open_table(catalog, config.lake.namespace, SET_ASIDE, LandingPosition().to_text())
         sources = ", ".join(f"'{item.source}'" for item in kept)  # topics and streams have no quotes in them
         among = f"table_name == '{signal}' and source in ({sources})"
         known = checkpoint.table.scan(row_filter=among, selected_fields=("source",)).to_arrow()

@@ -10,7 +10,7 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult, Unreadable
 from frazil.pipeline.runner import Runner
-from frazil.wal.position import Position
+from frazil.position import LandingPosition
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Outcome:
     """What the tasks of one batch gave, and where the table stands once their files are committed."""
 
     results: Sequence[TaskResult]
-    position: Position
+    position: LandingPosition
     vanished: Sequence[str] = ()
     """What was listed and then not there: somebody else has landed it."""
 
@@ -73,4 +73,4 @@ class Work(Protocol):
 class Source(Protocol):
     """Of one table."""
 
-    def pending(self, position: Position) -> Work: ...
+    def pending(self, position: LandingPosition) -> Work: ...

@@ -21,12 +21,12 @@ from frazil.lake.commit import ancestors, landed_snapshot, position_text
 from frazil.lake.times import commit_times
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step
+from frazil.position import WalPosition, landing_position
 from frazil.tables import Signal, table_spec
 from frazil.wal.cleanup import clean_up_pass
 from frazil.wal.closing import Closer
 from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader, side_by_side
 from frazil.wal.store import Store
 from frazil.wal.sweep import MARK_SECONDS, remove_old_marks
@@ -37,14 +37,14 @@ _ROUND_SECONDS = 30.0
 log = structlog.get_logger("frazil.land")
 
 
-def settled_position(metadata: TableMetadata, grace_seconds: float, now_seconds: float) -> Position | None:
+def settled_position(metadata: TableMetadata, grace_seconds: float, now_seconds: float) -> WalPosition | None:
     """Where the table stood `grace_seconds` ago. Its snapshots tell, so nothing else has to remember it."""
     return _settled(metadata, grace_seconds, now_seconds)[0]
 
 
 def _settled(
     metadata: TableMetadata, grace_seconds: float, now_seconds: float
-) -> tuple[Position | None, float | None]:
+) -> tuple[WalPosition | None, float | None]:
     """Also when the first landing after it was committed, in seconds since 1970; None if there is none."""
     landed = landed_snapshot(metadata)
     times = commit_times(metadata, int(now_seconds * 1000))
@@ -55,7 +55,7 @@ def _settled(
             continue
         committed = times[snapshot.snapshot_id]
         if committed <= (now_seconds - grace_seconds) * 1000:
-            return Position.from_text(text), later
+            return landing_position(text).wal, later
         later = committed / 1000
     return None, later
 
@@ -88,7 +88,7 @@ class CleanUpStep(Step):
         self._metrics = metrics
         self._clock = clock
         self._wall_clock = wall_clock
-        self._synced_for: Position | None = None
+        self._synced_for: WalPosition | None = None
         self._first: dict[str, int] | None = None
         """The lowest sequence that may be left in each stream; 0 in streams that are not named."""
         self._due: float | None = wall_clock()
@@ -117,7 +117,7 @@ class CleanUpStep(Step):
         """Deletes batch by batch. Returns the closed streams of which nothing is left."""
         grace = self._config.land.wal_grace_seconds
         settled, later = _settled(metadata, grace, self._wall_clock())
-        landed = _landed_position(metadata) or Position()
+        landed = _landed_position(metadata) or WalPosition()
         first = self._first_left(landed)
         self._observe(first, landed)
         gone: frozenset[str] = frozenset()
@@ -129,7 +129,7 @@ class CleanUpStep(Step):
         self._observe(first, landed)
         return gone
 
-    def _delete(self, settled: Position, first: dict[str, int], landed: Position) -> frozenset[str]:
+    def _delete(self, settled: WalPosition, first: dict[str, int], landed: WalPosition) -> frozenset[str]:
         batches, deleted, size = clean_up_pass(self._store, self._signal, settled), 0, 0
         while True:
             self.check_cancelled()
@@ -146,7 +146,7 @@ class CleanUpStep(Step):
             log.info("cleaned up", table=self._signal, segments=deleted, bytes=size)
         return gone
 
-    def _first_left(self, landed: Position) -> dict[str, int]:
+    def _first_left(self, landed: WalPosition) -> dict[str, int]:
         """Lists the streams once; afterwards clean-up keeps the numbers. New streams begin at 0."""
         known = self._first
         if known is None:
@@ -160,11 +160,11 @@ class CleanUpStep(Step):
         self._first = {stream: at for stream, at in known.items() if stream in landed.streams}
         return self._first
 
-    def _observe(self, first: dict[str, int], landed: Position) -> None:
+    def _observe(self, first: dict[str, int], landed: WalPosition) -> None:
         count = sum(max(0, at.sequence - first.get(stream, 0)) for stream, at in landed.streams.items())
         self._metrics.not_cleaned(self._signal, count, self._due)
 
-    def _make_sure(self, settled: Position) -> None:
+    def _make_sure(self, settled: WalPosition) -> None:
         """Other engines write metadata on the same disk without fsync. Nothing that could still be lost with
         it may be the only copy of what is deleted next.
         """
@@ -235,7 +235,7 @@ class WatchStep(Step):
             remove_old_marks(self._store, self._signal, now)
             self._marks_looked_at = now
 
-    def _look_for_missing(self, position: Position) -> dict[SegmentName, int]:
+    def _look_for_missing(self, position: WalPosition) -> dict[SegmentName, int]:
         """Returns the next segments of streams that have later ones, each with the rounds for which it was
         missing: in the first round, a writer or another pipeline may have been faster.
         """
@@ -263,7 +263,7 @@ def round_seconds(config: Config) -> float:
     return min(_ROUND_SECONDS, max(config.land.wal_grace_seconds, 1.0))
 
 
-def _landed_position(metadata: TableMetadata) -> Position | None:
+def _landed_position(metadata: TableMetadata) -> WalPosition | None:
     landed = landed_snapshot(metadata)
     text = None if landed is None else position_text(landed)
-    return None if text is None else Position.from_text(text)
+    return None if text is None else landing_position(text).wal

@@ -30,8 +30,8 @@ from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
+from frazil.position import landing_position
 from frazil.wal.lease import open_lease
-from frazil.wal.position import Position
 
 _WAIT_SECONDS = 0.5
 
@@ -252,4 +252,4 @@ def _utc(milliseconds: int) -> str:
 
 
 def _rows(position: str | None) -> str:
-    return "" if position is None else f"{Position.from_text(position).rows:,}"
+    return "" if position is None else f"{landing_position(position).rows:,}"

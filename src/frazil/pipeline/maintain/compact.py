@@ -24,7 +24,7 @@ from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.runner import Runner
-from frazil.wal.position import without
+from frazil.position import without
 
 _COMMIT_SECONDS = 60.0
 """Merges that are ready are committed together, so that there are few snapshots, but none waits for long."""

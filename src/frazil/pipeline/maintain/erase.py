@@ -29,11 +29,11 @@ from frazil.pipeline.maintain.erase_set_aside import SetAside
 from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
+from frazil.position import LandingPosition, WalPosition, landing_position
 from frazil.query.predicate import Predicate, parse_predicate
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
 from frazil.tables.columns import RECEIVED
 from frazil.wal.local import LocalStore
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store, open_store
 from frazil.wal.sweep import leave_mark, sweep
@@ -221,7 +221,7 @@ class _Erasing:
         if self._store is None:
             self._delete_kafka_records(signals)
             return {}
-        positions = {signal: self._position(signal) for signal in signals}
+        positions = {signal: self._position(signal).wal for signal in signals}
         due = {signal: at for signal, at in positions.items() if self._below(signal, at)}
         if isinstance(self._store, LocalStore):
             self._store.remove_abandoned(self._clock())
@@ -237,7 +237,7 @@ class _Erasing:
             report.wal_segments_deleted += len(deleted)
         return {signal: self._below(signal, at) for signal, at in positions.items()}
 
-    def _below(self, signal: Signal, position: Position) -> int:
+    def _below(self, signal: Signal, position: WalPosition) -> int:
         assert self._store is not None  # noqa: S101
         return sum(
             segment.name.stream in position.streams
@@ -245,13 +245,13 @@ class _Erasing:
             for segment in WalReader(self._store).segments(signal)
         )
 
-    def _position(self, signal: Signal) -> Position:
-        return Position.from_text(read_checkpoint(self._catalog, (*self._namespace, signal)).position)
+    def _position(self, signal: Signal) -> LandingPosition:
+        return landing_position(read_checkpoint(self._catalog, (*self._namespace, signal)).position)
 
     def _delete_kafka_records(self, signals: Sequence[Signal]) -> None:
         if self._request.delete_kafka_records:
             for signal in signals:
-                deleted = delete_landed(self._config, signal, self._position(signal))
+                deleted = delete_landed(self._config, signal, self._position(signal).kafka)
                 self._erasure.kafka_records_deleted.update(deleted)
 
     # Beside that

@@ -14,10 +14,10 @@ from frazil.errors import QueryInvalid, QueryRefused, Refused, SegmentCorrupt, S
 from frazil.lake.commit import read_checkpoint
 from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
+from frazil.position import WalPosition, landing_position
 from frazil.query.predicate import Predicate, parse_predicate
 from frazil.tables import Signal, TableSpec, table_spec, table_specs
 from frazil.wal.journal import promoted
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store
 
@@ -65,10 +65,11 @@ def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant
     if tenant in known:
         return
     for spec in checked_tables(config, ()):
-        position = Position()
+        position = WalPosition()
         with contextlib.suppress(NoSuchTableError):
             checkpoint = read_checkpoint(catalog, (*config.lake.namespace.split("."), spec.name))
-            position = Position.from_text(checkpoint.position)
+            if spec.signal is not None:
+                position = landing_position(checkpoint.position).wal
             known |= read_history(checkpoint.table, tenant).tenants
             known |= erased_tenants(checkpoint.table.metadata)
         if store is not None and spec.signal is not None and tenant not in known:
@@ -84,7 +85,7 @@ def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant
         )
 
 
-def _waiting(config: Config, store: Store, signal: Signal, position: Position) -> set[str]:
+def _waiting(config: Config, store: Store, signal: Signal, position: WalPosition) -> set[str]:
     """Whose rows have not landed yet."""
     reader, spec = WalReader(store), table_spec(signal, promoted(config))
     found: set[str] = set()

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
+from frazil.position import KafkaPosition
 from frazil.tables import Signal
 from frazil.wal.kafka.topics import Topics
-from frazil.wal.position import Position
 
 
-def delete_landed(config: Config, signal: Signal, position: Position) -> dict[str, int]:
+def delete_landed(config: Config, signal: Signal, position: KafkaPosition) -> dict[str, int]:
     """Deletes what has landed, of all tenants: Kafka cannot delete single messages. By partition, the first
     offset that is left.
     """

@@ -20,8 +20,8 @@ from frazil.lake.orphans import find_orphans
 from frazil.lake.tags import kind_of
 from frazil.pipeline.maintain.erase_table import pinned
 from frazil.pipeline.maintain.retain_set_aside import COPIES, drop_rows
+from frazil.position import landing_position
 from frazil.tables import SET_ASIDE, Signal
-from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store
 
@@ -124,8 +124,8 @@ class SetAside:
     def _strays(self, signal: Signal) -> list[str]:
         if self._store is None or self._table(signal) is None:
             return []
-        position = Position.from_text(read_checkpoint(self._catalog, (*self._namespace, signal)).position)
-        return [each.name.path for each in WalReader(self._store).strays(signal, position)]
+        position = landing_position(read_checkpoint(self._catalog, (*self._namespace, signal)).position)
+        return [each.name.path for each in WalReader(self._store).strays(signal, position.wal)]
 
     def _table(self, name: str) -> Table | None:
         return table_or_none(self._catalog, self._config.lake.namespace, name)

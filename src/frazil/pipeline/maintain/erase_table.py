@@ -36,9 +36,9 @@ from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import History, read_history
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.pipeline.runner import Runner
+from frazil.position import without
 from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import TableSpec
-from frazil.wal.position import without
 
 _ROUNDS_MAX = 20
 _ALL = float("inf")

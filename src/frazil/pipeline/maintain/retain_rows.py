@@ -41,9 +41,9 @@ from frazil.pipeline.maintain.rules import (
 )
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.pipeline.runner import Runner
+from frazil.position import without
 from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.tables import TableSpec
-from frazil.wal.position import without
 
 _DROPS_PER_COMMIT_MAX = 1000
 """Files that one commit drops. Each commit makes landings that are under way begin again, so few

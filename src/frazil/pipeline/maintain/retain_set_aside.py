@@ -26,9 +26,9 @@ from frazil.lake.live import live_files
 from frazil.lake.tables import evolve
 from frazil.pipeline.land.set_aside import write_set_aside
 from frazil.pipeline.maintain.report import TaskReport
+from frazil.position import without
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
-from frazil.wal.position import without
 from frazil.wal.reader import WalReader
 from frazil.wal.store import Store, open_store
 

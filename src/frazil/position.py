@@ -1,0 +1,294 @@
+"""How far a table has come in its input. Every snapshot of a table carries its position, as text.
+
+A table that is landed has a LandingPosition: for each stream of the WAL the next sequence, for each partition
+of a Kafka topic the next offset, and the rows that have landed. The counts make a ledger: they add up after
+the segments are gone, and after rows were removed on purpose. A table that is derived from another one has a
+SourcePosition.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+_VERSION = 1
+_VERSION_REMOVED = 2
+"""Of a position that counts removed rows. A release that does not know of them must not land from it: it
+would forget the counts.
+"""
+_VERSION_SOURCE = 3
+"""Of the position of a derived table."""
+_PLAIN_CHARACTERS_MAX = 4096
+_PACKED = "z:"
+
+Removed = Mapping[str, int]
+"""Rows by where they came from, as the column `_segment` names it: `stream/sequence`, or
+`topic/partition/offset`.
+"""
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """`rows` have landed. `durable_rows` is what the last readable segment said of its stream so far: the
+    difference is in segments that were set aside. `closed`: its tombstone is behind the position. `removed`
+    rows of those that landed are gone again, on purpose.
+    """
+
+    sequence: int = 0
+    rows: int = 0
+    durable_rows: int = 0
+    closed: bool = False
+    removed: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """Totals of the streams that were closed, cleaned up and dropped from the position."""
+
+    streams: int = 0
+    rows: int = 0
+    durable_rows: int = 0
+    removed: int = 0
+
+
+@dataclass(frozen=True)
+class PartitionPosition:
+    """`offset` is the next to land. `lost` offsets were gone before they could land, and someone said to go
+    on.
+    """
+
+    offset: int = 0
+    rows: int = 0
+    messages: int = 0
+    set_aside: int = 0
+    lost: int = 0
+    removed: int = 0
+
+
+@dataclass(frozen=True)
+class TopicPosition:
+    """`id` is the broker's: a topic that was deleted and made anew has another."""
+
+    id: str
+    partitions: Mapping[int, PartitionPosition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WalPosition:
+    """`left` are the streams that are not named any more."""
+
+    streams: Mapping[str, StreamPosition] = field(default_factory=dict)
+    left: Left = Left()
+
+    @property
+    def rows(self) -> int:
+        return sum(stream.rows for stream in self.streams.values()) + self.left.rows
+
+    @property
+    def removed(self) -> int:
+        return sum(stream.removed for stream in self.streams.values()) + self.left.removed
+
+    def with_streams(self, changed: Mapping[str, StreamPosition]) -> WalPosition:
+        return replace(self, streams={**self.streams, **changed})
+
+    def without_streams(self, gone: set[str]) -> WalPosition:
+        """Drops streams; their totals stay."""
+        dropped = [stream for name, stream in self.streams.items() if name in gone]
+        left = Left(
+            self.left.streams + len(dropped),
+            self.left.rows + sum(stream.rows for stream in dropped),
+            self.left.durable_rows + sum(stream.durable_rows for stream in dropped),
+            self.left.removed + sum(stream.removed for stream in dropped),
+        )
+        return WalPosition({name: at for name, at in self.streams.items() if name not in gone}, left)
+
+
+@dataclass(frozen=True)
+class KafkaPosition:
+    topics: Mapping[str, TopicPosition] = field(default_factory=dict)
+
+    @property
+    def _parts(self) -> list[PartitionPosition]:
+        return [part for topic in self.topics.values() for part in topic.partitions.values()]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self._parts)
+
+    @property
+    def removed(self) -> int:
+        return sum(part.removed for part in self._parts)
+
+
+@dataclass(frozen=True)
+class LandingPosition:
+    """Of a table that is landed. Both parts are filled if a lake has changed between WAL and Kafka."""
+
+    wal: WalPosition = WalPosition()
+    kafka: KafkaPosition = KafkaPosition()
+
+    @property
+    def rows(self) -> int:
+        """All rows that have landed, ever."""
+        return self.wal.rows + self.kafka.rows
+
+    @property
+    def removed(self) -> int:
+        """Of those, the rows that were removed on purpose."""
+        return self.wal.removed + self.kafka.removed
+
+    def with_removed(self, rows_by_source: Removed) -> LandingPosition:
+        """Counts rows that go. Rows of a stream that is not named any more count with those that have left;
+        rows that frazil has not landed are not counted.
+        """
+        rows: Counter[str] = Counter()
+        for source, number in rows_by_source.items():
+            stream, _, place = source.rpartition("/")
+            if place.isdecimal():
+                rows[stream] += number
+        streams = {
+            name: replace(stream, removed=stream.removed + rows.pop(name))
+            for name, stream in self.wal.streams.items()
+            if name in rows
+        }
+        topics = {
+            name: replace(
+                topic,
+                partitions={
+                    number: replace(part, removed=part.removed + rows.pop(f"{name}/{number}", 0))
+                    for number, part in topic.partitions.items()
+                },
+            )
+            for name, topic in self.kafka.topics.items()
+        }
+        left = replace(self.wal.left, removed=self.wal.left.removed + rows.total())
+        return LandingPosition(replace(self.wal.with_streams(streams), left=left), KafkaPosition(topics))
+
+    def to_text(self) -> str:
+        return _text(_landing_document(self))
+
+
+@dataclass(frozen=True)
+class SourcePosition:
+    """Of a table that is derived from `table`: complete up to a snapshot of it, and to the landing position
+    which that snapshot had. If the snapshot has expired, the landing position tells which rows are new.
+    """
+
+    table: str
+    snapshot_id: int
+    landing: LandingPosition
+
+    def to_text(self) -> str:
+        source = {
+            "table": self.table,
+            "snapshot": self.snapshot_id,
+            "landing": _landing_document(self.landing),
+        }
+        return _text({"v": _VERSION_SOURCE, "source": source})
+
+
+Position = LandingPosition | SourcePosition
+
+
+def parse_position(text: str) -> Position:
+    """Raises ValueError if the text is not a position, or one of a later version."""
+    try:
+        if text.startswith(_PACKED):
+            text = zlib.decompress(base64.b64decode(text[len(_PACKED) :])).decode()
+        document = json.loads(text)
+        version = document.get("v")
+        if version in (_VERSION, _VERSION_REMOVED):
+            return _landing(document)
+        if version == _VERSION_SOURCE:
+            source = document["source"]
+            return SourcePosition(str(source["table"]), int(source["snapshot"]), _landing(source["landing"]))
+    except (zlib.error, AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"not a position: {error}") from None
+    raise ValueError(f"position of version {version}, where this release knows {_VERSION_SOURCE}")
+
+
+def landing_position(text: str) -> LandingPosition:
+    """Parses the position of a table that is landed. Raises ValueError as `parse_position` does, and if the
+    table is derived from another one.
+    """
+    position = parse_position(text)
+    if isinstance(position, SourcePosition):
+        raise ValueError(f"a position in the table {position.table}, and not in the WAL or Kafka")
+    return position
+
+
+def without(rows_by_source: Removed, text: str) -> str:
+    """Returns the position, as text, of a table from which these rows were taken. Derived rows have no source
+    in the WAL or Kafka: their table's position stays as it is.
+    """
+    position = parse_position(text)
+    return text if isinstance(position, SourcePosition) else position.with_removed(rows_by_source).to_text()
+
+
+def _text(document: dict[str, Any]) -> str:
+    """JSON for people while it is short; packed when there are many streams, about 30 bytes each."""
+    text = json.dumps(document, separators=(",", ":"))
+    if len(text) <= _PLAIN_CHARACTERS_MAX:
+        return text
+    return _PACKED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _landing_document(position: LandingPosition) -> dict[str, Any]:
+    wal, topics = position.wal, position.kafka.topics
+    document: dict[str, Any] = {"v": _VERSION_REMOVED if position.removed else _VERSION}
+    if wal.streams:
+        document["streams"] = {name: _fields(stream) for name, stream in sorted(wal.streams.items())}
+    if wal.left != Left():
+        left = wal.left
+        document["left"] = [left.streams, left.rows, left.durable_rows, *_unless_zero(left.removed)]
+    if topics:
+        document["topics"] = {
+            name: {
+                "id": topic.id,
+                "partitions": {
+                    str(number): [
+                        *(part.offset, part.rows, part.messages, part.set_aside, part.lost),
+                        *_unless_zero(part.removed),
+                    ]
+                    for number, part in sorted(topic.partitions.items())
+                },
+            }
+            for name, topic in sorted(topics.items())
+        }
+    return document
+
+
+def _landing(document: dict[str, Any]) -> LandingPosition:
+    streams = {
+        name: StreamPosition(
+            fields[0],
+            fields[1],
+            fields[2],
+            len(fields) > 3 and bool(fields[3]),
+            fields[4] if len(fields) > 4 else 0,
+        )
+        for name, fields in document.get("streams", {}).items()
+    }
+    topics = {
+        name: TopicPosition(
+            topic["id"],
+            {int(number): PartitionPosition(*part) for number, part in topic["partitions"].items()},
+        )
+        for name, topic in document.get("topics", {}).items()
+    }
+    return LandingPosition(WalPosition(streams, Left(*document.get("left", ()))), KafkaPosition(topics))
+
+
+def _fields(stream: StreamPosition) -> list[int]:
+    """Trailing default fields are omitted."""
+    closed = [int(stream.closed)] if stream.closed or stream.removed else []
+    return [stream.sequence, stream.rows, stream.durable_rows, *closed, *_unless_zero(stream.removed)]
+
+
+def _unless_zero(count: int) -> list[int]:
+    return [count] if count else []
