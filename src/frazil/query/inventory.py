@@ -11,7 +11,7 @@ from frazil.lake.times import commit_times
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Question, TableInfo
 from frazil.query.plan import Planner
-from frazil.query.sql import VIEWS
+from frazil.sql.statement import VIEWS
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.columns import type_name
 

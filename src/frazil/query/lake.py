@@ -36,8 +36,9 @@ from frazil.lake.catalog import catalog_errors, full_name, metadata_location, op
 from frazil.lake.commit import ancestors, checkpoint_of
 from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
-from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
-from frazil.query.model import AsOf, Constraints
+from frazil.query.model import AsOf
+from frazil.sql.constants import Constraints
+from frazil.sql.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position

@@ -50,8 +50,8 @@ from frazil.query.pool import Pool, WorkerDied, WorkerProcess
 from frazil.query.question import check
 from frazil.query.s3 import s3_options
 from frazil.query.spool import Spool
-from frazil.query.sql import Statement
 from frazil.query.tail import Tail
+from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 from frazil.wal.position import Position
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from frazil.query.cache import SizedCache
-from frazil.query.constraints import ANYTHING
 from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
+from frazil.sql.constraints import ANYTHING
 from frazil.wal.position import Position
 from tests.kept_lake import Kept, holding
 from tests.unit.query.made import Service

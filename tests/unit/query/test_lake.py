@@ -31,7 +31,8 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.query.lake import File, Lake, Manifests, TableVersion
-from frazil.query.model import AsOf, Constraint
+from frazil.query.model import AsOf
+from frazil.sql.constants import Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
 from frazil.wal.position import Position, StreamPosition
 from tests.unit.lake.answering import Request, answering

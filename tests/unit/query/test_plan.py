@@ -16,8 +16,8 @@ from frazil.lake.tables import open_table
 from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner, local_path
-from frazil.query.sandbox import serialized
-from frazil.query.sql import Statement
+from frazil.sql.sandbox import serialized
+from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position

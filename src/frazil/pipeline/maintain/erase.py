@@ -27,9 +27,9 @@ from frazil.pipeline.maintain.erase_kafka import delete_landed, kept_by_kafka
 from frazil.pipeline.maintain.erase_report import Erasure
 from frazil.pipeline.maintain.erase_set_aside import SetAside
 from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
+from frazil.pipeline.maintain.predicate import parse_predicate
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
-from frazil.query.predicate import parse_predicate
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
 from frazil.wal.journal import promoted
 from frazil.wal.local import LocalStore

@@ -14,7 +14,7 @@ from frazil.errors import QueryInvalid, QueryRefused, Refused, SegmentCorrupt, S
 from frazil.lake.commit import read_checkpoint
 from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
-from frazil.query.predicate import Predicate, parse_predicate
+from frazil.pipeline.maintain.predicate import Predicate, parse_predicate
 from frazil.tables import SIGNALS, Signal, landed_spec, table_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position

@@ -31,11 +31,11 @@ from frazil.lake.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import History, read_history
+from frazil.pipeline.maintain.predicate import Matcher, Predicate, may_match
 from frazil.pipeline.maintain.report import Totals
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.pipeline.runner import Runner
-from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import Signal, landed_spec
 from frazil.wal.journal import promoted
 

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 
 from frazil.errors import QueryInvalid
 from frazil.lake.facts import FileFacts
-from frazil.query.model import Constraint, Constraints, Value
+from frazil.sql.constants import Constraint, Constraints, Value
 from frazil.tables import Fill
 from frazil.tables.promoted import fingerprint_of
 
