@@ -23,7 +23,7 @@ from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Plan, Planner
 from frazil.query.service import Queries
-from frazil.query.sql import Statement
+from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 
 FILES, RECORDS_PER_FILE = 500, 40_000
@@ -181,7 +181,7 @@ _connection: duckdb.DuckDBPyConnection | None = None
 def bare_duckdb() -> duckdb.DuckDBPyConnection:
     global _connection
     if _connection is None:
-        from frazil.query.functions import FUNCTIONS
+        from frazil.sql.functions import FUNCTIONS
 
         _connection = duckdb.connect(config={"autoload_known_extensions": "false"})
         _connection.execute("SET TimeZone='UTC'")
@@ -192,14 +192,14 @@ def bare_duckdb() -> duckdb.DuckDBPyConnection:
 
 def planned_files(config: Config, sql: str) -> list[str]:
     """Those that the planner chooses."""
-    from frazil.query.sandbox import TableSource
+    from frazil.sql.sandbox import TableSource
 
     return [path for table in planned(config, sql).tables for path in TableSource(**table).paths]
 
 
 def planned(config: Config, sql: str) -> Plan:
     """By a planner that knows nothing yet, and of what has landed alone."""
-    from frazil.query.sandbox import serialized
+    from frazil.sql.sandbox import serialized
 
     lake = Lake(config)
     planner = Planner(config, lake, None)

@@ -21,6 +21,7 @@ from frazil.pipeline.maintain.erase import Request, erase
 from frazil.pipeline.maintain.erase_report import Erasure
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain import retain
+from frazil.pipeline.maintain.rules import RetentionRun
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
@@ -101,15 +102,8 @@ class Kept:
             self.land()
 
     def retain(self, *, dry_run: bool = False, table: str = "logs", confirmed: bool = False) -> TaskReport:
-        return retain(
-            self.config,
-            self.catalog,
-            self.runner,
-            self.table(table),
-            now=self.now,
-            dry_run=dry_run,
-            confirmed=confirmed,
-        )
+        run = RetentionRun(self.now, dry_run, confirmed)
+        return retain(self.config, self.catalog, self.runner, self.table(table), run)
 
     def erase(
         self, where: str, tenant: str = "acme", tables: Sequence[str] = ("logs",), **options: Any

@@ -21,7 +21,7 @@ from frazil.errors import CatalogUnavailable, LimitReached, QueryRefused, StoreU
 from frazil.pipeline.land import upkeep
 from frazil.query import lake
 from frazil.query.s3 import s3_options
-from frazil.query.sandbox import Sandbox, Settings, TableSource
+from frazil.sql.sandbox import Sandbox, Settings, TableSource
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.fullness import SmallFilesystem
 from tests.components.process import dies_with_parent, wait_until

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from frazil.ledger import balance
 from frazil.pipeline.maintain.erase import Request, erase
 from frazil.pipeline.maintain.retain import retain
+from frazil.pipeline.maintain.rules import RetentionRun
 from frazil.pipeline.runner import SparkRunner
 from tests.kept_lake import Kept, holding
 
@@ -33,7 +34,7 @@ def test_rows_are_found_and_files_written_anew_by_spark(tmp_path: Path, spark: S
     with contextlib.closing(lake):
         lake.fill(ROWS[:7], ROWS[7:])
         runner = SparkRunner(lambda: spark, "maintain", 2)
-        retained = retain(lake.config, lake.catalog, runner, lake.table(), now=lake.now)
+        retained = retain(lake.config, lake.catalog, runner, lake.table(), RetentionRun(lake.now))
         assert retained.rows_removed == 1
         request = Request("acme", "attributes['user.id'] = 'u42'", ("logs",))
         report = erase(lake.config, lake.catalog, request, runner, sleep=lambda _: None, sync=lambda: None)

@@ -22,10 +22,10 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.cut import create_cut, delete_cut
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.retention_check import check_rules
 from frazil.pipeline.metrics import Metrics
 from frazil.position import LandingPosition
 from frazil.query.model import AsOf
-from frazil.query.retention_rules import check_rules
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
 from frazil.tables.columns import TIMESTAMP
 from tests.kept_lake import DAY, Kept

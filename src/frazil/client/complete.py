@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from frazil.query.functions import FUNCTIONS
 from frazil.query.model import TableInfo
+from frazil.sql.functions import FUNCTIONS
 
 KEYWORDS = """
 SELECT FROM WHERE AND OR NOT IN IS NULL LIKE ILIKE BETWEEN GROUP BY ALL ORDER ASC DESC LIMIT OFFSET HAVING

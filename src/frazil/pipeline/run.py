@@ -66,7 +66,7 @@ def run(config: Config) -> int:
 def _check_retention(config: Config) -> None:
     if all(rule.where is None for rule in config.maintain.retention.rules):
         return
-    from frazil.query.retention_rules import check_rules
+    from frazil.pipeline.maintain.retention_check import check_rules
 
     if problems := check_rules(config):
         raise ConfigError("; ".join(problems))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from frazil.lake.files import LakeFileIO
 from frazil.query.cache import SizedCache
-from frazil.query.index import File
+from frazil.sql.index import File
 
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31],

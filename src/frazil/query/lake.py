@@ -37,8 +37,9 @@ from frazil.lake.commit import ancestors, checkpoint_of
 from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
 from frazil.position import WalPosition, landing_position
-from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
-from frazil.query.model import AsOf, Constraints
+from frazil.query.model import AsOf
+from frazil.sql.constants import Constraints
+from frazil.sql.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.tables import Fill, Promoted, table_specs
 from frazil.wal.journal import promoted
 

@@ -16,25 +16,6 @@ CONTENT_TYPES: Mapping[Format, str] = {
     "arrow": "application/vnd.apache.arrow.stream",
     "parquet": "application/vnd.apache.parquet",
 }
-Value = str | int | float | bool
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """What the rows that are asked for have in one column. Bounds are inclusive and may be wider than asked.
-
-    Times are microseconds since 1970 in UTC, as Iceberg counts them. A constraint is never NULL's: rows where
-    the column is NULL are not asked for.
-    """
-
-    lower: Value | None = None
-    upper: Value | None = None
-    values: frozenset[Value] | None = None
-    """The column is one of these."""
-
-
-Constraints = Mapping[str, Constraint]
-"""By column; all must hold. No entry: anything may be in it."""
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.bloom import VALUES_MAX, Filters
-from frazil.query.constants import Constants
-from frazil.query.constraints import ANYTHING, either_all, wanted_rows
-from frazil.query.index import File
 from frazil.query.lake import Lake, Looked, TableVersion
-from frazil.query.model import AsOf, Constraints, Question, Stats
-from frazil.query.older import from_map, source_columns
-from frazil.query.sql import Statement
+from frazil.query.model import AsOf, Question, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
-from frazil.query.types import duckdb_type, kind_of
+from frazil.sql.constants import Constants, Constraints
+from frazil.sql.constraints import ANYTHING, either_all, wanted_rows
+from frazil.sql.index import File
+from frazil.sql.older import from_map, source_columns
+from frazil.sql.statement import Statement
+from frazil.sql.types import duckdb_type, kind_of
 from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.wal.journal import promoted
 

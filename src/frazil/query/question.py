@@ -8,6 +8,7 @@ from typing import Any
 
 from frazil.errors import QueryInvalid, RequestTooLarge
 from frazil.query.model import Question
+from frazil.sql.statement import check_text, utf8_bytes
 
 PARAMS_MAX = 1000
 PARAMS_BYTES_MAX = 1 << 20
@@ -17,14 +18,7 @@ _INTEGER_MAX = 2**63
 
 def check(question: Question, sql_bytes_max: int) -> None:
     """QueryInvalid or RequestTooLarge if no worker should see it."""
-    if (size := _size(question.sql, "the SQL")) > sql_bytes_max:
-        raise RequestTooLarge(
-            f"the SQL has {size} bytes, and {sql_bytes_max} is the most (query.sql_bytes_max): give long "
-            "lists as parameters",
-            bytes_max=sql_bytes_max,
-        )
-    if "\x00" in question.sql:
-        raise QueryInvalid("the SQL has a NUL character in it", position=question.sql.index("\x00"))
+    check_text(question.sql, sql_bytes_max)
     if len(question.params) > PARAMS_MAX:
         raise QueryInvalid(f"there are more than {PARAMS_MAX} parameters: give a list as one of them")
     size = sum(
@@ -38,15 +32,6 @@ def check(question: Question, sql_bytes_max: int) -> None:
         )
 
 
-def _size(text: str, what: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise QueryInvalid(
-            f"{what} has half a character in it (a lone surrogate)", position=error.start
-        ) from None
-
-
 def _param_bytes(value: Any, what: str, depth: int) -> int:
     """What JSON can say, and keeps as it is. A number that it would change is refused, not changed."""
     if depth == 0:
@@ -54,7 +39,7 @@ def _param_bytes(value: Any, what: str, depth: int) -> int:
     if value is None or isinstance(value, bool):
         return 8
     if isinstance(value, str):
-        return _size(value, what)
+        return utf8_bytes(value, what)
     if isinstance(value, int):
         if not -_INTEGER_MAX <= value < 2 * _INTEGER_MAX:
             raise QueryInvalid(f"{what} is an integer of more than 64 bits: give it as a text and cast it")
@@ -67,7 +52,7 @@ def _param_bytes(value: Any, what: str, depth: int) -> int:
         return 8 + sum(_param_bytes(each, what, depth - 1) for each in value)
     if isinstance(value, Mapping):
         return 8 + sum(
-            _size(str(key), what) + _param_bytes(each, what, depth - 1) for key, each in value.items()
+            utf8_bytes(str(key), what) + _param_bytes(each, what, depth - 1) for key, each in value.items()
         )
     raise QueryInvalid(
         f"{what} is a {type(value).__name__}: give texts, numbers, booleans, null, or lists or maps of these"

@@ -52,8 +52,8 @@ from frazil.query.question import check
 from frazil.query.render import json_end
 from frazil.query.s3 import s3_options
 from frazil.query.spool import Spool
-from frazil.query.sql import Statement
 from frazil.query.tail import Tail
+from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 
 _PARSED_BYTES_MAX = 32 << 20

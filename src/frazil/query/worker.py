@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from frazil.process import end_with_parent
 from frazil.query import frames
-from frazil.query.explain import explained
 from frazil.query.render import renderer
-from frazil.query.sandbox import Sandbox, Settings, TableSource, serialized_text, without_constants
+from frazil.sql.explain import explained
+from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text, without_constants
 
 _BATCH_ROWS = 2048
 """As few as DuckDB gives: rows can be large, and what is on its way out is outside of its memory limit."""

@@ -20,8 +20,8 @@ from frazil.client.answer import Screen
 from frazil.client.complete import SqlCompleter
 from frazil.client.prompt import Prompt, history_path, is_complete, open_history
 from frazil.client.wire import HttpTransport
-from frazil.query.functions import FUNCTIONS
 from frazil.query.model import Question
+from frazil.sql.functions import FUNCTIONS
 from tests.unit.client.api import Api
 
 

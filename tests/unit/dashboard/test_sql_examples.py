@@ -4,7 +4,7 @@ import duckdb
 import pytest
 
 from frazil.dashboard.sql_examples import EXAMPLES
-from frazil.query.functions import FUNCTIONS
+from frazil.sql.functions import FUNCTIONS
 from frazil.tables import SIGNALS, table_spec
 
 

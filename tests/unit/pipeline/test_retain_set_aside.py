@@ -18,6 +18,7 @@ from frazil.lake.commit import Committer
 from frazil.ledger import balance
 from frazil.pipeline.land import set_aside as landing_set_aside
 from frazil.pipeline.maintain import retain_set_aside
+from frazil.pipeline.maintain.rules import RetentionRun
 from frazil.wal.store import Store
 from tests.kept_lake import DAY, Kept
 
@@ -137,7 +138,7 @@ def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: Kept) 
     set_aside(lake, 2)
     newest = max(lake.table("set_aside").scan().to_arrow()["time"].to_pylist())
     now = newest.timestamp() + 30 * DAY - 1e-3
-    retain_set_aside.retain_set_aside(lake.config, lake.catalog, table, now=now, confirmed=True)
+    retain_set_aside.retain_set_aside(lake.config, lake.catalog, table, RetentionRun(now, confirmed=True))
     assert rows(lake) == 1
     assert len(copies(lake)) == 2
 

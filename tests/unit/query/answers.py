@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import duckdb
 
-from frazil.query.constants import Constants
-from frazil.query.constraints import wanted_rows
-from frazil.query.model import Constraint, Constraints
+from frazil.sql.constants import Constants, Constraint, Constraints
+from frazil.sql.constraints import wanted_rows
 from tests.unit.query.questions import COPIES, SQL_TYPES, TABLES, Columns, copy_of, random_rows
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -10,11 +10,11 @@ import pytest
 
 from frazil.position import WalPosition, landing_position
 from frazil.query.cache import SizedCache
-from frazil.query.constraints import ANYTHING
 from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
+from frazil.sql.constraints import ANYTHING
 from tests.kept_lake import Kept, holding
 from tests.unit.query.made import Service
 

@@ -32,7 +32,8 @@ from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.query.lake import File, Lake, Manifests, TableVersion
-from frazil.query.model import AsOf, Constraint
+from frazil.query.model import AsOf
+from frazil.sql.constants import Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
 from tests.unit.lake.answering import Request, answering
 from tests.wal_stores import HandClock

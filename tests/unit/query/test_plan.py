@@ -17,8 +17,8 @@ from frazil.position import LandingPosition
 from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner, local_path
-from frazil.query.sandbox import serialized
-from frazil.query.sql import Statement
+from frazil.sql.sandbox import serialized
+from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS, landed_spec
 from frazil.wal.journal import promoted
 from tests.unit.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill

@@ -27,10 +27,10 @@ from frazil.pipeline.maintain.erase_kafka import delete_landed, kept_by_kafka
 from frazil.pipeline.maintain.erase_report import Erasure
 from frazil.pipeline.maintain.erase_set_aside import SetAside
 from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
+from frazil.pipeline.maintain.predicate import Predicate, parse_predicate
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
 from frazil.position import LandingPosition, WalPosition, landing_position
-from frazil.query.predicate import Predicate, parse_predicate
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
 from frazil.tables.columns import RECEIVED
 from frazil.wal.local import LocalStore

@@ -14,8 +14,8 @@ from frazil.errors import QueryInvalid, QueryRefused, Refused, SegmentCorrupt, S
 from frazil.lake.commit import read_checkpoint
 from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
+from frazil.pipeline.maintain.predicate import Predicate, parse_predicate
 from frazil.position import WalPosition, landing_position
-from frazil.query.predicate import Predicate, parse_predicate
 from frazil.tables import Signal, TableSpec, table_spec, table_specs
 from frazil.wal.journal import promoted
 from frazil.wal.reader import WalReader

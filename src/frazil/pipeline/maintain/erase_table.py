@@ -8,13 +8,10 @@ holds such rows can therefore never become part of the table again.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import quote
 
-import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -34,17 +31,16 @@ from frazil.lake.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase_report import Proof, TableErasure
 from frazil.pipeline.maintain.history import History, read_history
+from frazil.pipeline.maintain.predicate import Matcher, Predicate, may_match
+from frazil.pipeline.maintain.report import Totals
+from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.pipeline.runner import Runner
-from frazil.position import without
-from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import TableSpec
 
 _ROUNDS_MAX = 20
 _ALL = float("inf")
 _CONDITION, _BEFORE_CUT = "condition", "before the cut"
-
-log = structlog.get_logger("frazil.maintain")
 
 
 @dataclass(frozen=True)
@@ -95,6 +91,7 @@ class TableEraser:
         """What was found in files: they never change."""
         self._unsure: dict[str, Searched] = {}
         """Files that are gone or cannot be read, so that nobody can say what they hold."""
+        self._totals = Totals()
         self.report = TableErasure(spec.name)
 
     def look(self) -> Found:
@@ -225,28 +222,20 @@ class TableEraser:
         return self._catalog.load_table(self._identifier)
 
     def _overwrite(self, table: Table, files: Sequence[DataFile]) -> None:
-        """Where another was faster, nothing: the next look finds what there is."""
-        began = time.time()
+        """If another process has changed the files, changes nothing: the next look finds what there is."""
+        began, by_path = time.time(), {file.file_path: file for file in files}
         found = self._search([Wanted.of(file, [_CONDITION]) for file in files], rewrite=True)
         self._note(found)
         self._refuse_unreadable(files)
-        added = [each.added for each in found if each.added is not None]
-        counts: Counter[str] = sum((each.removed for each in found), Counter())
-        try:
-            if any(each.is_gone or not each.matches for each in found):
-                raise Conflict(self._name, "a file has been replaced meanwhile")
-            before, after = (sum(file.record_count for file in each) for each in (files, added))
-            if before - after != counts.total():
-                raise AssertionError(f"{before:,} rows became {after:,}, and {counts.total():,} were to go")
-            self._committer.overwrite(
-                table, files, added, partial(without, counts), facts=self._facts, began=began
-            )
-        except Conflict as error:
-            log.info("files were replaced meanwhile; looking again", reason=str(error))
-            return  # what was written holds none of it, and goes as an orphan
-        self.report.rows_removed += counts.total()
-        self.report.files_rewritten += len(added)
-        self.report.files_dropped += len(files) - len(added)
+        swap = Swap.of(((by_path[each.path], each) for each in found), began)
+        rewrite = Rewrite(table, self._committer, self._totals, "rows erased", facts=self._facts)
+        if len(swap.removed) == len(files):
+            rewrite.commit([swap])
+        else:
+            rewrite.discard(swap, "a file is gone")
+        self.report.rows_removed = self._totals.rows_removed
+        self.report.files_rewritten = self._totals.files_out
+        self.report.files_dropped = self._totals.files_in - self._totals.files_out
 
     def _move_on(self, table: Table) -> None:
         """Moves `main` and `landed`: whatever was written before, and is not in the table, never will be."""

@@ -35,6 +35,7 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain import retain
+from frazil.pipeline.maintain.rules import RetentionRun
 from frazil.pipeline.maintain.tier import Tiering
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
@@ -368,16 +369,9 @@ class Maintainer:
         """By the clock that is behind: this machine's or the store's. A clock ahead would remove too much."""
         store_now = LakeFileIO(table.io.properties).now(f"{table.location().rstrip('/')}/metadata")
         now = min(self._clock(), store_now)
-        report = retain(
-            self._config,
-            self._catalog,
-            self._runner,
-            table,
-            now=now,
-            dry_run=dry_run,
-            confirmed=confirmed,
-            others=self._known_time(now) if noted_time(table.metadata) is None else None,
-        )
+        others = self._known_time(now) if noted_time(table.metadata) is None else None
+        run = RetentionRun(now, dry_run, confirmed, others)
+        report = retain(self._config, self._catalog, self._runner, table, run)
         if not dry_run:
             self._memory.facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
         return report

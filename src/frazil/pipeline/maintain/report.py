@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from pyiceberg.manifest import DataFile
 
 Task = Literal["compact", "tier", "manifests", "expire", "retention", "orphans", "fill"]
 TASKS: tuple[Task, ...] = ("retention", "compact", "tier", "manifests", "expire", "orphans")
@@ -43,3 +46,36 @@ class TaskReport:
     def is_nothing(self) -> bool:
         """Whether there was nothing to do."""
         return not (self.files_in or self.files_out or self.rows_removed or any(self.detail.values()))
+
+
+@dataclass
+class Totals:
+    """Counts what a task reads, removes and writes. The fields are those of `TaskReport`."""
+
+    files_in: int = 0
+    files_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    rows: int = 0
+    rows_removed: int = 0
+    cpu_seconds: float = 0.0
+
+    def count(self, removed: Sequence[DataFile], added: Sequence[DataFile], rows_removed: int) -> None:
+        self.files_in += len(removed)
+        self.files_out += len(added)
+        self.bytes_in += bytes_of(removed)
+        self.bytes_out += bytes_of(added)
+        self.rows += rows_of(added)
+        self.rows_removed += rows_removed
+
+    def report(self, task: Task, table: str, begin: float, **facts: Any) -> TaskReport:
+        """Return the totals with other fields of the report. `begin` is by the monotonic clock."""
+        return TaskReport(task, table, seconds=time.monotonic() - begin, **{**vars(self), **facts})
+
+
+def rows_of(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
+
+
+def bytes_of(files: Sequence[DataFile]) -> int:
+    return sum(file.file_size_in_bytes for file in files)

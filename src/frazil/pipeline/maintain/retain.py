@@ -10,27 +10,17 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain_set_aside import retain_set_aside
-from frazil.pipeline.maintain.rules import rules_of
+from frazil.pipeline.maintain.rules import RetentionRun, rules_of
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 
 
-def retain(
-    config: Config,
-    catalog: Catalog,
-    runner: Runner,
-    table: Table,
-    *,
-    now: float,
-    dry_run: bool = False,
-    confirmed: bool = False,
-    others: float | None = None,
-) -> TaskReport:
+def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: RetentionRun) -> TaskReport:
     """Applies the rules to one table. What another process has replaced meanwhile is left for the next time.
 
     A round that would remove a large share of the table, or by a clock that is far ahead of what the table
-    knows, removes nothing and says so in `held`, unless it is `confirmed`. For `others` see `believed_now`.
+    knows, removes nothing and says so in `held`, unless it is confirmed.
 
     ConfigError if a rule has a condition that cannot be used; nothing is changed then. So too if one cannot
     be told of some row; all other rules are applied then.
@@ -39,15 +29,11 @@ def retain(
     name = table.name()[-1]
     spec = table_specs(promoted(config)).get(name)
     if spec is not None and spec.retained == "age":
-        return retain_set_aside(
-            config, catalog, table, now=now, dry_run=dry_run, confirmed=confirmed, others=others
-        )
+        return retain_set_aside(config, catalog, table, run)
     rules = rules_of(name, config.maintain.retention.rules)
     if spec is None or spec.retained == "no" or not rules:
-        return TaskReport("retention", name, dry_run, seconds=time.monotonic() - begin)
+        return TaskReport("retention", name, run.dry_run, seconds=time.monotonic() - begin)
     # DuckDB comes with it, which a pipeline without rules can do without.
     from frazil.pipeline.maintain.retain_rows import Retention
 
-    return Retention(config, catalog, runner, table, spec, rules).run(
-        now, begin, dry_run=dry_run, confirmed=confirmed, others=others
-    )
+    return Retention(config, catalog, runner, table, spec, rules).run(run, begin)

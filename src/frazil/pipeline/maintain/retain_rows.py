@@ -9,29 +9,28 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config, RetentionRule
-from frazil.errors import ConfigError, Conflict, QueryInvalid, QueryRefused
-from frazil.lake.clock import believed_now, clock_held, forget_late, late_days, note_time, utc
+from frazil.errors import ConfigError, QueryInvalid, QueryRefused
+from frazil.lake.clock import clock_held, forget_late, late_days, note_time, utc
 from frazil.lake.commit import committer_of
-from frazil.lake.discard import discard
-from frazil.lake.live import FilePartition, LiveFile, in_parallel, live_files, partition_of
+from frazil.lake.live import LiveFile, in_parallel, live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.gather import gathered
-from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.maintain.predicate import Matcher, Predicate, may_match, parse_predicate
+from frazil.pipeline.maintain.report import TaskReport, Totals
+from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.rules import (
     RETENTION,
     Applied,
     Due,
     RetentionPlan,
+    RetentionRun,
     is_new_ground,
     key_of,
     plan_retention,
@@ -41,8 +40,6 @@ from frazil.pipeline.maintain.rules import (
 )
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.pipeline.runner import Runner
-from frazil.position import without
-from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.tables import TableSpec
 
 _DROPS_PER_COMMIT_MAX = 1000
@@ -53,33 +50,6 @@ _DROPS_PER_ROUND_MAX = 10_000
 """Then the other tasks have their turn."""
 
 log = structlog.get_logger("frazil.maintain")
-
-
-@dataclass
-class _Total:
-    dropped: int = 0
-    rewritten: int = 0
-    searched: int = 0
-    conflicts: int = 0
-    lost: int = 0
-    unreadable: int = 0
-    rows: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    cpu_seconds: float = 0.0
-    partitions: set[FilePartition] = field(default_factory=set)
-
-    def count(self, file: DataFile, found: Searched) -> None:
-        if not found.matches:
-            return
-        self.rows += found.matches
-        self.bytes_in += file.file_size_in_bytes
-        self.partitions.add(partition_of(file))
-        if found.added is None:
-            self.dropped += 1
-        else:
-            self.rewritten += 1
-            self.bytes_out += found.added.file_size_in_bytes
 
 
 class Retention:
@@ -99,7 +69,14 @@ class Retention:
         self._rules = rules
         self._settings = config.maintain.retention
         self._round_bytes_max = config.maintain.retention.rewrite_round_bytes_max
-        self._committer = committer_of(config, catalog)
+        self._totals = Totals()
+        self._rewrite = Rewrite(
+            table,
+            committer_of(config, catalog),
+            self._totals,
+            "rows removed by retention",
+            counted_as="frazil.retained",
+        )
         self._layout = Layout.of(table, spec, config.maintain.compact.compression_level, rewriting=True)
         self._predicates: dict[str, Predicate] = {
             key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
@@ -112,26 +89,22 @@ class Retention:
         self._finished: set[str] = set()
         self._failed: dict[str, str] = {}
         """Rules that have no answer for some row, and why."""
-        self._total = _Total()
+        self._partitions: set[tuple[str, int]] = set()
+        self._searched_files = self._lost = self._unreadable = 0
         main = table.current_snapshot()
         self._sequence = 0 if main is None else main.sequence_number or 0
         self._is_alone = True
 
-    def run(
-        self, clock: float, begin: float, *, dry_run: bool, confirmed: bool, others: float | None
-    ) -> TaskReport:
-        """`clock` is the current time. With `confirmed` it is trusted, and any share of rows may go. For
-        `others` see `believed_now`.
-        """
+    def run(self, run: RetentionRun, begin: float) -> TaskReport:
+        """`begin` is by the monotonic clock."""
         metadata, files = self._table.metadata, live_files(self._table)
         before, late = read_applied(json_property(metadata, RETENTION)), late_days(metadata)
-        wanted = plan_retention(files, self._rules, clock, before, late)
-        gap = self._settings.clock_gap_seconds_max
-        now = clock if confirmed else believed_now(metadata, clock, gap, others)
-        plan = wanted if now == clock else plan_retention(files, self._rules, now, before, late)
-        held = clock_held(self._name, now, clock) if wanted.files - plan.files else ""
-        held = held or ("" if confirmed else self._share_held(plan, files, before, now))
-        if dry_run:
+        wanted = plan_retention(files, self._rules, run.clock, before, late)
+        now = run.believed(metadata, self._settings)
+        plan = wanted if now == run.clock else plan_retention(files, self._rules, now, before, late)
+        held = clock_held(self._name, now, run.clock) if wanted.files - plan.files else ""
+        held = held or ("" if run.confirmed else self._share_held(plan, files, before, now))
+        if run.dry_run:
             self._would(wanted)
             return self._report(begin, wanted, dry_run=True, held=held)
         if held:
@@ -186,47 +159,23 @@ class Retention:
         )
 
     def _apply(self, group: Sequence[Due]) -> bool:
-        """Finds, writes anew and commits. False if another process has changed these files meanwhile."""
+        """Search the files, write those with due rows again, and commit. Return False if another process has
+        changed these files meanwhile.
+        """
         began = time.time()
         both = self._searched(group, rewrite=True)
-        removed = [due.live.file for due, searched in both if searched.matches]
-        found = [searched for _, searched in both if searched.matches]
+        swap = Swap.of(((due.live.file, searched) for due, searched in both), began)
         if not self._pass_over([searched for _, searched in both]):
-            self._discard(found)
+            self._rewrite.discard(swap, "a file has been replaced")
             return False
-        if not removed:
-            self._finish(group)
-            return True
-        counts: Counter[str] = sum((each.removed for each in found), Counter())
-        added = [each.added for each in found if each.added is not None]
-        before, after = (sum(file.record_count for file in files) for files in (removed, added))
-        if before - after != counts.total():
-            raise AssertionError(f"{before:,} rows became {after:,}, and {counts.total():,} were to go")
-        try:
-            committed = self._committer.overwrite(
-                self._table,
-                removed,
-                added,
-                partial(without, counts),
-                facts={"frazil.retained": str(counts.total())},
-                began=began,
-            )
-        except Conflict as error:
-            log.info("files were replaced meanwhile; the next round has them", reason=str(error))
-            self._discard(found)
-            return False
-        for file, searched in zip(removed, found, strict=True):
-            self._total.count(file, searched)
-        own = committed.metadata.snapshot_by_id(committed.snapshot_id)
-        self._is_alone &= own is not None and own.sequence_number == self._sequence + 1
-        self._sequence += self._is_alone  # else somebody's files, not searched yet, are among those up to it
-        log.info(
-            "rows removed by retention",
-            table=self._name,
-            rows=counts.total(),
-            files=len(removed),
-            snapshot=committed.snapshot_id,
-        )
+        if swap.removed:
+            committed = self._rewrite.commit([swap])
+            if committed is None:
+                return False
+            self._partitions |= {due.partition for due, searched in both if searched.matches}
+            own = committed.metadata.snapshot_by_id(committed.snapshot_id)
+            self._is_alone &= own is not None and own.sequence_number == self._sequence + 1
+            self._sequence += self._is_alone  # else files of others, not searched yet, are up to it
         self._finish(group)
         return True
 
@@ -244,8 +193,8 @@ class Retention:
         if not self._live_now().issuperset(each.path for each in (*gone, *unreadable)):
             return False
         self._passed_over |= {each.path for each in (*gone, *unreadable)}
-        self._total.lost += len(gone)
-        self._total.unreadable += len(unreadable)
+        self._lost += len(gone)
+        self._unreadable += len(unreadable)
         for each in gone:
             log.warning("a file of the table is gone; retention goes on without it", path=each.path)
         for each in unreadable:
@@ -279,8 +228,8 @@ class Retention:
         }
         jobs = [Wanted.of(due.live.file, names) for due, names in wanted.values()]
         found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
-        self._total.searched += len(found)
-        self._total.cpu_seconds += sum(each.cpu_seconds for each in found)
+        self._searched_files += len(found)
+        self._totals.cpu_seconds += sum(each.cpu_seconds for each in found)
         for each in found:
             self._failed |= each.failed
         return [(wanted[each.path][0], each) for each in found]
@@ -304,9 +253,10 @@ class Retention:
         both = [*zip(plan.dropped, in_parallel(self._whole, plan.dropped), strict=True), *searched]
         self._pass_over([found for _, found in both])
         for due, found in both:
-            self._total.count(due.live.file, found)
-            self._total.rewritten += 0 < found.matches < found.rows
-            self._total.dropped -= 0 < found.matches < found.rows
+            if found.matches:
+                self._totals.count([due.live.file], [], found.matches)
+                self._totals.files_out += found.matches < found.rows
+                self._partitions.add(due.partition)
 
     def _whole(self, due: Due) -> Searched:
         """As if it had been searched: the manifests say how many rows it has."""
@@ -318,11 +268,6 @@ class Retention:
         if size != due.bytes:
             return Searched(path, unreadable=f"it has {size:,} bytes, and the table says {due.bytes:,}")
         return Searched(path, rows, Counter({"": rows}))
-
-    def _discard(self, found: Sequence[Searched]) -> None:
-        """Nothing can ever commit these: what they stand for is gone."""
-        self._total.conflicts += 1
-        discard(self._table, [each.added for each in found if each.added is not None])
 
     def _refuse_failed(self) -> None:
         """At the end, when all else is done."""
@@ -342,29 +287,24 @@ class Retention:
         """
         if not is_unfinished:
             self._refuse_failed()
-        total = self._total
+        totals = self._totals
         due = (*plan.dropped, *plan.searched)
         left = [each.since for each in due if each.live.file.file_path not in self._finished]
         since = min((plan.next_due, *left))
-        return TaskReport(
+        return totals.report(
             "retention",
             self._name,
-            dry_run,
-            files_in=total.dropped + total.rewritten,
-            files_out=total.rewritten,
-            bytes_in=total.bytes_in,
-            bytes_out=total.bytes_out,
-            rows_removed=total.rows,
-            seconds=time.monotonic() - begin,
-            cpu_seconds=total.cpu_seconds,
+            begin,
+            dry_run=dry_run,
+            rows=0,
             detail={
-                "files_dropped": total.dropped,
-                "files_rewritten": total.rewritten,
-                "files_searched": total.searched,
-                "partitions": len(total.partitions),
-                "conflicts": total.conflicts,
-                "files_lost": total.lost,
-                "files_unreadable": total.unreadable,
+                "files_dropped": totals.files_in - totals.files_out,
+                "files_rewritten": totals.files_out,
+                "files_searched": self._searched_files,
+                "partitions": len(self._partitions),
+                "conflicts": self._rewrite.conflicts,
+                "files_lost": self._lost,
+                "files_unreadable": self._unreadable,
             },
             is_unfinished=is_unfinished,
             held=held,
@@ -372,9 +312,9 @@ class Retention:
         )
 
 
-def _parsed(rule: RetentionRule, where: str, spec: object) -> Predicate:
+def _parsed(rule: RetentionRule, where: str, spec: TableSpec) -> Predicate:
     try:
-        return parse_predicate(where, spec)  # type: ignore[arg-type]
+        return parse_predicate(where, spec)
     except (QueryInvalid, QueryRefused) as error:
         hint = "" if rule.table else "; name the `table` that it is for"
         raise ConfigError(f"maintain.retention.rules: `{where}` cannot be used: {error}{hint}") from None

@@ -7,26 +7,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import Conflict
-from frazil.lake.clock import believed_now, clock_held, note_time
+from frazil.lake.catalog import full_name
+from frazil.lake.clock import clock_held, note_time
 from frazil.lake.commit import committer_of
-from frazil.lake.discard import discard
 from frazil.lake.live import live_files
 from frazil.lake.tables import evolve
 from frazil.pipeline.land.set_aside import write_set_aside
-from frazil.pipeline.maintain.report import TaskReport
-from frazil.position import without
+from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
+from frazil.pipeline.maintain.rewrite import Rewrite, Swap
+from frazil.pipeline.maintain.rules import RetentionRun
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
@@ -35,28 +34,17 @@ from frazil.wal.store import Store, open_store
 COPIES = "set-aside/"
 """Where the log keeps copies of segments that could not be read."""
 
-log = structlog.get_logger("frazil.maintain")
 Mask = Callable[[pa.Table], pa.ChunkedArray]
 
 
-def retain_set_aside(
-    config: Config,
-    catalog: Catalog,
-    table: Table,
-    *,
-    now: float,
-    dry_run: bool = False,
-    confirmed: bool = False,
-    others: float | None = None,
-) -> TaskReport:
+def retain_set_aside(config: Config, catalog: Catalog, table: Table, run: RetentionRun) -> TaskReport:
     """The rows first, then the copies that they point at. Of whoever dies in between, the copies without a
     row are found the next time.
     """
     begin = time.monotonic()
     settings = config.maintain.retention
-    seconds, clock = settings.set_aside_seconds, now
-    if not confirmed:
-        now = believed_now(table.metadata, clock, settings.clock_gap_seconds_max, others)
+    seconds, clock, dry_run = settings.set_aside_seconds, run.clock, run.dry_run
+    now = run.believed(table.metadata, settings)
     is_old = _older_than(now - seconds)
     held = ""
     if now != clock and _Change.of(table, _older_than(clock - seconds), write=None).removed:
@@ -84,8 +72,8 @@ def retain_set_aside(
         dry_run,
         files_in=len(change.removed),
         files_out=change.rewritten,
-        bytes_in=sum(file.file_size_in_bytes for file in change.removed),
-        bytes_out=sum(file.file_size_in_bytes for file in change.added),
+        bytes_in=bytes_of(change.removed),
+        bytes_out=bytes_of(change.added),
         rows_removed=change.counts.total(),
         seconds=time.monotonic() - begin,
         detail={"copies_deleted": len(copies)},
@@ -134,18 +122,15 @@ def drop_rows(
     config: Config, catalog: Catalog, table: Table, mask_of: Mask, facts: dict[str, str] | None = None
 ) -> _Change:
     """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
-    committer, began = committer_of(config, catalog), time.time()
+    began = time.time()
     table = evolve(table, SET_ASIDE)  # an older version may have made it
     change = _Change.of(table, mask_of, write=config)
     if change.removed:
-        try:
-            committer.overwrite(
-                table, change.removed, change.added, partial(without, change.counts), facts=facts, began=began
-            )
-        except Conflict:
-            discard(table, change.added)
-            raise
-        log.info("no longer set aside", rows=change.counts.total())
+        rewrite = Rewrite(
+            table, committer_of(config, catalog), Totals(), "rows removed from set_aside", facts=facts
+        )
+        if rewrite.commit([Swap(change.removed, change.added, began, change.counts)]) is None:
+            raise Conflict(full_name(table), "its files were changed by another process; try again")
     return change
 
 

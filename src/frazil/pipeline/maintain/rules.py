@@ -9,13 +9,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyiceberg.table.metadata import TableMetadata
+
 from frazil.config import RetentionRule
-from frazil.config.maintain import DAY_SECONDS
-from frazil.lake.clock import Late, Partition, by_partition, landed_late, partition_texts
+from frazil.config.maintain import DAY_SECONDS, RetentionConfig
+from frazil.lake.clock import Late, Partition, believed_now, by_partition, landed_late, partition_texts
 from frazil.lake.live import LiveFile, partition_of
 
 RETENTION = "frazil.retention"
 """The property that remembers how far each rule has been applied, so that nothing is searched every hour."""
+
+
+@dataclass(frozen=True)
+class RetentionRun:
+    """One round of retention. `clock` is the current time in seconds since 1970. `confirmed`: a person has
+    checked it and how much would go, so it is trusted, and any share of rows may go. For `others` see
+    `believed_now`.
+    """
+
+    clock: float
+    dry_run: bool = False
+    confirmed: bool = False
+    others: float | None = None
+
+    def believed(self, metadata: TableMetadata, config: RetentionConfig) -> float:
+        """Return the time by which to remove rows."""
+        if self.confirmed:
+            return self.clock
+        return believed_now(metadata, self.clock, config.clock_gap_seconds_max, self.others)
 
 
 @dataclass(frozen=True)

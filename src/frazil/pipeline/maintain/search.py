@@ -22,8 +22,8 @@ from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
 from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.inputs import opened
+from frazil.pipeline.maintain.predicate import Matcher
 from frazil.pipeline.runner import Runner
-from frazil.query.predicate import Matcher
 from frazil.tables import SEGMENT, TableSpec
 
 Mask = npt.NDArray[np.bool_]

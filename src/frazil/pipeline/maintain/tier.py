@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import sys
 import time
 import uuid
@@ -24,9 +23,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig, TierConfig
-from frazil.errors import Conflict, JobFailed, Refused, StoreUnavailable
+from frazil.errors import Refused, StoreUnavailable
 from frazil.lake.commit import Committer
-from frazil.lake.discard import discard
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
@@ -35,11 +33,11 @@ from frazil.pipeline.datafile import partition_folders
 from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.reasons import reason_of
-from frazil.pipeline.maintain.report import TaskReport
+from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
+from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner
 from frazil.tables.promoted import file_suffix, fingerprint_of
 
-_COMMIT_SECONDS = 60.0
 _CHUNK_BYTES = 16 << 20
 _STORE_FAILURES_MAX = 8
 """Files in a row that cannot be read: then it is the store that fails, and not a file."""
@@ -67,16 +65,6 @@ class Moved:
     """Whether the problem may be with more than this file."""
 
 
-@dataclass
-class _Total:
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-    cpu_seconds: float = 0.0
-    conflicts: int = 0
-    left_alone: int = 0
-
-
 class Tiering:
     """One table's, to `location`. What is in `bad` stays; what cannot be moved is added to it."""
 
@@ -98,10 +86,11 @@ class Tiering:
         self._tier = tier
         self._compact = compact
         self._catalog = catalog
-        self._committer = committer
         self._runner = runner
         self._bad = bad
-        self._total = _Total()
+        self._totals = Totals()
+        self._rewrite = Rewrite(table, committer, self._totals, "moved to another place")
+        self._left_alone = 0
 
     def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
         begin = time.monotonic()
@@ -111,7 +100,8 @@ class Tiering:
         chosen = choose_tier(facts, self._folder, self._tier, self._compact, now_seconds)
         moves = [Move(live[each.path].file, _target(self._folder, each)) for each in chosen]
         if dry_run:
-            self._count(moves)
+            files = [move.file for move in moves]
+            self._totals.count(files, files, 0)
             return self._report(begin, dry_run=True)
         if moves:
             self._refuse_missing()
@@ -119,7 +109,7 @@ class Tiering:
             self._move(moves, now_seconds, progress)
         unbounded = self._tier.model_copy(update={"round_bytes_max": sys.maxsize})
         wanted = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds)
-        is_unfinished = len(wanted) > len(chosen) and self._total.files > 0
+        is_unfinished = len(wanted) > len(chosen) and self._totals.files_in > 0
         return replace(self._report(begin, dry_run=False), is_unfinished=is_unfinished)
 
     def _refuse_missing(self) -> None:
@@ -131,23 +121,21 @@ class Tiering:
 
     def _move(self, moves: Sequence[Move], now_seconds: float, progress: Progress | None) -> None:
         by_path = {move.path: move for move in moves}
-        bytes_all, bytes_done = _size(moves), 0
-        ready: list[Move] = []
-        began, ready_since = math.inf, time.monotonic()
+        bytes_all, bytes_done = bytes_of([move.file for move in moves]), 0
         store_failures = 0
         work = partial(copy, dict(self._table.io.properties), self._tier.storage_class)
-        try:
+        with self._rewrite.batches() as add:
             for moved in self._runner.results(work, moves):
                 move = by_path[moved.path]
                 bytes_done += move.file.file_size_in_bytes
                 if progress is not None:
                     progress(bytes_done, bytes_all)
-                self._total.cpu_seconds += moved.cpu_seconds
+                self._totals.cpu_seconds += moved.cpu_seconds
                 if moved.problem is not None:
                     self._bad.note(self._table.name()[-1], move.file.file_path, moved.problem, now_seconds)
                 problem = moved.problem or self._not_here(move)
                 if problem is not None:
-                    self._total.left_alone += 1
+                    self._left_alone += 1
                     log.warning("file is not moved", path=move.file.file_path, reason=problem)
                     store_failures += moved.is_of_the_store
                     if store_failures == _STORE_FAILURES_MAX:
@@ -156,15 +144,8 @@ class Tiering:
                             f"{move.file.file_path}: {problem}"
                         )
                     continue
-                ready.append(move)
-                began, store_failures = min(began, moved.began), 0
-                if time.monotonic() - ready_since >= _COMMIT_SECONDS:
-                    self._commit(ready, began)
-                    ready, began, ready_since = [], math.inf, time.monotonic()
-        except (StoreUnavailable, JobFailed):
-            self._commit(ready, began)  # or all of it would be copied again, each time
-            raise
-        self._commit(ready, began)
+                store_failures = 0
+                add(Swap([move.file], [_at(move.file, move.path)], moved.began))
 
     def _not_here(self, move: Move) -> str | None:
         """A worker on another machine may have a folder of that name of its own."""
@@ -176,55 +157,13 @@ class Tiering:
             return None
         return f"of its copy {move.path}, {size} bytes are seen from here; do all machines see that folder?"
 
-    def _commit(self, ready: Sequence[Move], began: float) -> None:
-        """All in one; if another was faster somewhere, one by one, so that only that work is lost."""
-        if not ready:
-            return
-        try:
-            committed = self._committer.replace(
-                self._table,
-                [move.file for move in ready],
-                [_at(move.file, move.path) for move in ready],
-                began=began,
-            )
-        except Conflict:
-            if len(ready) == 1:
-                self._total.conflicts += 1
-                log.info("copied for nothing: others changed that file", table=self._table.name()[-1])
-                discard(self._table, [_at(move.file, move.path) for move in ready])
-                return
-            for each in ready:
-                self._commit([each], began)
-            return
-        self._count(ready)
-        log.info(
-            "moved to another place",
-            table=self._table.name()[-1],
-            files=len(ready),
-            bytes=_size(ready),
-            snapshot=committed.snapshot_id,
-            attempts=committed.attempts,
-        )
-
-    def _count(self, moves: Sequence[Move]) -> None:
-        self._total.files += len(moves)
-        self._total.bytes += _size(moves)
-        self._total.rows += sum(move.file.record_count for move in moves)
-
     def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
-        total = self._total
-        return TaskReport(
+        return self._totals.report(
             "tier",
             self._table.name()[-1],
-            dry_run,
-            files_in=total.files,
-            files_out=total.files,
-            bytes_in=total.bytes,
-            bytes_out=total.bytes,
-            rows=total.rows,
-            seconds=time.monotonic() - begin,
-            cpu_seconds=total.cpu_seconds,
-            detail={"conflicts": total.conflicts, "left_alone": total.left_alone},
+            begin,
+            dry_run=dry_run,
+            detail={"conflicts": self._rewrite.conflicts, "left_alone": self._left_alone},
         )
 
 
@@ -322,7 +261,3 @@ def _at(file: DataFile, path: str) -> DataFile:
     moved = DataFile(*facts)
     moved.spec_id = file.spec_id
     return moved
-
-
-def _size(moves: Sequence[Move]) -> int:
-    return sum(move.file.file_size_in_bytes for move in moves)

@@ -10,8 +10,8 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from frazil.otlp.decode import Decoder, conform
-from frazil.query.functions import FUNCTIONS
 from frazil.query.reads.statement import Read, Statement
+from frazil.sql.functions import FUNCTIONS
 from frazil.tables import SIGNALS, Signal, table_spec
 
 T = TypeVar("T")

@@ -35,8 +35,8 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import QueryInvalid
-from frazil.query.index import Files, Index, decode
-from frazil.query.model import Constraint, Constraints
+from frazil.sql.constants import Constraint, Constraints
+from frazil.sql.index import Files, Index, decode
 from frazil.tables import Fill
 
 DAY = 86_400_000_000

@@ -15,9 +15,9 @@ from typing import Any
 
 import duckdb
 
-from frazil.query.functions import FUNCTIONS
-from frazil.query.sql import folded
-from frazil.query.types import quoted, text
+from frazil.sql.functions import FUNCTIONS
+from frazil.sql.statement import folded
+from frazil.sql.types import quoted, text
 
 _SESSION_SETTINGS = (
     "TimeZone='UTC'",

@@ -11,9 +11,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from frazil.query.constants import DAY, SECOND, Constants
-from frazil.query.constraints import wanted_rows
-from frazil.query.model import Constraint
+from frazil.sql.constants import DAY, SECOND, Constants, Constraint
+from frazil.sql.constraints import wanted_rows
 from tests.unit.query.answers import compare, connect, micros, tree, wanted
 
 NOW = micros(datetime.datetime(2026, 11, 15, 10, 30, tzinfo=datetime.UTC))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from frazil import doctor
 from frazil.cli import app
 from frazil.config import Config
-from frazil.query.retention_rules import check_rules
+from frazil.pipeline.maintain.retention_check import check_rules
 
 
 def _config(tmp_path: Path, *rules: dict[str, Any], **facts: Any) -> Config:

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frazil.query.conditions import ANYTHING, Conditions, add, conjuncts, either_all
-from frazil.query.constants import KEYWORDS, Constants, Kind
-from frazil.query.model import Constraint, Constraints
-from frazil.query.sql import folded, nodes
+from frazil.sql.conditions import ANYTHING, Conditions, add, conjuncts, either_all
+from frazil.sql.constants import KEYWORDS, Constants, Constraint, Constraints, Kind
+from frazil.sql.statement import folded, nodes
 from frazil.tables import view_tables
 
 __all__ = ["ANYTHING", "either_all", "wanted_rows"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from frazil.query.constants import Kind
+from frazil.sql.constants import Kind
 
 
 def duckdb_type(type_: pa.DataType) -> str:

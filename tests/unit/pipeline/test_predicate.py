@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, StoreUnavailable
+from frazil.pipeline.maintain.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.query.plan import local_path
-from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.tables import Fill, Promoted, landed_spec
 from tests.unit.query.lakes import fill_randomly, in_row_groups, table_of
 

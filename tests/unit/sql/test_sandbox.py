@@ -14,7 +14,7 @@ import pytest
 
 from frazil.config import Config
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused, RequestTooLarge
-from frazil.query.sandbox import Sandbox, Settings, TableSource, without_constants
+from frazil.sql.sandbox import Sandbox, Settings, TableSource, without_constants
 from tests.unit.query.made import TENANTS, Service, files_of, rows_of, running, secret_of
 
 FILES = (

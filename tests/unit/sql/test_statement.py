@@ -9,8 +9,8 @@ import duckdb
 import pytest
 
 from frazil.errors import QueryInvalid, QueryRefused
-from frazil.query.functions import FUNCTIONS
-from frazil.query.sql import Statement, characters
+from frazil.sql.functions import FUNCTIONS
+from frazil.sql.statement import Statement, characters
 from tests.unit.query.answers import connect, tree
 
 TABLES = ("logs", "spans", "metrics")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from frazil.config import Config, RetentionRule
 from frazil.errors import QueryInvalid, QueryRefused
-from frazil.query.predicate import parse_predicate
+from frazil.pipeline.maintain.predicate import parse_predicate
 from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 

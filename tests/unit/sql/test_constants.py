@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from frazil.query.constants import DAY, SECOND, Constants, Kind, Range
+from frazil.sql.constants import DAY, SECOND, Constants, Kind, Range
 from tests.unit.query.answers import connect, micros, tree
 
 HOUR = 3600 * SECOND

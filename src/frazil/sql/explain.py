@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from frazil.query.sql import characters
+from frazil.sql.statement import characters
 
 _ERROR_CHARACTERS_MAX = 2000
 _KINDS = {

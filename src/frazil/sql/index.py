@@ -33,8 +33,8 @@ from pyiceberg.types import (
 
 from frazil.errors import QueryInvalid
 from frazil.lake.facts import FileFacts
-from frazil.query.bounds import Column, Flags, Kind, Longs, may_match, numbers
-from frazil.query.model import Constraints
+from frazil.sql.bounds import Column, Flags, Kind, Longs, may_match, numbers
+from frazil.sql.constants import Constraints
 from frazil.tables import Fill
 from frazil.tables.columns import TENANT, TIME
 from frazil.tables.promoted import fingerprint_of

@@ -13,10 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from frazil.query.model import Value
-
 Node = Mapping[str, Any]
 Kind = Literal["time", "text", "integer", "real", "flag"]
+Value = str | int | float | bool
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -52,6 +51,24 @@ _DIGITS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _SPAN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([A-Za-z]+)\s*")
 _DAYS_MAX = 1_000_000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the rows that are asked for have in one column. Bounds are inclusive and may be wider than asked.
+
+    Times are microseconds since 1970 in UTC, as Iceberg counts them. A constraint is never NULL's: rows where
+    the column is NULL are not asked for.
+    """
+
+    lower: Value | None = None
+    upper: Value | None = None
+    values: frozenset[Value] | None = None
+    """The column is one of these."""
+
+
+Constraints = Mapping[str, Constraint]
+"""By column; all must hold. No entry: anything may be in it."""
 
 
 @dataclass(frozen=True)

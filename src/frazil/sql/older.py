@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frazil.query.types import duckdb_type, text
+from frazil.sql.types import duckdb_type, text
 from frazil.tables import Promoted
 from frazil.wal.promote import FITTING
 

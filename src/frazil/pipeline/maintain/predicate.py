@@ -22,11 +22,11 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
-from frazil.query.index import Index, of_files
-from frazil.query.older import from_map
-from frazil.query.predicate_parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
-from frazil.query.sandbox import Sandbox, Settings, TableSource
-from frazil.query.types import duckdb_type, quoted
+from frazil.pipeline.maintain.predicate_parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
+from frazil.sql.index import Index, of_files
+from frazil.sql.older import from_map
+from frazil.sql.sandbox import Sandbox, Settings, TableSource
+from frazil.sql.types import duckdb_type, quoted
 from frazil.tables import Fill, TableSpec
 from frazil.tables.promoted import fingerprint_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from frazil.query.constants import DAY, Constants, Kind, Range, near
-from frazil.query.model import Constraint, Constraints, Value
+from frazil.sql.constants import DAY, Constants, Constraint, Constraints, Kind, Range, Value, near
 
 Node = Mapping[str, Any]
 _DEPTH_MAX = 60

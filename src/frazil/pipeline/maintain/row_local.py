@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import duckdb
 import orjson
 
-from frazil.query.sandbox import serialized_text
-from frazil.query.sql import CHANGING, Node, folded, nodes
+from frazil.sql.sandbox import serialized_text
+from frazil.sql.statement import CHANGING, Node, folded, nodes
 
 _STABLE = "CONSISTENT"
 _AGE_OF_TWO_TIMES = 2

@@ -11,7 +11,7 @@ import string
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from frazil.errors import QueryInvalid, QueryRefused
+from frazil.errors import QueryInvalid, QueryRefused, RequestTooLarge
 from frazil.tables import table_specs, view_tables
 
 Node = Mapping[str, Any]
@@ -263,3 +263,24 @@ def characters(sql: str, position: int | None) -> int | None:
     if position is None or not sql:
         return position
     return len(sql.encode(errors="surrogatepass")[:position].decode(errors="ignore"))
+
+
+def check_text(sql: str, bytes_max: int) -> None:
+    """Raise QueryInvalid or RequestTooLarge if DuckDB should not see the text."""
+    if (size := utf8_bytes(sql, "the SQL")) > bytes_max:
+        raise RequestTooLarge(
+            f"the SQL has {size} bytes, and {bytes_max} is the most (query.sql_bytes_max): give long "
+            "lists as parameters",
+            bytes_max=bytes_max,
+        )
+    if "\x00" in sql:
+        raise QueryInvalid("the SQL has a NUL character in it", position=sql.index("\x00"))
+
+
+def utf8_bytes(text: str, what: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise QueryInvalid(
+            f"{what} has half a character in it (a lone surrogate)", position=error.start
+        ) from None

@@ -15,15 +15,22 @@ import duckdb
 import orjson
 
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, RequestTooLarge, StoreUnavailable
-from frazil.query.constants import Constants
-from frazil.query.constraints import ANYTHING, wanted_rows
-from frazil.query.explain import explained
-from frazil.query.model import Constraints, Question
-from frazil.query.one_row import unfit
-from frazil.query.question import check
-from frazil.query.sandbox import Sandbox, Settings, TableSource, serialized_text
-from frazil.query.sql import NAMESPACE_MAIN, Node, Statement, characters, folded, nodes, position_of
-from frazil.query.types import duckdb_type, kind_of, quoted
+from frazil.pipeline.maintain.row_local import unfit
+from frazil.sql.constants import Constants, Constraints
+from frazil.sql.constraints import ANYTHING, wanted_rows
+from frazil.sql.explain import explained
+from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text
+from frazil.sql.statement import (
+    NAMESPACE_MAIN,
+    Node,
+    Statement,
+    characters,
+    check_text,
+    folded,
+    nodes,
+    position_of,
+)
+from frazil.sql.types import duckdb_type, kind_of, quoted
 from frazil.tables import TableSpec
 
 NAMESPACE = "lake"
@@ -55,7 +62,7 @@ class Predicate:
 def parse_predicate(text: str, spec: TableSpec) -> Predicate:
     """QueryInvalid or QueryRefused if it is no condition on a row of the table; `position` is in `text`."""
     try:
-        check(Question(text, ""), _BYTES_MAX)
+        check_text(text, _BYTES_MAX)
     except RequestTooLarge:
         reason = f"the condition has more than {_BYTES_MAX:,} bytes: split it into several"
         raise QueryInvalid(reason) from None

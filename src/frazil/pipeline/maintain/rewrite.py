@@ -1,0 +1,161 @@
+"""Data files in the place of others: the rows must add up, and a commit that comes too late leaves nothing.
+
+Compaction, filling and tiering keep all rows; retention and erasure leave some out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from frazil.errors import Conflict, JobFailed, StoreUnavailable
+from frazil.lake.commit import Committed, Committer
+from frazil.lake.discard import discard
+from frazil.pipeline.maintain.report import Totals, bytes_of, rows_of
+from frazil.pipeline.maintain.search import Searched
+from frazil.position import without
+
+_COMMIT_SECONDS = 60.0
+"""Swaps that are ready are committed together, so that there are few snapshots, but none waits for long."""
+
+log = structlog.get_logger("frazil.maintain")
+
+
+@dataclass(frozen=True)
+class Swap:
+    """`added` takes the place of `removed`."""
+
+    removed: Sequence[DataFile]
+    added: Sequence[DataFile]
+    began: float
+    """Seconds since 1970. No file of `added` is older."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows of `removed` that `added` leaves out, by `_segment`."""
+
+    @classmethod
+    def of(cls, found: Iterable[tuple[DataFile, Searched]], began: float) -> Swap:
+        """Of files that were searched and written again without the rows that match."""
+        matched = [(file, searched) for file, searched in found if searched.matches]
+        return cls(
+            [file for file, _ in matched],
+            [searched.added for _, searched in matched if searched.added is not None],
+            began,
+            sum((searched.removed for _, searched in matched), Counter()),
+        )
+
+    @property
+    def adds_up(self) -> bool:
+        return rows_of(self.removed) - rows_of(self.added) == self.dropped.total()
+
+
+class Rewrite:
+    """Commits swaps to one table and counts them in `totals`. Each commit is logged as `event`; its snapshot
+    gets `facts`, and the number of dropped rows as `counted_as`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        committer: Committer,
+        totals: Totals,
+        event: str,
+        *,
+        facts: Mapping[str, str] | None = None,
+        counted_as: str = "",
+    ) -> None:
+        self._table = table
+        self._committer = committer
+        self._totals = totals
+        self._event = event
+        self._facts = facts or {}
+        self._counted_as = counted_as
+        self.conflicts = 0
+        """Swaps that came to nothing because another process had changed their files."""
+
+    @contextlib.contextmanager
+    def batches(self) -> Iterator[Callable[[Swap], None]]:
+        """Yield a function that takes swaps one by one and commits those of about a minute together. Also if
+        a job or the store fails meanwhile: else a failure that comes each time would let nothing get done.
+        """
+        ready: list[Swap] = []
+        since = time.monotonic()
+
+        def add(swap: Swap) -> None:
+            nonlocal ready, since
+            ready.append(swap)
+            if time.monotonic() - since >= _COMMIT_SECONDS:
+                batch, ready = ready, []
+                self.commit(batch)
+                since = time.monotonic()
+
+        try:
+            yield add
+        except (JobFailed, StoreUnavailable):
+            self.commit(ready)
+            raise
+        self.commit(ready)
+
+    def commit(self, swaps: Sequence[Swap]) -> Committed | None:
+        """Commit all in one, or, if another process has changed some of the files, one by one, so that only
+        the work on those files is lost. Return None if there was a conflict, or nothing to commit.
+        """
+        if not swaps:
+            return None
+        try:
+            return self._commit(swaps)
+        except Conflict as error:
+            if len(swaps) == 1:
+                self.discard(swaps[0], str(error))
+            else:
+                for swap in swaps:
+                    self.commit([swap])
+            return None
+
+    def discard(self, swap: Swap, reason: str) -> None:
+        """Delete what was written for files that another process has changed. No commit can succeed then."""
+        self.conflicts += 1
+        log.info("rewritten for nothing: others changed the files", table=self._name, reason=reason)
+        discard(self._table, swap.added)
+
+    def _commit(self, swaps: Sequence[Swap]) -> Committed:
+        removed = [file for swap in swaps for file in swap.removed]
+        added = [file for swap in swaps for file in swap.added]
+        dropped: Counter[str] = sum((swap.dropped for swap in swaps), Counter())
+        if not all(swap.adds_up for swap in swaps):
+            raise AssertionError(
+                f"{rows_of(removed):,} rows became {rows_of(added):,}, and {dropped.total():,} were to go"
+            )
+        began = min(swap.began for swap in swaps)
+        if dropped:
+            facts = {**self._facts, **({self._counted_as: str(dropped.total())} if self._counted_as else {})}
+            committed = self._committer.overwrite(
+                self._table, removed, added, partial(without, dropped), facts=facts, began=began
+            )
+        else:
+            committed = self._committer.replace(self._table, removed, added, facts=self._facts, began=began)
+        self._totals.count(removed, added, dropped.total())
+        log.info(
+            self._event,
+            table=self._name,
+            files_in=len(removed),
+            files_out=len(added),
+            bytes_in=bytes_of(removed),
+            bytes_out=bytes_of(added),
+            rows=rows_of(added),
+            rows_removed=dropped.total(),
+            snapshot=committed.snapshot_id,
+            attempts=committed.attempts,
+        )
+        return committed
+
+    @property
+    def _name(self) -> str:
+        return self._table.name()[-1]
