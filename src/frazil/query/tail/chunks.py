@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from frazil.errors import StoreUnavailable
+from frazil.query.tail.listing import Waiting
 
 _CHUNK_BYTES_MAX = 32 * 2**20
 _CHUNKS_MIN = 16
@@ -50,6 +51,10 @@ class Chunk:
     @property
     def rows(self) -> int:
         return self.parts[-1].end_row
+
+    def behind(self, waiting: Waiting) -> list[Part]:
+        """The parts whose segments still wait."""
+        return [part for part in self.parts if (part.stream, part.sequence) in waiting]
 
 
 Rows = Sequence[tuple[Part, pa.Table]]

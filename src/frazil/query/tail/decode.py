@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,19 @@ from frazil.wal.segment import Facts, open_segment
 MICROS = 1_000_000
 
 
+class Bounds(NamedTuple):
+    """Of `time`, in microseconds, both included."""
+
+    lower: int | None = None
+    upper: int | None = None
+
+    def exclude(self, first: int | None, last: int | None) -> bool:
+        """Whether no time from `first` to `last` is within the bounds."""
+        return (self.lower is not None and last is not None and last < self.lower) or (
+            self.upper is not None and first is not None and first > self.upper
+        )
+
+
 @dataclass(frozen=True)
 class Summary:
     """What the footer of a segment says. One that cannot be read has a problem and no counts.
@@ -41,12 +55,6 @@ class Summary:
     time_max: int | None = None
     problem: str | None = None
 
-    def is_outside(self, lower: int | None, upper: int | None) -> bool:
-        """No row has a time within the bounds."""
-        if self.time_min is None or self.time_max is None:
-            return False
-        return (lower is not None and self.time_max < lower) or (upper is not None and self.time_min > upper)
-
 
 class SegmentDecoder:
     """Of one table. Rows are without dictionaries: one would hold values of other tenants, too."""
@@ -54,7 +62,7 @@ class SegmentDecoder:
     def __init__(self, config: Config, signal: Signal) -> None:
         extra = promoted(config)
         self._fill = Fill.of((*DEFAULT_PROMOTED, *extra))
-        self._spec = landed_spec(signal, extra)
+        self._types = {column.name: column.type for column in landed_spec(signal, extra).columns}
         coded = coded_schema(table_spec(signal, extra), self._fill.promoted.values())
         self.dictionary = with_dictionary(coded)
         """Leaf columns that are worth a dictionary in a file. Measured on logs with nine attributes: half the
@@ -65,14 +73,10 @@ class SegmentDecoder:
 
     def schema(self, columns: Collection[str] | None) -> pa.Schema:
         """That of decoded rows: `time` and the columns, in the order of the table. None: all columns."""
-        return self._plain(
-            {column.name for column in self._spec.columns} if columns is None else {*columns, "time"}
-        )
+        return self._schema(self._types if columns is None else {*columns, "time"})
 
-    def _plain(self, names: Collection[str]) -> pa.Schema:
-        return pa.schema(
-            [(column.name, column.type) for column in self._spec.columns if column.name in names]
-        )
+    def _schema(self, names: Collection[str]) -> pa.Schema:
+        return pa.schema([(name, type_) for name, type_ in self._types.items() if name in names])
 
     def decode(
         self,
@@ -80,16 +84,15 @@ class SegmentDecoder:
         data: bytes,
         tenant: str,
         schema: pa.Schema,
-        lower: int | None = None,
-        upper: int | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008
     ) -> tuple[Summary, pa.Table | None]:
-        """The tenant's rows in `schema`, which `schema()` has made. No table if there are none, or if all of
-        the segment is outside the bounds of `time`.
+        """The tenant's rows in `schema`, which `schema()` has made. No table if there are none, or if all
+        rows of the segment are outside the bounds.
         """
         try:
             facts, file = open_segment(name, data)
             summary, is_timed = self._summary(facts, file)
-            if facts.rows == 0 or summary.is_outside(lower, upper):
+            if facts.rows == 0 or bounds.exclude(summary.time_min, summary.time_max):
                 return summary, None
             table = self._read(facts, file, schema, is_timed=is_timed)
         except (SegmentCorrupt, SegmentUnknown) as error:
@@ -104,7 +107,7 @@ class SegmentDecoder:
         if SEGMENT.name in schema.names:
             label = pa.repeat(pa.scalar(f"{name.stream}/{name.sequence}", SEGMENT.type), table.num_rows)
             table = table.append_column(SEGMENT.name, label)
-        return summary, table.select(schema.names).cast(schema)
+        return summary, pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
 
     def _summary(self, facts: Facts, file: pq.ParquetFile) -> tuple[Summary, bool]:
         """And whether `time` of all rows is within the horizon: landing leaves it as it is."""
@@ -119,20 +122,33 @@ class SegmentDecoder:
         return Summary(received[1], facts.stream_rows - facts.rows, facts.stream_rows, first, last), is_timed
 
     def _read(self, facts: Facts, file: pq.ParquetFile, schema: pa.Schema, *, is_timed: bool) -> pa.Table:
-        """All tenants' rows. The file is read once more where columns are to be filled from its maps."""
-        needed = {*schema.names, "tenant_id", *(() if is_timed else ("received_time",))} - {SEGMENT.name}
-        whole = self._plain(needed)
-        unfilled = self._fill.unfilled(facts.fill)
-        table = _columns(file, facts, whole)
-        missing = [
-            self._fill.promoted[name]
-            for name in whole.names
-            if name in self._fill.promoted and (name in unfilled or name not in table.column_names)
-        ]
-        if missing:
-            needed |= {name for item in missing for name in source_columns(item)}
-            table = _columns(file, facts, self._plain(needed))
-        return fill_columns(table, whole, self._fill.promoted, unfilled)
+        """All tenants' rows. Read once more where columns are to be filled from the maps."""
+        names = {*schema.names, "tenant_id", *(() if is_timed else ("received_time",))} - {SEGMENT.name}
+        table = self._columns(facts, file, names)
+        unfilled = names & self._fill.unfilled(facts.fill)
+        missing = unfilled | (names - set(table.column_names))
+        if not missing:
+            return table
+        wanted = self._schema(names)
+        names |= {each for name in missing & self._fill.promoted.keys() for each in self._sources(name)}
+        return fill_columns(self._columns(facts, file, names), wanted, self._fill.promoted, unfilled)
+
+    def _sources(self, column: str) -> tuple[str, str]:
+        return source_columns(self._fill.promoted[column])
+
+    def _columns(self, facts: Facts, file: pq.ParquetFile, names: Collection[str]) -> pa.Table:
+        """Those that the file has, in the table's types."""
+        try:
+            table = file.read(columns=[*names], use_threads=False)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise SegmentCorrupt(facts.name.path, str(error)) from None
+        if table.num_rows != facts.rows:
+            raise SegmentCorrupt(facts.name.path, f"{table.num_rows} rows where its footer says {facts.rows}")
+        if all(field.type == self._types[field.name] for field in table.schema):
+            return table
+        return coded_table(table, self._schema(names))
 
     def _timed(self, table: pa.Table) -> pa.Table:
         """With `time` as landing sets it."""
@@ -148,19 +164,6 @@ class SegmentDecoder:
         return table.set_column(
             at, table.schema.field(at), pa.array(time).cast(pa.timestamp("us")).cast(TIMESTAMP)
         )
-
-
-def _columns(file: pq.ParquetFile, facts: Facts, schema: pa.Schema) -> pa.Table:
-    """Those of the schema that the file has, in the schema's types."""
-    try:
-        table = file.read(columns=schema.names, use_threads=False)
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise SegmentCorrupt(facts.name.path, str(error)) from None
-    if table.num_rows != facts.rows:
-        raise SegmentCorrupt(facts.name.path, f"{table.num_rows} rows where its footer says {facts.rows}")
-    return coded_table(table, schema)
 
 
 def _time_bounds(footer: pq.FileMetaData) -> tuple[int, int] | None:

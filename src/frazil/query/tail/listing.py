@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -194,7 +194,3 @@ class Listing:
                 return end, end > 0
             end += 1
         return end, False
-
-
-def missing_gaps(gaps: Sequence[SegmentName]) -> list[str]:
-    return [f"{name.path} is not there, and what lies behind it is left out" for name in gaps]

@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import threading
 import time
-from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.query.cache import SizedCache
 from frazil.query.tail.chunks import Chunk, ChunkFolder, Part
-from frazil.query.tail.decode import SegmentDecoder
-from frazil.query.tail.listing import Listing, PositionTooOld, Waiting, missing_gaps
-from frazil.query.tail.view import READERS, Bounds, SegmentReader, View, ranges
+from frazil.query.tail.decode import Bounds, SegmentDecoder
+from frazil.query.tail.listing import Listing, PositionTooOld, Waiting
+from frazil.query.tail.view import READERS, SegmentReader, View
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.clock import Clock
 from frazil.wal.position import Position
@@ -29,9 +29,7 @@ from frazil.wal.store import Store, open_store
 KEPT_SECONDS = 60.0
 """How long decoded rows are kept after the last query that used them."""
 _PROBLEMS_MAX = 10
-_FETCHED_BYTES_MAX = 64 * 2**20
-
-Columns = frozenset[str] | None
+_CACHE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,8 @@ class TailCut:
 class _Table:
     listing: Listing
     reader: SegmentReader
-    views: dict[tuple[str, Columns], View] = field(default_factory=dict)
-    fetched: dict[str, int] = field(default_factory=dict)
-    """By stream, up to which segment bytes were read for queries, or ahead of them."""
+    views: dict[tuple[str, frozenset[str] | None], View] = field(default_factory=dict)
+    """By tenant and columns."""
     erasures: int = 0
     """How often all that was kept was dropped, because rows were erased."""
 
@@ -96,15 +93,14 @@ class Tail:
         self._clock = clock
         self._lock = threading.Lock()
         self._closed = False
-        self._fetched: SizedCache[str, bytes] | None = None
-        if config.wal.type == "s3":
-            self._fetched = SizedCache(_FETCHED_BYTES_MAX)
+        # From a disk, a segment is read again in no time.
+        self._cache: SizedCache[str, bytes] = SizedCache(_CACHE_BYTES if config.wal.type == "s3" else 0)
         self._tables = {signal: self._table(config, signal, store) for signal in SIGNALS}
 
     def _table(self, config: Config, signal: Signal, store: Store) -> _Table:
         listing = Listing(signal, store, self._pool, self._clock, partial(self._forget, signal))
         decoder = SegmentDecoder(config, signal)
-        return _Table(listing, SegmentReader(signal, store, decoder, self._pool, self._fetched))
+        return _Table(listing, SegmentReader(signal, store, decoder, self._pool, self._cache))
 
     def cut(
         self,
@@ -122,9 +118,9 @@ class Tail:
         outside may be left out. Raises PositionTooOld and StoreUnavailable.
         """
         table, bounds = self._tables[signal], Bounds(lower, upper)
-        with self._open(), self._view(table, tenant, columns) as view:
+        with self._open():
             waiting, erasures = table.listing.waiting(position), table.erasures
-            table.fetched = {stream: segments.stop for stream, segments in waiting.streams.items()}
+            view = self._view(table, tenant, None if columns is None else frozenset(columns))
             with view.loading:
                 view.load(waiting, bounds, self._room(view), self._bytes_max)
                 with self._lock:
@@ -138,20 +134,16 @@ class Tail:
                     return cut
 
     def follow(self, positions: Mapping[Signal, Position]) -> None:
-        """Drops rows that were not used for a while, or were erased. Of tables that were queried lately,
-        reads new segments ahead where that takes long; decodes none.
+        """Drops rows that were not used for a while, or were erased. Reads ahead from a bucket what came into
+        tables that were queried lately; decodes nothing.
         """
         with self._open():
             for signal, position in positions.items():
                 table = self._tables[signal]
                 if table.views:
-                    streams = table.listing.waiting(position).streams
-                    before, table.fetched = table.fetched, {name: each.stop for name, each in streams.items()}
-                    table.reader.fetch(
-                        (name, sequence)
-                        for name, each in streams.items()
-                        for sequence in range(max(each.start, before.get(name, 0)), each.stop)
-                    )
+                    waiting = table.listing.waiting(position)
+                    if self._cache.takes(1):
+                        table.reader.fetch(waiting)
             with self._lock:
                 self._expire()
 
@@ -181,21 +173,14 @@ class Tail:
 
     # Views
 
-    @contextlib.contextmanager
-    def _view(self, table: _Table, tenant: str, columns: Collection[str] | None) -> Iterator[View]:
-        wanted = None if columns is None else frozenset(columns)
+    def _view(self, table: _Table, tenant: str, columns: frozenset[str] | None) -> View:
         with self._lock:
-            view = table.views.get((tenant, wanted))
+            view = table.views.get((tenant, columns))
             if view is None:
-                view = View(table.reader, tenant, wanted, self._folder, self._lock, self._clock)
-                table.views[tenant, wanted] = view
-            view.users += 1
-        try:
-            yield view
-        finally:
-            with self._lock:
-                view.users -= 1
-                view.used_at = self._clock()
+                view = View(table.reader, tenant, columns, self._folder, self._lock, self._clock)
+                table.views[tenant, columns] = view
+            view.used_at = self._clock()
+        return view
 
     def _views(self) -> Iterator[View]:
         for table in self._tables.values():
@@ -211,15 +196,11 @@ class Tail:
 
     def _make_room(self) -> None:
         """Evicts the oldest rows of the largest view of the tenant that has the most."""
-        views = [view for view in self._views() if view.chunks]
-        while sum(view.bytes for view in views) > self._bytes_max:
-            sizes = {
-                tenant: sum(each.bytes for each in views if each.tenant == tenant)
-                for tenant in _tenants(views)
-            }
-            largest = max(views, key=lambda view: (sizes[view.tenant], view.bytes))
-            largest.evict_oldest()
-            views = [view for view in views if view.chunks]
+        while sum(view.bytes for view in self._views()) > self._bytes_max:
+            by_tenant: Counter[str] = Counter()
+            for view in self._views():
+                by_tenant[view.tenant] += view.bytes
+            max(self._views(), key=lambda each: (by_tenant[each.tenant], each.bytes)).evict_oldest()
 
     def _expire(self) -> None:
         before = self._clock() - KEPT_SECONDS
@@ -227,10 +208,10 @@ class Tail:
             for key, view in list(table.views.items()):
                 for chunk in [each for each in view.chunks if each.used_at < before]:
                     view.drop(chunk)
-                if view.used_at < before and not view.users and not view.chunks:
+                if view.used_at < before and not view.chunks and not view.loading.locked():
                     del table.views[key]
-        if self._fetched is not None and not any(self._views()):
-            self._fetched.clear()
+        if not any(table.views for table in self._tables.values()):
+            self._cache.clear()
 
     def _forget(self, signal: Signal) -> None:
         """Rows were erased: what is kept may hold them."""
@@ -253,7 +234,10 @@ class Tail:
                 f"{rows} of {signal} that wait to land are left out, the oldest of them: more than "
                 "query.tail_bytes_max waits"
             )
-        problems = view.problems(waiting) + missing_gaps(waiting.gaps)
+        problems = view.problems(waiting)
+        problems += [
+            f"{name.path} is not there, and what lies behind it is left out" for name in waiting.gaps
+        ]
         missing += problems[:_PROBLEMS_MAX]
         if (more := len(problems) - _PROBLEMS_MAX) > 0:
             missing.append(f"and {more} more segments of {signal} that cannot be read")
@@ -265,13 +249,12 @@ class Tail:
         """Pins the chunks. Under the lock."""
         found: list[tuple[Chunk, list[Part]]] = []
         for chunk in view.chunks:
-            parts = view.parts(chunk, waiting)
+            parts = chunk.behind(waiting)
             if parts:
                 chunk.used_at = self._clock()
-                if not _is_outside(chunk, bounds):
+                if not bounds.exclude(chunk.time_min, chunk.time_max):
+                    self._folder.pin(chunk)
                     found.append((chunk, parts))
-        for chunk, _ in found:
-            self._folder.pin(chunk)
         return TailCut(
             [_reference(chunk, parts) for chunk, parts in found],
             sum(part.end_row - part.first_row for _, parts in found for part in parts),
@@ -287,23 +270,17 @@ class Tail:
                 self._folder.unpin(pins.pop())
 
 
-def _tenants(views: Sequence[View]) -> set[str]:
-    return {view.tenant for view in views}
-
-
-def _is_outside(chunk: Chunk, bounds: Bounds) -> bool:
-    lower, upper = bounds
-    return (lower is not None and chunk.time_max < lower) or (upper is not None and chunk.time_min > upper)
-
-
 def _reference(chunk: Chunk, parts: Sequence[Part]) -> ChunkRef:
-    return ChunkRef(str(chunk.path), () if len(parts) == len(chunk.parts) else tuple(ranges(parts)))
+    ranges: list[tuple[int, int]] = []
+    for part in parts if len(parts) < len(chunk.parts) else ():
+        if ranges and ranges[-1][1] == part.first_row:
+            ranges[-1] = (ranges[-1][0], part.end_row)
+        else:
+            ranges.append((part.first_row, part.end_row))
+    return ChunkRef(str(chunk.path), tuple(ranges))
 
 
 def _key(what: str, missing: Sequence[str], parts: Sequence[Part]) -> str:
     """However the rows are divided into chunks, the key is the same."""
-    streams: dict[str, array[int]] = {}
-    for part in parts:
-        streams.setdefault(part.stream, array("q")).append(part.sequence)
-    found = [(name, sorted(streams[name])) for name in sorted(streams)]
-    return hashlib.sha256(repr((what, tuple(missing), found)).encode()).hexdigest()
+    segments = sorted((part.stream, part.sequence) for part in parts)
+    return hashlib.sha256(repr((what, tuple(missing), segments)).encode()).hexdigest()

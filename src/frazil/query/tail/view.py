@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from frazil.query.cache import SizedCache
 from frazil.query.tail.chunks import Chunk, ChunkFolder, Part, Rows
-from frazil.query.tail.decode import SegmentDecoder, Summary
+from frazil.query.tail.decode import Bounds, SegmentDecoder, Summary
 from frazil.query.tail.listing import PositionTooOld, Waiting
 from frazil.tables import Signal
 from frazil.wal.clock import Clock
@@ -28,13 +28,6 @@ _IN_A_ROW = 8
 _SUMMARIES_MAX = 100_000
 
 
-class Bounds(NamedTuple):
-    """Of `time`, in microseconds, both included."""
-
-    lower: int | None = None
-    upper: int | None = None
-
-
 class Decoded(NamedTuple):
     stream: str
     sequence: int
@@ -44,7 +37,7 @@ class Decoded(NamedTuple):
 
 
 class SegmentReader:
-    """Reads and decodes segments of one table, several at once. Remembers what their footers say."""
+    """Reads and decodes segments of one table, several at once."""
 
     def __init__(
         self,
@@ -52,25 +45,20 @@ class SegmentReader:
         store: Store,
         decoder: SegmentDecoder,
         pool: ThreadPoolExecutor,
-        fetched: SizedCache[str, bytes] | None,
+        cache: SizedCache[str, bytes],
     ) -> None:
-        """`fetched` keeps bytes of segments where reading them again takes long."""
+        """`cache` keeps bytes of segments."""
         self.decoder = decoder
         self._signal: Signal = signal
         self._store = store
         self._pool = pool
-        self._fetched = fetched
+        self._cache = cache
+        self._fetched: dict[str, int] = {}
         self._summaries: SizedCache[tuple[str, int], Summary] = SizedCache(_SUMMARIES_MAX)
 
-    def is_outside(self, stream: str, sequence: int, bounds: Bounds) -> bool:
-        """False also if the segment was not read yet."""
-        summary = None if bounds == (None, None) else self._summaries.get((stream, sequence))
-        return summary is not None and summary.is_outside(*bounds)
-
-    def rows_before(self, stream: str, sequence: int) -> int | None:
-        """Of the stream, all tenants, as far as it is known."""
-        summary = self._summaries.get((stream, sequence))
-        return None if summary is None else summary.rows_before
+    def summary(self, stream: str, sequence: int) -> Summary | None:
+        """None if the segment was not read, or long ago."""
+        return self._summaries.get((stream, sequence))
 
     def decoded(
         self, segments: Iterable[tuple[str, int]], tenant: str, schema: pa.Schema, bounds: Bounds
@@ -94,38 +82,39 @@ class SegmentReader:
             data = self._read(name.path)
         except FileNotFoundError:
             raise PositionTooOld(self._signal, name.path) from None
-        summary, table = self.decoder.decode(name, data, tenant, schema, *bounds)
+        summary, table = self.decoder.decode(name, data, tenant, schema, bounds)
         self._summaries.put((stream, sequence), summary, 1)
         return Decoded(stream, sequence, len(data), summary, table)
 
     def _read(self, path: str) -> bytes:
-        if self._fetched is None:
-            return self._store.read(path)
-        data = self._fetched.get(path)
+        data = self._cache.get(path)
         if data is None:
             data = self._store.read(path)
-            self._fetched.put(path, data, len(data))
+            self._cache.put(path, data, len(data))
         return data
 
-    def fetch(self, segments: Iterable[tuple[str, int]]) -> None:
-        """Reads bytes ahead, without decoding, where `fetched` keeps them."""
-        if self._fetched is not None:
-            names = (SegmentName(self._signal, *segment) for segment in segments)
-            with contextlib.suppress(FileNotFoundError):
-                for _ in self._pool.map(lambda name: len(self._read(name.path)), names):
-                    pass
+    def fetch(self, waiting: Waiting) -> None:
+        """Puts bytes of segments that came since the last call into the cache, without decoding."""
+        before, self._fetched = self._fetched, {name: each.stop for name, each in waiting.streams.items()}
+        paths = [
+            SegmentName(self._signal, name, sequence).path
+            for name, each in waiting.streams.items()
+            for sequence in range(max(each.start, before.get(name, 0)), each.stop)
+        ]
+        with contextlib.suppress(FileNotFoundError):
+            for _ in self._pool.map(lambda path: len(self._read(path)), paths):
+                pass
 
     def forget(self) -> None:
         self._summaries.clear()
-        if self._fetched is not None:
-            self._fetched.clear()
+        self._cache.clear()
 
 
 class _NewestFirst:
     """Segments of several streams, the latest received first as far as that is known from those read."""
 
-    def __init__(self, todo: Mapping[str, Sequence[int]]) -> None:
-        self._rest = {stream: list(sequences) for stream, sequences in todo.items() if sequences}
+    def __init__(self, todo: Mapping[str, Iterable[int]]) -> None:
+        self._rest = {stream: rest for stream, sequences in todo.items() if (rest := sorted(sequences))}
         self._taken: Counter[str] = Counter()
         self.received: dict[str, int] = {}
         """By stream, of the segment that was read last."""
@@ -142,8 +131,8 @@ class _NewestFirst:
 
 
 class View:
-    """`lock` guards `chunks` and `floor`, and is shared by all views. `loading` is held while rows are loaded
-    and taken; `users` counts who waits for it or holds it.
+    """`lock` guards `chunks` and what was dropped, and is shared by all views. `loading` is held while rows
+    are loaded and cut.
     """
 
     def __init__(
@@ -158,7 +147,6 @@ class View:
         self.tenant = tenant
         self.chunks: list[Chunk] = []
         self.loading = threading.Lock()
-        self.users = 0
         self.used_at = clock()
         self._reader = reader
         self._schema = reader.decoder.schema(columns)
@@ -166,8 +154,8 @@ class View:
         self._lock = lock
         self._clock = clock
         self._empty: dict[tuple[str, int], str | None] = {}
-        """Decoded segments without rows of the tenant, and why if they cannot be read."""
-        self._floor: dict[str, tuple[int, int | None]] = {}
+        """Decoded segments without rows of the tenant; with a problem if they cannot be read."""
+        self._floor: dict[str, tuple[int, int]] = {}
         """By stream, the first segment that there was room for, and how many rows the stream had before."""
 
     @property
@@ -178,49 +166,55 @@ class View:
         """Decodes what is not kept yet, the newest first, until `room_bytes` are taken."""
         todo = self._todo(waiting, bounds, room_bytes)
         order = _NewestFirst(todo)
-        left = {stream: set(sequences) for stream, sequences in todo.items()}
         pending: list[tuple[Part, pa.Table]] = []
-        pending_bytes = read_bytes = 0
-        has_written = False
+        pending_bytes = read_bytes = chunks = 0
         with contextlib.closing(self._reader.decoded(order, self.tenant, self._schema, bounds)) as found:
             for stream, sequence, size, summary, table in found:
-                left[stream].discard(sequence)
+                todo[stream].discard(sequence)
                 order.received[stream] = summary.received
                 read_bytes += size
                 if table is not None:
                     pending.append((Part(stream, sequence, 0, 0, summary.rows_after or 0), table))
                     pending_bytes += table.nbytes
-                elif not summary.is_outside(*bounds):
+                elif not bounds.exclude(summary.time_min, summary.time_max):
                     self._empty[stream, sequence] = summary.problem
                 if pending_bytes >= self._folder.memory_bytes_max:
                     self._write(pending)
-                    pending, pending_bytes, has_written = [], 0, True
+                    pending, pending_bytes, chunks = [], 0, chunks + 1
                     if self.bytes >= room_bytes:
                         break
                 if read_bytes >= read_bytes_max:
                     break
         if pending:
-            self._write(pending if has_written else self._with_smaller(pending, pending_bytes, waiting))
-        self._set_floor(left)
+            self._write(pending if chunks else self._with_smaller(pending, pending_bytes, waiting))
+        with self._lock:
+            for stream, left in todo.items():
+                if left:
+                    first = max(left) + 1
+                    above = self._reader.summary(stream, first)
+                    self._floor[stream] = (first, (above.rows_before if above is not None else None) or 0)
 
-    def _todo(self, waiting: Waiting, bounds: Bounds, room_bytes: int) -> dict[str, list[int]]:
+    def _todo(self, waiting: Waiting, bounds: Bounds, room_bytes: int) -> dict[str, set[int]]:
         """What was dropped for want of room is loaded again only while there is ample room."""
         self._empty = {segment: problem for segment, problem in self._empty.items() if segment in waiting}
         with self._lock:
             if self.bytes * 2 <= room_bytes:
                 self._floor.clear()
-            kept = {(part.stream, part.sequence) for chunk in self.chunks for part in chunk.parts}
+            known = {(part.stream, part.sequence) for chunk in self.chunks for part in chunk.parts}
             first = {stream: sequence for stream, (sequence, _) in self._floor.items()}
+        known |= self._empty.keys()
         return {
-            stream: [
+            stream: {
                 sequence
                 for sequence in range(max(segments.start, first.get(stream, 0)), segments.stop)
-                if (stream, sequence) not in kept
-                and (stream, sequence) not in self._empty
-                and not self._reader.is_outside(stream, sequence, bounds)
-            ]
+                if (stream, sequence) not in known and not self._is_outside(stream, sequence, bounds)
+            }
             for stream, segments in waiting.streams.items()
         }
+
+    def _is_outside(self, stream: str, sequence: int, bounds: Bounds) -> bool:
+        summary = None if bounds == Bounds() else self._reader.summary(stream, sequence)
+        return summary is not None and bounds.exclude(summary.time_min, summary.time_max)
 
     def _with_smaller(self, pending: Rows, size: int, waiting: Waiting) -> Rows:
         """With the rows of the last chunks, as long as each has no more rows than those behind it together.
@@ -238,45 +232,42 @@ class View:
                 taken.append(self.chunks.pop())
         found = [*pending]
         for chunk in taken:
-            found += self._folder.read(chunk, self._schema, self.parts(chunk, waiting))
+            found += self._folder.read(chunk, self._schema, chunk.behind(waiting))
             self._folder.drop(chunk)
         return found
 
     def _write(self, rows: Rows) -> None:
-        chunk = self._folder.write(sorted(rows, key=_order), self._reader.decoder.dictionary, self._clock())
+        in_order = sorted(rows, key=lambda row: (row[0].stream, row[0].sequence))
+        chunk = self._folder.write(in_order, self._reader.decoder.dictionary, self._clock())
         with self._lock:
             self.chunks.append(chunk)
 
-    def _set_floor(self, left: Mapping[str, set[int]]) -> None:
-        with self._lock:
-            for stream, sequences in left.items():
-                if sequences:
-                    first = max(sequences) + 1
-                    self._floor[stream] = (first, self._reader.rows_before(stream, first))
+    # Under the lock
 
     def drop(self, chunk: Chunk) -> None:
-        """Under the lock."""
         self.chunks.remove(chunk)
         self._folder.drop(chunk)
 
     def evict_oldest(self) -> None:
-        """Makes room. Under the lock; there is a chunk."""
+        """Makes room. There is a chunk."""
         oldest = min(self.chunks, key=lambda chunk: chunk.time_max)
         for part in oldest.parts:
-            first, _ = self._floor.get(part.stream, (0, None))
-            if part.sequence >= first:
-                self._floor[part.stream] = (part.sequence + 1, part.rows_after)
+            self._floor[part.stream] = max(
+                self._floor.get(part.stream, (0, 0)), (part.sequence + 1, part.rows_after)
+            )
         self.drop(oldest)
 
     def forget(self) -> None:
-        """Drops all rows. Under the lock."""
         for chunk in [*self.chunks]:
             self.drop(chunk)
         self._floor.clear()
 
     def problems(self, waiting: Waiting) -> list[str]:
-        found = sorted((segment, problem) for segment, problem in self._empty.items() if problem is not None)
-        return [problem for segment, problem in found if segment in waiting]
+        return [
+            problem
+            for segment, problem in sorted(self._empty.items())
+            if problem is not None and segment in waiting
+        ]
 
     def left_out(self, position: Position, waiting: Waiting) -> int | None:
         """How many rows of all tenants wait and are not loaded for want of room. None: none are."""
@@ -284,23 +275,5 @@ class View:
         for stream, (first, rows_before) in self._floor.items():
             if stream in waiting.streams and waiting.streams[stream].start < first:
                 landed = position.streams.get(stream, StreamPosition()).durable_rows
-                found.append(max(0, (rows_before or 0) - landed))
+                found.append(max(0, rows_before - landed))
         return sum(found) if found else None
-
-    def parts(self, chunk: Chunk, waiting: Waiting) -> list[Part]:
-        return [part for part in chunk.parts if (part.stream, part.sequence) in waiting]
-
-
-def ranges(parts: Iterable[Part]) -> list[tuple[int, int]]:
-    """The rows of parts in the order of their file; neighbours are one range."""
-    found: list[tuple[int, int]] = []
-    for part in parts:
-        if found and found[-1][1] == part.first_row:
-            found[-1] = (found[-1][0], part.end_row)
-        else:
-            found.append((part.first_row, part.end_row))
-    return found
-
-
-def _order(row: tuple[Part, pa.Table]) -> tuple[str, int]:
-    return row[0].stream, row[0].sequence
