@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, StoreUnavailable
@@ -87,8 +89,8 @@ class Wal:
         self.store.create(name.path, tombstone(name, self.rows[stream]))
         self.next[stream] += 1
 
-    def bodies(self, position: Position = NOTHING_LANDED, tenant: str = "acme", **bounds: int) -> list[str]:
-        cut = self.tail.cut("logs", position, tenant, **bounds)
+    def bodies(self, position: Position = NOTHING_LANDED, tenant: str = "acme", **more: Any) -> list[str]:
+        cut = self.tail.cut("logs", position, tenant, **more)
         found = texts_of(cut)
         cut.release()
         return found
@@ -198,7 +200,8 @@ def test_a_cut_holds_what_landing_would_take_whatever_happened_before(
                 wal.clock.seconds += chance.choice([1, KEPT_SECONDS + 1])
             case kind:
                 position, tenant = chance.choice(positions[-2:]), chance.choice(TENANTS)
-                cut = wal.tail.cut("logs", position, tenant)
+                columns = chance.choice([None, ["body"], ["body", "severity_text"]])
+                cut = wal.tail.cut("logs", position, tenant, columns)
                 expected = pending_texts(wal, position, tenant)
                 assert Counter(texts_of(cut)) == expected
                 waiting = {item.name for item in WalReader(wal.store).pending("logs", position)}
@@ -230,6 +233,8 @@ def test_rows_look_the_same_before_and_after_they_have_landed(
         store.create(name.path, writer.finish(name, stream_rows=0, received=(now, now)))
     spec = landed_spec("logs", promoted(config))
     with contextlib.closing(Tail(config, tmp_path / "tail")) as tail:
+        narrow = rows_of(tail.cut("logs", NOTHING_LANDED, "acme", ["cart_id", "shop"]))
+        assert narrow.column_names == ["time", "cart_id", "shop"]
         before = [conform(rows_of(tail.cut("logs", NOTHING_LANDED, tenant)), spec) for tenant in TENANTS]
         pipeline = Pipeline(config)
         with contextlib.closing(pipeline.catalog):
@@ -237,6 +242,9 @@ def test_rows_look_the_same_before_and_after_they_have_landed(
             after = conform(pipeline.catalog.load_table("otel.logs").scan().to_arrow(), spec)
             position = Position.from_text(pipeline.lander.checkpoint().position)
         assert tail.cut("logs", position, "acme").rows == 0
+    assert sorted(map(repr, narrow.to_pylist())) == sorted(
+        map(repr, before[0].select(narrow.column_names).to_pylist())
+    )
     for tenant, table in zip(TENANTS, before, strict=True):
         assert table["cart_id"].null_count == 0
         assert table["shop"].to_pylist() == ["corner"] * 36
@@ -246,8 +254,6 @@ def test_rows_look_the_same_before_and_after_they_have_landed(
 
 def carts(text: str) -> bytes:
     """Of which the third has a clock that went wrong, and the fourth one that is years ahead."""
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-
     request = ExportLogsServiceRequest()
     envelope = request.resource_logs.add()
     envelope.resource.attributes.add(key="shop").value.string_value = "corner"
@@ -400,6 +406,78 @@ def test_bounds_on_time_leave_out_chunks_that_are_wholly_outside(wal: Wal) -> No
     assert wal.bodies(upper=before - 1) == []
 
 
+def test_a_segment_outside_the_bounds_is_read_once_and_never_decoded(wal: Wal) -> None:
+    now = time.time_ns()
+    for sequence, hours in enumerate((3, 2, 1)):
+        then = now - hours * 3600 * 10**9
+        record = LogRecord(time_unix_nano=then, body={"string_value": f"{hours} h"})
+        body = ExportLogsServiceRequest(resource_logs=[{"scope_logs": [{"log_records": [record]}]}])
+        writer = SegmentWriter(1)
+        writer.write(DECODER.decode([body.SerializeToString()], ["acme"], [then]).table)
+        name = name_of(0, sequence)
+        wal.store.create(name.path, writer.finish(name, stream_rows=0, received=(then, then)))
+    lower = (now - int(1.5 * 3600e9)) // 1000
+    assert wal.bodies(lower=lower) == ["1 h"]
+    reads = wal.count_reads()
+    assert wal.bodies(lower=lower) == ["1 h"]
+    assert reads == []
+    assert wal.bodies(lower=lower - 3600 * 10**6) == ["2 h", "1 h"]
+    assert reads == [name_of(0, 1).path]
+
+
+def test_bounds_hold_for_the_time_that_landing_sets(wal: Wal) -> None:
+    """A sender without a clock: `time` is when the row was received."""
+    now = time.time_ns()
+    name = name_of(0, 0)
+    writer = SegmentWriter(1)
+    writer.write(DECODER.decode([carts("1")], ["acme"], [now]).table)
+    wal.store.create(name.path, writer.finish(name, stream_rows=0, received=(now, now)))
+    lower = now // 1000 - 500_000
+    assert {"1/2", "1/3"} <= set(wal.bodies(lower=lower, upper=now // 1000))
+    assert wal.bodies(lower=now // 1000 + 10**10) == []
+
+
+def test_only_the_columns_asked_for_are_decoded(wal: Wal) -> None:
+    wal.append(0)
+    cut = wal.tail.cut("logs", NOTHING_LANDED, "acme", ["body", "severity_number"])
+    assert set(rows_of(cut).column_names) == {"time", "severity_number", "body"}
+    assert len(texts_of(cut)) == 3
+    assert set(rows_of(wal.tail.cut("logs", NOTHING_LANDED, "acme", [])).column_names) == {"time"}
+
+
+def test_without_a_query_nothing_is_listed_read_or_decoded(wal: Wal) -> None:
+    reads = wal.count_reads()
+    for _ in range(3):
+        wal.append(0)
+        wal.tail.follow({"logs": NOTHING_LANDED})
+    assert (reads, wal.store.listed, wal.files()) == ([], [], set())
+    assert len(wal.bodies()) == 9
+    wal.append(0)
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert len(reads) == 3, "a local log is read when the next query comes"
+    wal.clock.seconds += KEPT_SECONDS + 1
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert wal.files() == set()
+    wal.store.listed.clear()
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert wal.store.listed == []
+
+
+def test_from_a_bucket_each_segment_is_read_once_and_ahead_of_the_next_query(
+    make_wal: Callable[..., Wal],
+) -> None:
+    wal = make_wal(wal={"type": "s3", "s3": {"bucket": "frazil"}})
+    reads = wal.count_reads()
+    wal.append(0)
+    assert len(wal.bodies(columns=["body"])) == len(wal.bodies()) == 3
+    assert len(reads) == 1
+    wal.append(0)
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert len(reads) == 2
+    assert len(wal.bodies(columns=["body"])) == len(wal.bodies(tenant="globex")) == 6
+    assert len(reads) == 2
+
+
 def test_the_key_is_that_of_the_content_and_not_of_how_it_is_kept(wal: Wal) -> None:
     def key(position: Position = NOTHING_LANDED, tenant: str = "acme") -> str:
         cut = wal.tail.cut("logs", position, tenant)
@@ -525,6 +603,25 @@ def test_one_table_never_takes_the_room_of_another(tmp_path: Path) -> None:
             assert logs.missing
             spans.release()
             logs.release()
+
+
+def test_one_tenant_never_takes_the_room_of_another(make_wal: Callable[..., Wal]) -> None:
+    wal = make_wal(query={"tail_bytes_max": 16 * 2**20})
+    chance, now = random.Random(1), time.time_ns()
+    for number in range(50):
+        large = chance.randbytes(2**18).hex()
+        rows = {"acme": [large], **({"globex": [f"{number}"]} if number % 10 == 0 else {})}
+        wal.append(0, rows, received=now + number)
+    for columns in ([None], [None, ["body"], ["body", "severity_text"]]):
+        for each in columns:
+            large_cut = wal.tail.cut("logs", NOTHING_LANDED, "acme", each)
+            assert 0 < large_cut.rows < 50
+            assert large_cut.missing
+            large_cut.release()
+        small = wal.tail.cut("logs", NOTHING_LANDED, "globex")
+        assert (small.rows, small.missing) == (5, ())
+        small.release()
+    assert wal.tail.bytes <= 16 * 2**20
 
 
 def test_with_nothing_new_no_segment_is_read_and_only_the_end_is_listed(wal: Wal) -> None:
