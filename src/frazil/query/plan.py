@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,7 +124,8 @@ class Planner:
         question: Question,
         statement: Statement,
     ) -> None:
-        found = self._cut(spec, uses, question)
+        wanted = _wanted(spec, statement.columns)
+        found = self._cut(spec, uses, question, wanted)
         version, cut = found.looked.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
@@ -132,14 +133,11 @@ class Planner:
             plan.erased |= version.erased
         files, total = self._files(version, uses, question, spec)
         columns = self._columns(spec, None if version is None else version.schema)
-        every, names, asked = columns, statement.names, statement.columns
-        if asked is not None:
+        every, names = columns, statement.names
+        if wanted is not None:
             # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
-            columns = [column for column in columns if column[0] in asked] or columns[:1]
-        promoted_columns = {item.column: item for item in spec.promoted}
-        whole, older = _by_age(files, columns, promoted_columns)
-        if older:
-            columns = _with_maps(columns, every, older, promoted_columns)
+            columns = [column for column in columns if column[0] in wanted]
+        whole, older = _by_age(files, columns, every, {item.column: item for item in spec.promoted})
         plan.tables.append(
             {
                 "name": spec.name,
@@ -148,7 +146,7 @@ class Planner:
                 "older": older,
                 "views": {view.name: view.not_null for view in spec.views},
                 "names": None if names is None else sorted(names),
-                "tail": [] if cut is None else [(ref.path, ref.first_row, ref.rows) for ref in cut.chunks],
+                "tail": [] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
             }
         )
         before = plan.stats
@@ -166,11 +164,17 @@ class Planner:
     def cut(
         self, spec: TableSpec, uses: Sequence[Constraints], question: Question
     ) -> tuple[TableVersion | None, TailCut | None]:
-        """What has landed, and what has not. The latter is to be released."""
-        found = self._cut(spec, uses, question)
+        """What has landed, and what has not, with `time` alone. The latter is to be released."""
+        found = self._cut(spec, uses, question, _wanted(spec, ()))
         return found.looked.version, found.tail
 
-    def _cut(self, spec: TableSpec, uses: Sequence[Constraints], question: Question) -> _Cut:
+    def _cut(
+        self,
+        spec: TableSpec,
+        uses: Sequence[Constraints],
+        question: Question,
+        wanted: Collection[str] | None,
+    ) -> _Cut:
         """What has landed first, then what has not: a row that lands in between is still in the log, because
         segments outlive their landing. Where that may not be so, both are read until none lands in between.
         """
@@ -183,7 +187,9 @@ class Planner:
         looked = self._look(signal)
         for _ in range(_LOOKS_MAX):
             try:
-                tail = self._tail.cut(signal, looked.position, question.tenant, lower=lower, upper=upper)
+                tail = self._tail.cut(
+                    signal, looked.position, question.tenant, wanted, lower=lower, upper=upper
+                )
             except PositionTooOld:
                 looked = self._look(signal, renew=True)
                 continue
@@ -262,8 +268,19 @@ def reads_unowned(question: Question, spec: TableSpec) -> bool:
     return question.unowned and spec.has_unowned_rows
 
 
+def _wanted(spec: TableSpec, names: Collection[str] | None) -> frozenset[str] | None:
+    """The columns of a table that are among the names, or its first one. None: all."""
+    if names is None:
+        return None
+    columns = [column.name for column in spec.sql_columns]
+    return frozenset(name for name in columns if name in names) or frozenset(columns[:1])
+
+
 def _by_age(
-    files: Sequence[File], columns: Sequence[tuple[str, str, int]], promoted: Mapping[str, Promoted]
+    files: Sequence[File],
+    columns: Sequence[tuple[str, str, int]],
+    every: Sequence[tuple[str, str, int]],
+    promoted: Mapping[str, Promoted],
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Paths of files that have all promoted columns, and groups of those from before some were, or with some
     that were filled from other attributes: there the map has the values.
@@ -274,24 +291,13 @@ def _by_age(
         names = frozenset(name for identity, name in promoted_ids.items() if file.lacks(identity))
         groups.setdefault(names, []).append(local_path(file.path))
     whole = groups.pop(frozenset())
-    older = [
-        {"files": paths, "columns": {name: from_map(promoted[name]) for name in sorted(names)}}
-        for names, paths in groups.items()
-    ]
+    older = []
+    for names, paths in groups.items():
+        given = {name: from_map(promoted[name]) for name in sorted(names)}
+        sources = {source for name in names for source in source_columns(promoted[name])}
+        maps = [column for column in every if column[0] in sources and column not in columns]
+        older.append({"files": paths, "columns": given, "maps": maps})
     return whole, older
-
-
-def _with_maps(
-    columns: Sequence[tuple[str, str, int]],
-    every: Sequence[tuple[str, str, int]],
-    older: Sequence[Mapping[str, Any]],
-    promoted: Mapping[str, Promoted],
-) -> list[tuple[str, str, int]]:
-    """The columns, and the maps that older files take some of them from."""
-    wanted = {name for name, _, _ in columns}
-    for group in older:
-        wanted.update(*(source_columns(promoted[name]) for name in group["columns"]))
-    return [column for column in every if column[0] in wanted]
 
 
 def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import math
 import os
 import time
 import uuid
@@ -52,7 +53,7 @@ from frazil.query.question import check
 from frazil.query.render import json_end
 from frazil.query.s3 import s3_options
 from frazil.query.spool import Spool
-from frazil.query.tail import Tail
+from frazil.query.tail import KEPT_SECONDS, Tail
 from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 
@@ -64,8 +65,6 @@ _INTERRUPT_SECONDS = 1.0
 """What does not stop by itself within this time is killed."""
 _FOLLOW_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 1.0
-_FOLLOWED_SECONDS = 300.0
-"""After the last question: listing a log costs something where nobody asks."""
 _MEASURE_SECONDS = 60.0
 _FORGET_SECONDS = 60.0
 """How often it is looked nevertheless, while something is kept: it may have been erased."""
@@ -115,7 +114,7 @@ class Queries:
         self._problems: dict[str, str] = {}
         self._catalog_checked = Checked(self._look_at_catalog, age_max_seconds=_LOOK_AGAIN_SECONDS)
         self._is_stale = False
-        self._last_asked = time.monotonic()
+        self._last_asked = -math.inf
         self._erasures: frozenset[str] = frozenset()
         self._kept_by_others: list[SizedCache[Any, Any]] = []
 
@@ -162,7 +161,7 @@ class Queries:
         self._own.give_back()
 
     async def _warm(self) -> None:
-        """Reads ahead what the first questions need, and goes on following, so that none finds much to do."""
+        """Reads ahead what the first queries need, then follows the tables and the log while queries come."""
         with contextlib.suppress(FrazilError, OSError):
             await asyncio.to_thread(self._lake.warm)
         looked_at, measured_at = time.monotonic(), -_MEASURE_SECONDS
@@ -172,7 +171,7 @@ class Queries:
                 measured_at = now
                 with contextlib.suppress(FrazilError, OSError):
                     await asyncio.to_thread(self.measure)
-            is_asked = self._tail is not None and now - self._last_asked < _FOLLOWED_SECONDS
+            is_asked = self._tail is not None and now - self._last_asked < KEPT_SECONDS
             if is_asked or (self._keeps_something and now - looked_at >= _FORGET_SECONDS):
                 looked_at = now
                 with contextlib.suppress(FrazilError, OSError):
@@ -188,7 +187,7 @@ class Queries:
         versions = {name: self._lake.version(name) for name in self._planner.specs}
         self._forget_erased(version.erased for version in versions.values() if version is not None)
         if self._tail is not None:
-            self._tail.warm(
+            self._tail.follow(
                 {
                     signal: WalPosition() if (found := versions[signal]) is None else found.position
                     for signal in SIGNALS

@@ -13,22 +13,21 @@ import pyarrow.parquet as pq
 from frazil.errors import SegmentCorrupt
 from frazil.tables.encoding import leaves
 from frazil.wal.names import SegmentName
-from frazil.wal.segment import Facts, read_facts
+from frazil.wal.segment import Facts, open_segment
 
 
 def read_row_groups(name: SegmentName, data: bytes, schema: pa.Schema) -> tuple[Facts, Iterator[pa.Table]]:
     """Checks the whole file first. Columns that it does not have are left out; others than `schema`'s are
     dropped.
     """
-    facts = read_facts(name, data)
-    return facts, _row_groups(facts, data, schema)
+    facts, file = open_segment(name, data)
+    return facts, _row_groups(facts, data, file.metadata, schema)
 
 
-def _row_groups(facts: Facts, data: bytes, schema: pa.Schema) -> Iterator[pa.Table]:
+def _row_groups(facts: Facts, data: bytes, footer: pq.FileMetaData, schema: pa.Schema) -> Iterator[pa.Table]:
     path = facts.name.path
     rows = 0
     try:
-        footer = pq.read_metadata(pa.BufferReader(data))
         there = {footer.schema.column(number).path for number in range(footer.num_columns)}
         coded = [leaf for leaf, type_ in leaves(schema) if pa.types.is_dictionary(type_) and leaf in there]
         file = pq.ParquetFile(pa.BufferReader(data), metadata=footer, read_dictionary=coded)

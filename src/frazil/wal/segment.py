@@ -141,6 +141,11 @@ def _checksum_at(data: bytes | bytearray) -> int:
 
 def read_facts(name: SegmentName, data: bytes) -> Facts:
     """Checks the whole file and says what its footer says; raises SegmentCorrupt or SegmentUnknown."""
+    return open_segment(name, data)[0]
+
+
+def open_segment(name: SegmentName, data: bytes) -> tuple[Facts, pq.ParquetFile]:
+    """As `read_facts`, with the open file. Parsing the footer costs as much as reading some columns."""
     path = name.path
     if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1":
         raise SegmentCorrupt(path, f"not a whole Parquet file ({len(data)} bytes)")
@@ -153,7 +158,14 @@ def read_facts(name: SegmentName, data: bytes) -> Facts:
     if digest.hexdigest().encode() != data[at : at + 16]:
         raise SegmentCorrupt(path, "its checksum does not match its bytes")
     try:
-        return _facts(name, _footer(path, data))
+        file = pq.ParquetFile(pa.BufferReader(data))
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentCorrupt(path, str(error)) from None
+    found = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
+    try:
+        return _facts(name, found), file
     except (KeyError, ValueError) as error:
         raise SegmentCorrupt(path, f"its footer is not a segment's: {error!r}") from None
 
@@ -179,21 +191,11 @@ def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
     )
 
 
-def _footer(path: str, data: bytes) -> dict[str, str]:
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(data)).metadata or {}
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise SegmentCorrupt(path, str(error)) from None
-    return {key.decode(): value.decode() for key, value in metadata.items()}
-
-
 def read_rows(name: SegmentName, data: bytes, spec: TableSpec) -> tuple[Facts, pa.Table]:
     """The rows in the spec's schema. Columns that the spec has gained since are NULL."""
-    facts = read_facts(name, data)
+    facts, file = open_segment(name, data)
     try:
-        table = pq.read_table(pa.BufferReader(data), partitioning=None)
+        table = file.read()
     except MemoryError:
         raise
     except (pa.ArrowException, OSError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from frazil.query.lake import Lake
 from frazil.query.model import Question
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
+from frazil.query.tail.view import View
 from frazil.sql.constraints import ANYTHING
 from tests.kept_lake import Kept, holding
 from tests.unit.query.made import Service
@@ -73,17 +75,24 @@ def test_without_a_newer_position_it_is_refused_and_never_answered_with_less(
             tail.cut("logs", before, "acme")
 
 
-def test_a_query_whose_rows_were_dropped_after_its_look_reads_the_position_again(
-    lake: Kept, tmp_path: Path
+def test_a_query_whose_rows_were_erased_after_it_listed_them_reads_the_position_again(
+    lake: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with planning(lake, tmp_path) as (_, tail):
         before = position_of(lake)
         lake.write(ROWS)
-        look = tail._joined("logs", before)
-        lake.erase(WHERE)
-        tail.cut("logs", position_of(lake), "acme").release()  # another query, which knows of it
+        load = View.load
+
+        def late(view: View, *rest: Any) -> None:
+            monkeypatch.undo()
+            load(view, *rest)
+            lake.erase(WHERE)
+            tail.cut("logs", position_of(lake), "acme").release()  # another query, which knows of it
+
+        monkeypatch.setattr(View, "load", late)
         with pytest.raises(PositionTooOld):
-            tail._collect(tail._followers["logs"], look, before, "acme")
+            tail.cut("logs", before, "acme", ["body"])
+        assert holding(tmp_path / "tail", MARKER) == []
 
 
 def position_of(lake: Kept) -> WalPosition:

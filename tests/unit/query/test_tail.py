@@ -19,13 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, StoreUnavailable
 from frazil.otlp.decode import Decoder, conform
 from frazil.position import StreamPosition, WalPosition, landing_position
-from frazil.query.follow import PASSED_SECONDS
-from frazil.query.tail import PositionTooOld, Tail, TailCut
+from frazil.query.tail import KEPT_SECONDS, PositionTooOld, Tail, TailCut
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.journal import Journal, promoted
 from frazil.wal.local import LocalStore
@@ -87,10 +88,8 @@ class Wal:
         self.store.create(name.path, tombstone(name, self.rows[stream]))
         self.next[stream] += 1
 
-    def bodies(
-        self, position: WalPosition = NOTHING_LANDED, tenant: str = "acme", **bounds: int
-    ) -> list[str]:
-        cut = self.tail.cut("logs", position, tenant, **bounds)
+    def bodies(self, position: WalPosition = NOTHING_LANDED, tenant: str = "acme", **more: Any) -> list[str]:
+        cut = self.tail.cut("logs", position, tenant, **more)
         found = texts_of(cut)
         cut.release()
         return found
@@ -98,18 +97,21 @@ class Wal:
     def files(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()}
 
-    def settle(self) -> None:
-        """Until merging has nothing to do."""
-        self.tail._merger.submit(lambda: None).result(30)
+    def count_reads(self) -> list[str]:
+        """The paths of segments that are read from now on."""
+        reads: list[str] = []
+        read = self.store.read
+        self.store.read = lambda path: (reads.append(path), read(path))[1]  # type: ignore[method-assign]
+        return reads
 
 
 def rows_of(cut: TailCut) -> pa.Table:
     tables = []
     for chunk in cut.chunks:
         table = pq.read_table(chunk.path, partitioning=None)
-        assert chunk.rows > 0
-        assert chunk.first_row + chunk.rows <= table.num_rows
-        tables.append(table.slice(chunk.first_row, chunk.rows))
+        for first, end in chunk.ranges or [(0, table.num_rows)]:
+            assert first < end <= table.num_rows
+            tables.append(table.slice(first, end - first))
     table = pa.concat_tables(tables) if tables else SPEC.arrow_schema.empty_table()
     assert table.num_rows == cut.rows
     return table
@@ -194,10 +196,11 @@ def test_a_cut_holds_what_landing_would_take_whatever_happened_before(
                     for sequence in range(oldest):
                         wal.store.delete(name_of(stream, sequence).path)
             case "wait":
-                wal.clock.seconds += chance.choice([1, PASSED_SECONDS + 1])
+                wal.clock.seconds += chance.choice([1, KEPT_SECONDS + 1])
             case kind:
                 position, tenant = chance.choice(positions[-2:]), chance.choice(TENANTS)
-                cut = wal.tail.cut("logs", position, tenant)
+                columns = chance.choice([None, ["body"], ["body", "severity_text"]])
+                cut = wal.tail.cut("logs", position, tenant, columns)
                 expected = pending_texts(wal, position, tenant)
                 assert Counter(texts_of(cut)) == expected
                 waiting = {item.name for item in WalReader(wal.store).pending("logs", position)}
@@ -226,6 +229,8 @@ def test_rows_look_the_same_before_and_after_they_have_landed(tmp_path: Path) ->
         store.create(name.path, writer.finish(name, stream_rows=0, received=(now, now)))
     spec = landed_spec("logs", promoted(config))
     with contextlib.closing(Tail(config, tmp_path / "tail")) as tail:
+        narrow = rows_of(tail.cut("logs", NOTHING_LANDED, "acme", ["cart_id", "shop"]))
+        assert narrow.column_names == ["time", "cart_id", "shop"]
         before = [conform(rows_of(tail.cut("logs", NOTHING_LANDED, tenant)), spec) for tenant in TENANTS]
         pipeline = Pipeline(config)
         with contextlib.closing(pipeline.catalog):
@@ -233,6 +238,9 @@ def test_rows_look_the_same_before_and_after_they_have_landed(tmp_path: Path) ->
             after = conform(pipeline.catalog.load_table("otel.logs").scan().to_arrow(), spec)
             position = landing_position(pipeline.lander.checkpoint().position).wal
         assert tail.cut("logs", position, "acme").rows == 0
+    assert sorted(map(repr, narrow.to_pylist())) == sorted(
+        map(repr, before[0].select(narrow.column_names).to_pylist())
+    )
     for tenant, table in zip(TENANTS, before, strict=True):
         assert table["cart_id"].null_count == 0
         assert table["shop"].to_pylist() == ["corner"] * 36
@@ -242,8 +250,6 @@ def test_rows_look_the_same_before_and_after_they_have_landed(tmp_path: Path) ->
 
 def carts(text: str) -> bytes:
     """Of which the third has a clock that went wrong, and the fourth one that is years ahead."""
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-
     request = ExportLogsServiceRequest()
     envelope = request.resource_logs.add()
     envelope.resource.attributes.add(key="shop").value.string_value = "corner"
@@ -260,7 +266,7 @@ def test_all_chunks_have_one_schema_in_the_order_of_the_table(wal: Wal) -> None:
         wal.append(stream)
     cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
     schemas = {str(pq.read_schema(chunk.path)) for chunk in cut.chunks}
-    assert (len(cut.chunks), len(schemas)) == (2, 1)
+    assert (len(cut.chunks), len(schemas)) == (1, 1)
     assert rows_of(cut).column_names == [column.name for column in SPEC.columns]
     conform(rows_of(cut), SPEC)
     cut.release()
@@ -282,7 +288,6 @@ def test_a_position_in_mid_chunk_takes_the_rest_of_it(wal: Wal) -> None:
     for _ in range(10):
         wal.append(0)
     assert len(wal.bodies()) == 30
-    wal.settle()
     for sequence in range(11):
         cut = wal.tail.cut("logs", at(sequence), "acme")
         assert len(cut.chunks) <= 1
@@ -397,6 +402,78 @@ def test_bounds_on_time_leave_out_chunks_that_are_wholly_outside(wal: Wal) -> No
     assert wal.bodies(upper=before - 1) == []
 
 
+def test_a_segment_outside_the_bounds_is_read_once_and_never_decoded(wal: Wal) -> None:
+    now = time.time_ns()
+    for sequence, hours in enumerate((3, 2, 1)):
+        then = now - hours * 3600 * 10**9
+        record = LogRecord(time_unix_nano=then, body={"string_value": f"{hours} h"})
+        body = ExportLogsServiceRequest(resource_logs=[{"scope_logs": [{"log_records": [record]}]}])
+        writer = SegmentWriter(1)
+        writer.write(DECODER.decode([body.SerializeToString()], ["acme"], [then]).table)
+        name = name_of(0, sequence)
+        wal.store.create(name.path, writer.finish(name, stream_rows=0, received=(then, then)))
+    lower = (now - int(1.5 * 3600e9)) // 1000
+    assert wal.bodies(lower=lower) == ["1 h"]
+    reads = wal.count_reads()
+    assert wal.bodies(lower=lower) == ["1 h"]
+    assert reads == []
+    assert wal.bodies(lower=lower - 3600 * 10**6) == ["2 h", "1 h"]
+    assert reads == [name_of(0, 1).path]
+
+
+def test_bounds_hold_for_the_time_that_landing_sets(wal: Wal) -> None:
+    """A sender without a clock: `time` is when the row was received."""
+    now = time.time_ns()
+    name = name_of(0, 0)
+    writer = SegmentWriter(1)
+    writer.write(DECODER.decode([carts("1")], ["acme"], [now]).table)
+    wal.store.create(name.path, writer.finish(name, stream_rows=0, received=(now, now)))
+    lower = now // 1000 - 500_000
+    assert {"1/2", "1/3"} <= set(wal.bodies(lower=lower, upper=now // 1000))
+    assert wal.bodies(lower=now // 1000 + 10**10) == []
+
+
+def test_only_the_columns_asked_for_are_decoded(wal: Wal) -> None:
+    wal.append(0)
+    cut = wal.tail.cut("logs", NOTHING_LANDED, "acme", ["body", "severity_number"])
+    assert set(rows_of(cut).column_names) == {"time", "severity_number", "body"}
+    assert len(texts_of(cut)) == 3
+    assert set(rows_of(wal.tail.cut("logs", NOTHING_LANDED, "acme", [])).column_names) == {"time"}
+
+
+def test_without_a_query_nothing_is_listed_read_or_decoded(wal: Wal) -> None:
+    reads = wal.count_reads()
+    for _ in range(3):
+        wal.append(0)
+        wal.tail.follow({"logs": NOTHING_LANDED})
+    assert (reads, wal.store.listed, wal.files()) == ([], [], set())
+    assert len(wal.bodies()) == 9
+    wal.append(0)
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert len(reads) == 3, "a local log is read when the next query comes"
+    wal.clock.seconds += KEPT_SECONDS + 1
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert wal.files() == set()
+    wal.store.listed.clear()
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert wal.store.listed == []
+
+
+def test_from_a_bucket_each_segment_is_read_once_and_ahead_of_the_next_query(
+    make_wal: Callable[..., Wal],
+) -> None:
+    wal = make_wal(wal={"type": "s3", "s3": {"bucket": "frazil"}})
+    reads = wal.count_reads()
+    wal.append(0)
+    assert len(wal.bodies(columns=["body"])) == len(wal.bodies()) == 3
+    assert len(reads) == 1
+    wal.append(0)
+    wal.tail.follow({"logs": NOTHING_LANDED})
+    assert len(reads) == 2
+    assert len(wal.bodies(columns=["body"])) == len(wal.bodies(tenant="globex")) == 6
+    assert len(reads) == 2
+
+
 def test_the_key_is_that_of_the_content_and_not_of_how_it_is_kept(wal: Wal) -> None:
     def key(position: WalPosition = NOTHING_LANDED, tenant: str = "acme") -> str:
         cut = wal.tail.cut("logs", position, tenant)
@@ -409,7 +486,6 @@ def test_the_key_is_that_of_the_content_and_not_of_how_it_is_kept(wal: Wal) -> N
         keys.add(key())
     assert len(keys) == 4
     now = key()
-    wal.settle()
     wal.append(0, {"globex": ["of somebody else"]})
     assert key() == now
     assert len({now, key(tenant="globex"), key(at(1)), key(at(2))}) == 4
@@ -421,16 +497,15 @@ def test_many_small_segments_become_few_chunks_and_no_row_is_lost(make_wal: Call
     folder = wal.tail._folder
     write = folder.write
 
-    def counted(name: str, table: pa.Table) -> Any:
+    def counted(rows: Any, *more: Any) -> Any:
         nonlocal written
-        written += table.num_rows
-        return write(name, table)
+        written += sum(table.num_rows for _, table in rows)
+        return write(rows, *more)
 
     folder.write = counted  # type: ignore[method-assign]
     for number in range(60):
         wal.append(0, {"acme": [f"{number}/{row}" for row in range(3)]})
         wal.bodies()
-        wal.settle()
     cut = wal.tail.cut("logs", NOTHING_LANDED, "acme")
     assert texts_of(cut) == [f"{number}/{row}" for number in range(60) for row in range(3)]
     assert len(cut.chunks) <= 7
@@ -443,10 +518,9 @@ def test_a_pinned_file_stays_while_merging_and_dropping_go_on(wal: Wal) -> None:
     for _ in range(8):
         wal.append(0)
         cuts.append(wal.tail.cut("logs", NOTHING_LANDED, "acme"))
-        wal.settle()
     assert [len(texts_of(cut)) for cut in cuts] == [3 * (n + 1) for n in range(8)]
     wal.bodies(at(8))
-    wal.clock.seconds += PASSED_SECONDS + 1
+    wal.clock.seconds += KEPT_SECONDS + 1
     wal.bodies(at(8))
     assert [len(texts_of(cut)) for cut in cuts] == [3 * (n + 1) for n in range(8)]
     for cut in cuts:
@@ -465,7 +539,7 @@ def test_rows_that_have_landed_are_kept_for_a_while_and_then_dropped(wal: Wal) -
     assert len(wal.bodies(at(1))) == 9
     wal.append(0)
     wal.bodies(at(4))
-    wal.clock.seconds += PASSED_SECONDS + 1
+    wal.clock.seconds += KEPT_SECONDS + 1
     assert len(wal.bodies(at(4))) == 3
     assert len(wal.files()) == 1
     with pytest.raises(PositionTooOld):
@@ -478,9 +552,7 @@ def test_over_the_bound_the_newest_are_kept_and_the_count_of_the_others_is_said(
     wal = make_wal(query={"tail_bytes_max": 16 * 2**20})
     chance = random.Random(1)
     now = time.time_ns()
-    reads: list[str] = []
-    read = wal.store.read
-    wal.store.read = lambda path: (reads.append(path), read(path))[1]  # type: ignore[method-assign]
+    reads = wal.count_reads()
     for number in range(60):
         large = chance.randbytes(2**18).hex()
         wal.append(number % 2, {"acme": [f"{number} {large}"]}, received=now + number)
@@ -529,13 +601,30 @@ def test_one_table_never_takes_the_room_of_another(tmp_path: Path) -> None:
             logs.release()
 
 
+def test_one_tenant_never_takes_the_room_of_another(make_wal: Callable[..., Wal]) -> None:
+    wal = make_wal(query={"tail_bytes_max": 16 * 2**20})
+    chance, now = random.Random(1), time.time_ns()
+    for number in range(50):
+        large = chance.randbytes(2**18).hex()
+        rows = {"acme": [large], **({"globex": [f"{number}"]} if number % 10 == 0 else {})}
+        wal.append(0, rows, received=now + number)
+    for columns in ([None], [None, ["body"], ["body", "severity_text"]]):
+        for each in columns:
+            large_cut = wal.tail.cut("logs", NOTHING_LANDED, "acme", each)
+            assert 0 < large_cut.rows < 50
+            assert large_cut.missing
+            large_cut.release()
+        small = wal.tail.cut("logs", NOTHING_LANDED, "globex")
+        assert (small.rows, small.missing) == (5, ())
+        small.release()
+    assert wal.tail.bytes <= 16 * 2**20
+
+
 def test_with_nothing_new_no_segment_is_read_and_only_the_end_is_listed(wal: Wal) -> None:
     for _ in range(5):
         wal.append(0)
-    wal.tail.warm({"logs": at(0)})
-    reads: list[str] = []
-    read = wal.store.read
-    wal.store.read = lambda path: (reads.append(path), read(path))[1]  # type: ignore[method-assign]
+    assert len(wal.bodies(at(0))) == 15
+    reads = wal.count_reads()
     wal.store.listed.clear()
     assert len(wal.bodies(at(0))) == 15
     assert len(wal.bodies(at(3))) == 6
@@ -561,8 +650,8 @@ def test_callers_share_a_look_but_never_one_that_began_before_they_came(wal: Wal
         assert entered.acquire(timeout=30)
         wal.append(1)  # behind the first look's back
         later = [pool.submit(wal.bodies) for _ in range(5)]
-        rounds = wal.tail._rounds["logs"]
-        while rounds._next is None or len(rounds._next.positions) < 5:
+        tickets = wal.tail._tables["logs"].listing._tickets
+        while tickets.__reduce__()[1][0] < 8:  # that of the first, of its look, and of the five that wait
             time.sleep(0.001)
         go_on.release(2)
         assert len(first.result(30)) == 3
@@ -647,6 +736,6 @@ def test_every_row_acked_before_a_cut_is_in_it_once_while_receivers_write(tmp_pa
         finally:
             ended.set()
         assert min(each.result(60) for each in asking) > 0
-        tail.warm(dict.fromkeys(SIGNALS, NOTHING_LANDED))
+        tail.follow(dict.fromkeys(SIGNALS, NOTHING_LANDED))
         assert tail.cut("spans", NOTHING_LANDED, "acme").rows == 144
         assert tail.cut("metrics", NOTHING_LANDED, "acme").rows == 0

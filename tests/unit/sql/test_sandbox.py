@@ -288,8 +288,9 @@ def test_a_planned_file_is_that_file_whatever_its_name(tmp_path: Path, name: str
     columns = [("body", "VARCHAR", 1), ("event_name", "VARCHAR", 2)]
     for files, tail, wanted in (
         ([path], [], [(name,)]),
-        ([], [(path, 0, 1)], [(name,)]),
-        ([], [(path, 1, 0)], []),
+        ([], [(path, [])], [(name,)]),
+        ([], [(path, [(0, 1)])], [(name,)]),
+        ([], [(path, [(1, 2)])], []),
     ):
         sandbox = Sandbox(settings_in(tmp_path / "spill"))
         try:
@@ -297,6 +298,21 @@ def test_a_planned_file_is_that_file_whatever_its_name(tmp_path: Path, name: str
             assert sandbox.connection.execute("SELECT body FROM logs").fetchall() == wanted
         finally:
             sandbox.close()
+
+
+def test_of_rows_that_wait_only_the_given_ranges_are_read(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{number}.parquet") for number in range(2)]
+    for path in paths:
+        pq.write_table(pa.table({"body": list("abcdef"), "event_name": list("uvwxyz")}), path)
+    columns = [("body", "VARCHAR", 1), ("event_name", "VARCHAR", 2)]
+    sandbox = Sandbox(settings_in(tmp_path / "spill"))
+    try:
+        tail = [(paths[0], []), (paths[1], [(0, 2), (4, 5)])]
+        sandbox.fill([TableSource("logs", columns, [], tail)])
+        asked = "SELECT string_agg(body, '' ORDER BY body), count(event_name) FROM logs"
+        assert sandbox.connection.execute(asked).fetchall() == [("aabbcdeef", 9)]
+    finally:
+        sandbox.close()
 
 
 def test_a_link_to_another_tenants_file_is_not_followed_unless_planned(

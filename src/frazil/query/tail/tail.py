@@ -1,0 +1,286 @@
+"""Cuts of the tail: what a query reads besides a table's files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from frazil.config import Config
+from frazil.errors import StoreUnavailable
+from frazil.position import WalPosition
+from frazil.query.cache import SizedCache
+from frazil.query.tail.chunks import Chunk, ChunkFolder, Part
+from frazil.query.tail.decode import Bounds, SegmentDecoder
+from frazil.query.tail.listing import Listing, PositionTooOld, Waiting
+from frazil.query.tail.view import READERS, SegmentReader, View
+from frazil.tables import SIGNALS, Signal
+from frazil.wal.clock import Clock
+from frazil.wal.store import Store, open_store
+
+KEPT_SECONDS = 60.0
+"""How long decoded rows are kept after the last query that used them."""
+_PROBLEMS_MAX = 10
+_CACHE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class ChunkRef:
+    """Rows of one file: those in `ranges` (first, end), or all if there are none."""
+
+    path: str
+    ranges: Sequence[tuple[int, int]] = ()
+
+
+@dataclass(frozen=True)
+class TailCut:
+    """The files stay until `release`."""
+
+    chunks: Sequence[ChunkRef]
+    rows: int
+    missing: Sequence[str]
+    """Sentences on rows that should be in the cut and are not."""
+    key: str
+    """Cuts with the same key hold the same rows."""
+    time_max: int | None = None
+    """The newest `time` of its rows, in microseconds. None if it has no rows."""
+    _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+
+    def release(self) -> None:
+        """Safe to call twice."""
+        self._release()
+
+
+@dataclass
+class _Table:
+    listing: Listing
+    reader: SegmentReader
+    views: dict[tuple[str, frozenset[str] | None], View] = field(default_factory=dict)
+    """By tenant and columns."""
+    erasures: int = 0
+    """How often all that was kept was dropped, because rows were erased."""
+
+
+class Tail:
+    """Decodes segments of the WAL for queries, and keeps the rows for a while. Thread-safe; a call may wait
+    for the store.
+
+    `folder` is its own: created if it is missing, private to this user, and removed by `close`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        *,
+        store: Store | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        store = store or open_store(config)
+        self._place = folder
+        self._bytes_max = config.query.tail_bytes_max
+        self._has_tenants = bool(config.auth.keys)
+        self._folder = ChunkFolder(folder, self._bytes_max)
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="tail")
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = False
+        # From a disk, a segment is read again in no time.
+        self._cache: SizedCache[str, bytes] = SizedCache(_CACHE_BYTES if config.wal.type == "s3" else 0)
+        self._tables = {signal: self._table(config, signal, store) for signal in SIGNALS}
+
+    def _table(self, config: Config, signal: Signal, store: Store) -> _Table:
+        listing = Listing(signal, store, self._pool, self._clock, partial(self._forget, signal))
+        decoder = SegmentDecoder(config, signal)
+        return _Table(listing, SegmentReader(signal, store, decoder, self._pool, self._cache))
+
+    def cut(
+        self,
+        signal: Signal,
+        position: WalPosition,
+        tenant: str,
+        columns: Collection[str] | None = None,
+        *,
+        lower: int | None = None,
+        upper: int | None = None,
+    ) -> TailCut:
+        """The tenant's rows behind the position that were durable at the call; perhaps later ones too.
+
+        They have `time` and these columns; None: all. `lower` and `upper` bound `time`, in microseconds: rows
+        outside may be left out. Raises PositionTooOld and StoreUnavailable.
+        """
+        table, bounds = self._tables[signal], Bounds(lower, upper)
+        with self._open():
+            waiting, erasures = table.listing.waiting(position), table.erasures
+            view = self._view(table, tenant, None if columns is None else frozenset(columns))
+            with view.loading:
+                view.load(waiting, bounds, self._room(view), self._bytes_max)
+                with self._lock:
+                    if table.erasures != erasures:  # rows that were loaded meanwhile may be erased
+                        view.forget()
+                        raise PositionTooOld(signal, f"what was in the log of {signal}")
+                    self._make_room()
+                    missing = self._missing(signal, view, position, waiting)
+                    cut = self._cut(view, waiting, bounds, missing, f"{signal}/{tenant}")
+                    self._expire()
+                    return cut
+
+    def follow(self, positions: Mapping[Signal, WalPosition]) -> None:
+        """Drops rows that were not used for a while, or were erased. Reads ahead from a bucket what came into
+        tables that were queried lately; decodes nothing.
+        """
+        with self._open():
+            for signal, position in positions.items():
+                table = self._tables[signal]
+                if table.views:
+                    waiting = table.listing.waiting(position)
+                    if self._cache.takes(1):
+                        table.reader.fetch(waiting)
+            with self._lock:
+                self._expire()
+
+    @property
+    def bytes(self) -> int:
+        """Of what is kept."""
+        with self._lock:
+            return sum(view.bytes for view in self._views())
+
+    def close(self) -> None:
+        """Removes the folder. Safe to call twice."""
+        self._closed = True
+        self._pool.shutdown(cancel_futures=True)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        """What fails because of `close` raises StoreUnavailable."""
+        try:
+            if self._closed:
+                raise RuntimeError
+            yield
+        except (RuntimeError, OSError):
+            if self._closed:
+                raise StoreUnavailable("the query service is closing") from None
+            raise
+
+    # Views
+
+    def _view(self, table: _Table, tenant: str, columns: frozenset[str] | None) -> View:
+        with self._lock:
+            view = table.views.get((tenant, columns))
+            if view is None:
+                view = View(table.reader, tenant, columns, self._folder, self._lock, self._clock)
+                table.views[tenant, columns] = view
+            view.used_at = self._clock()
+        return view
+
+    def _views(self) -> Iterator[View]:
+        for table in self._tables.values():
+            yield from table.views.values()
+
+    def _room(self, view: View) -> int:
+        """Tenants have equal shares, and so have the views of a tenant; and what the others leave."""
+        with self._lock:
+            tenants = [each.tenant for each in self._views()]
+            share = self._bytes_max // len(set(tenants)) // tenants.count(view.tenant)
+            others = sum(each.bytes for each in self._views() if each is not view)
+        return max(share, self._bytes_max - others)
+
+    def _make_room(self) -> None:
+        """Evicts the oldest rows of the largest view of the tenant that has the most."""
+        while sum(view.bytes for view in self._views()) > self._bytes_max:
+            by_tenant: Counter[str] = Counter()
+            for view in self._views():
+                by_tenant[view.tenant] += view.bytes
+            max(self._views(), key=lambda each: (by_tenant[each.tenant], each.bytes)).evict_oldest()
+
+    def _expire(self) -> None:
+        before = self._clock() - KEPT_SECONDS
+        for table in self._tables.values():
+            for key, view in list(table.views.items()):
+                for chunk in [each for each in view.chunks if each.used_at < before]:
+                    view.drop(chunk)
+                if view.used_at < before and not view.chunks and not view.loading.locked():
+                    del table.views[key]
+        if not any(table.views for table in self._tables.values()):
+            self._cache.clear()
+
+    def _forget(self, signal: Signal) -> None:
+        """Rows were erased: what is kept may hold them."""
+        table = self._tables[signal]
+        table.reader.forget()
+        with self._lock:
+            table.erasures += 1
+            for view in table.views.values():
+                view.forget()
+
+    # Cuts
+
+    def _missing(self, signal: Signal, view: View, position: WalPosition, waiting: Waiting) -> list[str]:
+        missing = []
+        left_out = view.left_out(position, waiting)
+        if left_out is not None:
+            # The count is of all tenants together, which no tenant may know of the others.
+            rows = "rows" if self._has_tenants or not left_out else f"{left_out:,} rows"
+            missing.append(
+                f"{rows} of {signal} that wait to land are left out, the oldest of them: more than "
+                "query.tail_bytes_max waits"
+            )
+        problems = view.problems(waiting)
+        problems += [
+            f"{name.path} is not there, and what lies behind it is left out" for name in waiting.gaps
+        ]
+        missing += problems[:_PROBLEMS_MAX]
+        if (more := len(problems) - _PROBLEMS_MAX) > 0:
+            missing.append(f"and {more} more segments of {signal} that cannot be read")
+        return missing
+
+    def _cut(
+        self, view: View, waiting: Waiting, bounds: Bounds, missing: Sequence[str], what: str
+    ) -> TailCut:
+        """Pins the chunks. Under the lock."""
+        found: list[tuple[Chunk, list[Part]]] = []
+        for chunk in view.chunks:
+            parts = chunk.behind(waiting)
+            if parts:
+                chunk.used_at = self._clock()
+                if not bounds.exclude(chunk.time_min, chunk.time_max):
+                    self._folder.pin(chunk)
+                    found.append((chunk, parts))
+        return TailCut(
+            [_reference(chunk, parts) for chunk, parts in found],
+            sum(part.end_row - part.first_row for _, parts in found for part in parts),
+            tuple(missing),
+            _key(what, missing, [part for _, parts in found for part in parts]),
+            max((chunk.time_max for chunk, _ in found), default=None),
+            partial(self._unpin, [chunk for chunk, _ in found]),
+        )
+
+    def _unpin(self, pins: list[Chunk]) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._folder.unpin(pins.pop())
+
+
+def _reference(chunk: Chunk, parts: Sequence[Part]) -> ChunkRef:
+    ranges: list[tuple[int, int]] = []
+    for part in parts if len(parts) < len(chunk.parts) else ():
+        if ranges and ranges[-1][1] == part.first_row:
+            ranges[-1] = (ranges[-1][0], part.end_row)
+        else:
+            ranges.append((part.first_row, part.end_row))
+    return ChunkRef(str(chunk.path), tuple(ranges))
+
+
+def _key(what: str, missing: Sequence[str], parts: Sequence[Part]) -> str:
+    """However the rows are divided into chunks, the key is the same."""
+    segments = sorted((part.stream, part.sequence) for part in parts)
+    return hashlib.sha256(repr((what, tuple(missing), segments)).encode()).hexdigest()

@@ -1,0 +1,279 @@
+"""The decoded rows of one tenant and some columns of a table, loaded as queries need them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from frazil.position import StreamPosition, WalPosition
+from frazil.query.cache import SizedCache
+from frazil.query.tail.chunks import Chunk, ChunkFolder, Part, Rows
+from frazil.query.tail.decode import Bounds, SegmentDecoder, Summary
+from frazil.query.tail.listing import PositionTooOld, Waiting
+from frazil.tables import Signal
+from frazil.wal.clock import Clock
+from frazil.wal.names import SegmentName
+from frazil.wal.store import Store
+
+READERS = 8
+_IN_FLIGHT_MAX = 2 * READERS
+_IN_A_ROW = 8
+_SUMMARIES_MAX = 100_000
+
+
+class Decoded(NamedTuple):
+    stream: str
+    sequence: int
+    size: int
+    summary: Summary
+    table: pa.Table | None
+
+
+class SegmentReader:
+    """Reads and decodes segments of one table, several at once."""
+
+    def __init__(
+        self,
+        signal: Signal,
+        store: Store,
+        decoder: SegmentDecoder,
+        pool: ThreadPoolExecutor,
+        cache: SizedCache[str, bytes],
+    ) -> None:
+        """`cache` keeps bytes of segments."""
+        self.decoder = decoder
+        self._signal: Signal = signal
+        self._store = store
+        self._pool = pool
+        self._cache = cache
+        self._fetched: dict[str, int] = {}
+        self._summaries: SizedCache[tuple[str, int], Summary] = SizedCache(_SUMMARIES_MAX)
+
+    def summary(self, stream: str, sequence: int) -> Summary | None:
+        """None if the segment was not read, or long ago."""
+        return self._summaries.get((stream, sequence))
+
+    def decoded(
+        self, segments: Iterable[tuple[str, int]], tenant: str, schema: pa.Schema, bounds: Bounds
+    ) -> Generator[Decoded]:
+        """In the order of `segments`, of which some are taken ahead. PositionTooOld if one is gone."""
+        waiting: deque[Future[Decoded]] = deque()
+        try:
+            for segment in segments:
+                waiting.append(self._pool.submit(self._decode, *segment, tenant, schema, bounds))
+                if len(waiting) >= _IN_FLIGHT_MAX:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    def _decode(self, stream: str, sequence: int, tenant: str, schema: pa.Schema, bounds: Bounds) -> Decoded:
+        name = SegmentName(self._signal, stream, sequence)
+        try:
+            data = self._read(name.path)
+        except FileNotFoundError:
+            raise PositionTooOld(self._signal, name.path) from None
+        summary, table = self.decoder.decode(name, data, tenant, schema, bounds)
+        self._summaries.put((stream, sequence), summary, 1)
+        return Decoded(stream, sequence, len(data), summary, table)
+
+    def _read(self, path: str) -> bytes:
+        data = self._cache.get(path)
+        if data is None:
+            data = self._store.read(path)
+            self._cache.put(path, data, len(data))
+        return data
+
+    def fetch(self, waiting: Waiting) -> None:
+        """Puts bytes of segments that came since the last call into the cache, without decoding."""
+        before, self._fetched = self._fetched, {name: each.stop for name, each in waiting.streams.items()}
+        paths = [
+            SegmentName(self._signal, name, sequence).path
+            for name, each in waiting.streams.items()
+            for sequence in range(max(each.start, before.get(name, 0)), each.stop)
+        ]
+        with contextlib.suppress(FileNotFoundError):
+            for _ in self._pool.map(lambda path: len(self._read(path)), paths):
+                pass
+
+    def forget(self) -> None:
+        self._summaries.clear()
+        self._cache.clear()
+
+
+class _NewestFirst:
+    """Segments of several streams, the latest received first as far as that is known from those read."""
+
+    def __init__(self, todo: Mapping[str, Iterable[int]]) -> None:
+        self._rest = {stream: rest for stream, sequences in todo.items() if (rest := sorted(sequences))}
+        self._taken: Counter[str] = Counter()
+        self.received: dict[str, int] = {}
+        """By stream, of the segment that was read last."""
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        while self._rest:
+            newest = max(self._rest, key=lambda each: (self.received.get(each, math.inf), -self._taken[each]))
+            rest = self._rest[newest]
+            for _ in range(min(_IN_A_ROW, len(rest))):
+                self._taken[newest] += 1
+                yield newest, rest.pop()
+            if not rest:
+                del self._rest[newest]
+
+
+class View:
+    """`lock` guards `chunks` and what was dropped, and is shared by all views. `loading` is held while rows
+    are loaded and cut.
+    """
+
+    def __init__(
+        self,
+        reader: SegmentReader,
+        tenant: str,
+        columns: frozenset[str] | None,
+        folder: ChunkFolder,
+        lock: threading.Lock,
+        clock: Clock,
+    ) -> None:
+        self.tenant = tenant
+        self.chunks: list[Chunk] = []
+        self.loading = threading.Lock()
+        self.used_at = clock()
+        self._reader = reader
+        self._schema = reader.decoder.schema(columns)
+        self._folder = folder
+        self._lock = lock
+        self._clock = clock
+        self._empty: dict[tuple[str, int], str | None] = {}
+        """Decoded segments without rows of the tenant; with a problem if they cannot be read."""
+        self._floor: dict[str, tuple[int, int]] = {}
+        """By stream, the first segment that there was room for, and how many rows the stream had before."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(chunk.bytes for chunk in self.chunks)
+
+    def load(self, waiting: Waiting, bounds: Bounds, room_bytes: int, read_bytes_max: int) -> None:
+        """Decodes what is not kept yet, the newest first, until `room_bytes` are taken."""
+        todo = self._todo(waiting, bounds, room_bytes)
+        order = _NewestFirst(todo)
+        pending: list[tuple[Part, pa.Table]] = []
+        pending_bytes = read_bytes = chunks = 0
+        with contextlib.closing(self._reader.decoded(order, self.tenant, self._schema, bounds)) as found:
+            for stream, sequence, size, summary, table in found:
+                todo[stream].discard(sequence)
+                order.received[stream] = summary.received
+                read_bytes += size
+                if table is not None:
+                    pending.append((Part(stream, sequence, 0, 0, summary.rows_after or 0), table))
+                    pending_bytes += table.nbytes
+                elif not bounds.exclude(summary.time_min, summary.time_max):
+                    self._empty[stream, sequence] = summary.problem
+                if pending_bytes >= self._folder.memory_bytes_max:
+                    self._write(pending)
+                    pending, pending_bytes, chunks = [], 0, chunks + 1
+                    if self.bytes >= room_bytes:
+                        break
+                if read_bytes >= read_bytes_max:
+                    break
+        if pending:
+            self._write(pending if chunks else self._with_smaller(pending, pending_bytes, waiting))
+        with self._lock:
+            for stream, left in todo.items():
+                if left:
+                    first = max(left) + 1
+                    above = self._reader.summary(stream, first)
+                    self._floor[stream] = (first, (above.rows_before if above is not None else None) or 0)
+
+    def _todo(self, waiting: Waiting, bounds: Bounds, room_bytes: int) -> dict[str, set[int]]:
+        """What was dropped for want of room is loaded again only while there is ample room."""
+        self._empty = {segment: problem for segment, problem in self._empty.items() if segment in waiting}
+        with self._lock:
+            if self.bytes * 2 <= room_bytes:
+                self._floor.clear()
+            known = {(part.stream, part.sequence) for chunk in self.chunks for part in chunk.parts}
+            first = {stream: sequence for stream, (sequence, _) in self._floor.items()}
+        known |= self._empty.keys()
+        return {
+            stream: {
+                sequence
+                for sequence in range(max(segments.start, first.get(stream, 0)), segments.stop)
+                if (stream, sequence) not in known and not self._is_outside(stream, sequence, bounds)
+            }
+            for stream, segments in waiting.streams.items()
+        }
+
+    def _is_outside(self, stream: str, sequence: int, bounds: Bounds) -> bool:
+        summary = None if bounds == Bounds() else self._reader.summary(stream, sequence)
+        return summary is not None and bounds.exclude(summary.time_min, summary.time_max)
+
+    def _with_smaller(self, pending: Rows, size: int, waiting: Waiting) -> Rows:
+        """With the rows of the last chunks, as long as each has no more rows than those behind it together.
+
+        So chunks stay few, and a row is written again only when the chunk that holds it doubles.
+        """
+        taken: list[Chunk] = []
+        rows = sum(table.num_rows for _, table in pending)
+        with self._lock:
+            while self.chunks and (last := self.chunks[-1]).rows <= rows:
+                size += last.memory_bytes
+                if size > self._folder.memory_bytes_max:
+                    break
+                rows += last.rows
+                taken.append(self.chunks.pop())
+        found = [*pending]
+        for chunk in taken:
+            found += self._folder.read(chunk, self._schema, chunk.behind(waiting))
+            self._folder.drop(chunk)
+        return found
+
+    def _write(self, rows: Rows) -> None:
+        in_order = sorted(rows, key=lambda row: (row[0].stream, row[0].sequence))
+        chunk = self._folder.write(in_order, self._reader.decoder.dictionary, self._clock())
+        with self._lock:
+            self.chunks.append(chunk)
+
+    # Under the lock
+
+    def drop(self, chunk: Chunk) -> None:
+        self.chunks.remove(chunk)
+        self._folder.drop(chunk)
+
+    def evict_oldest(self) -> None:
+        """Makes room. There is a chunk."""
+        oldest = min(self.chunks, key=lambda chunk: chunk.time_max)
+        for part in oldest.parts:
+            self._floor[part.stream] = max(
+                self._floor.get(part.stream, (0, 0)), (part.sequence + 1, part.rows_after)
+            )
+        self.drop(oldest)
+
+    def forget(self) -> None:
+        for chunk in [*self.chunks]:
+            self.drop(chunk)
+        self._floor.clear()
+
+    def problems(self, waiting: Waiting) -> list[str]:
+        return [
+            problem
+            for segment, problem in sorted(self._empty.items())
+            if problem is not None and segment in waiting
+        ]
+
+    def left_out(self, position: WalPosition, waiting: Waiting) -> int | None:
+        """How many rows of all tenants wait and are not loaded for want of room. None: none are."""
+        found: list[int] = []
+        for stream, (first, rows_before) in self._floor.items():
+            if stream in waiting.streams and waiting.streams[stream].start < first:
+                landed = position.streams.get(stream, StreamPosition()).durable_rows
+                found.append(max(0, rows_before - landed))
+        return sum(found) if found else None
