@@ -13,10 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from frazil import __version__, stopwatch
+from frazil import __version__
 from frazil.config import Config
 from frazil.objectives import targets
 from frazil.process_tree import process_tree
+from frazil.storage import metrics as store_metrics
+from frazil.storage.durable import nearest_existing
 
 Role = Literal["receiver", "pipeline", "api", "dashboard"]
 
@@ -25,7 +27,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class StoreMetrics:
-    """Listens to the stopwatch of this process, from now on. The last one made is the one that hears."""
+    """Registers as the process-wide listener of store calls. Only the most recent instance receives calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
@@ -41,9 +43,9 @@ class StoreMetrics:
             ["store", "operation"],
             registry=registry,
         )
-        stopwatch.listen(self._heard)
+        store_metrics.listen(self._heard)
 
-    def _heard(self, call: stopwatch.StoreCall) -> None:
+    def _heard(self, call: store_metrics.StoreCall) -> None:
         self._seconds.labels(call.store, call.operation).observe(call.seconds)
         failures = self._failures.labels(call.store, call.operation)  # there with 0 from the first call on
         if call.failed:
@@ -97,7 +99,7 @@ class RoleCollector(Collector):
             "frazil_store_kept_free_bytes", "Below this much room nothing is accepted", labels=["store"]
         )
         for store, folder in self._folders().items():
-            about = os.statvfs(_existing(folder))
+            about = os.statvfs(nearest_existing(folder))
             free.add_metric([store], about.f_bavail * about.f_frsize)
             size.add_metric([store], about.f_blocks * about.f_frsize)
             if store == "wal":
@@ -132,10 +134,3 @@ class RoleCollector(Collector):
             "Their CPU, with that of those that have ended",
             value=use.cpu_seconds,
         )
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it: it may not be made yet."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder

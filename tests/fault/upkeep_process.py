@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from frazil.storage.local import LocalStore
 from frazil.wal import cleanup
 from frazil.wal.cleanup import clean_up
 from frazil.wal.closing import Closer
-from frazil.wal.local import LocalStore
 from frazil.wal.position import Position
 from tests.fault.forks import Forks, say_facts, serve
 from tests.wal_stores import HandClock

@@ -34,9 +34,9 @@ from sqlalchemy.exc import (
 )
 
 from frazil.config import Config
-from frazil.durable import DurableFolders
 from frazil.errors import CatalogUnavailable, ConfigError
 from frazil.lake.files import IO_IMPLEMENTATION, file_properties, secret_text
+from frazil.storage.durable import DurableFolders
 
 CONNECT_SECONDS_MAX = 5
 ANSWER_SECONDS_MAX = 30

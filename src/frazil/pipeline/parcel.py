@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from frazil import stopwatch
+from frazil.storage import metrics as store_metrics
 
 COLUMNS = "result binary, calls binary"
 """For `mapInArrow`."""
@@ -19,7 +19,7 @@ _SCHEMA = pa.schema([("result", pa.binary()), ("calls", pa.binary())])
 
 def packed(work: Callable[[], object]) -> pa.RecordBatch:
     """Does the work, in the worker."""
-    with stopwatch.gathering() as calls:
+    with store_metrics.gathering() as calls:
         result = work()
     columns = [pa.array([pickle.dumps(each)], pa.binary()) for each in (result, calls)]
     return pa.record_batch(columns, schema=_SCHEMA)
@@ -28,5 +28,5 @@ def packed(work: Callable[[], object]) -> pa.RecordBatch:
 def unpacked(table: pa.Table) -> list[Any]:
     """The results, in the driver."""
     for calls in table.column("calls").to_pylist():
-        stopwatch.replay(pickle.loads(calls))  # noqa: S301
+        store_metrics.replay(pickle.loads(calls))  # noqa: S301
     return [pickle.loads(result) for result in table.column("result").to_pylist()]  # noqa: S301

@@ -11,12 +11,12 @@ from itertools import islice
 from frazil.query.chunks import ChunkFolder, Run, merged, to_merge
 from frazil.query.segment_rows import SegmentDecoder, SegmentRows
 from frazil.query.streams import Line, Part, part_of
+from frazil.storage import Store
 from frazil.tables import Signal
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader
-from frazil.wal.store import Store
 
 PASSED_SECONDS = 60.0
 """How long rows are kept after they have landed: a query may have begun with an older position."""

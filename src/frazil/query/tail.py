@@ -24,11 +24,12 @@ from frazil.query.chunks import ChunkFile, ChunkFolder, Run, chunk_bytes_max, to
 from frazil.query.follow import Follower, Look
 from frazil.query.segment_rows import SegmentDecoder
 from frazil.query.streams import Line
+from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 
 _READERS = 8
 _PROBLEMS_MAX = 10

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from frazil.errors import DeleteRefused
+from frazil.storage import Store
 from frazil.tables import Signal
 from frazil.wal.position import Position
 from frazil.wal.reader import Segment, WalReader, side_by_side
-from frazil.wal.store import Store
 
 SEGMENTS_AT_ONCE_MAX = 10_000
 """Bounds memory, and the time until a pass can be stopped."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from frazil.storage import Store
 from frazil.tables import Signal, TableSpec, table_spec
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
 from frazil.wal.segment import tombstone
-from frazil.wal.store import Store
 
 _CLOSED_AT_ONCE_MAX = 100
 

@@ -23,8 +23,9 @@ import structlog
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
+from frazil.storage import Store
 from frazil.wal.clock import Clock, boot_seconds
-from frazil.wal.store import Store
+from frazil.wal.store import open_bucket
 
 log = structlog.get_logger("frazil.wal")
 
@@ -59,12 +60,9 @@ def open_lease(config: Config, name: str = "pipeline") -> Lease:
     """With Kafka there is no store that could hold one: it covers the pipelines of this machine then."""
     if config.wal.type != "s3":
         return LocalLease(config.data_dir / "lease", name)
-    from frazil.wal.s3 import S3Store
-
-    assert config.wal.s3 is not None  # the configuration has checked that  # noqa: S101
     lease_seconds = config.pipeline.lease_seconds
     # A sign of life that does not get through must not block its holder for the whole lease.
-    store = S3Store(config.wal.s3, write_timeout_seconds=lease_seconds / 3)
+    store = open_bucket(config.wal.s3, lease_seconds / 3)
     return StoreLease(store, name, lease_seconds, boot_seconds, holder=_this_process())
 
 

@@ -24,7 +24,7 @@ from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import segments
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import advanced
-from frazil.wal.local import LocalStore
+from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import Segment, WalReader

@@ -20,8 +20,9 @@ from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import segments, upkeep
 from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.metrics import Metrics
-from frazil.wal import Entry, SegmentName, cleanup
-from frazil.wal.local import LocalStore
+from frazil.storage import Entry, Listing
+from frazil.storage.local import LocalStore
+from frazil.wal import SegmentName, cleanup
 from frazil.wal.position import Position, StreamPosition
 from tests.components.process import wait_until
 from tests.fault.land_process import run_here
@@ -78,9 +79,9 @@ class Busy(MemoryStore):
     def count(self) -> int:
         return sum(last - first for first, last in self.streams.values())
 
-    def children(self, prefix: str) -> Sequence[str]:
+    def children(self, prefix: str) -> Listing:
         self._clock.seconds += 0.02
-        return sorted(self.streams) if prefix == "logs/" else []
+        return Listing(tuple(sorted(self.streams)) if prefix == "logs/" else (), ())
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
         self._clock.seconds += 0.02
@@ -90,7 +91,7 @@ class Busy(MemoryStore):
         for number in range(begin, last):
             if number % 1000 == 999:
                 self._clock.seconds += 0.02
-            yield Entry(f"{prefix}{number:020d}.parquet", 5000)
+            yield Entry(f"{prefix}{number:020d}.parquet", 5000, 0.0)
 
     def delete_all(self, paths: Sequence[str]) -> None:
         self._clock.seconds += 0.1 * -(-len(paths) // 1000)
@@ -313,7 +314,7 @@ class Failing(MemoryStore):
             yield entry
             self._call()
 
-    def children(self, prefix: str) -> Sequence[str]:
+    def children(self, prefix: str) -> Listing:
         self._call()
         return super().children(prefix)
 

@@ -26,9 +26,9 @@ from frazil.otlp.decode import Decoder, conform
 from frazil.pipeline.land import segments
 from frazil.query.follow import PASSED_SECONDS
 from frazil.query.tail import PositionTooOld, Tail, TailCut
+from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.journal import Journal, promoted
-from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import NOTHING_LANDED, WalReader

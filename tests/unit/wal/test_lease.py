@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
+from frazil.storage import Store
+from frazil.storage.s3 import S3Store
 from frazil.wal.lease import Keeper, LocalLease, StoreLease, open_lease
-from frazil.wal.s3 import S3Store
-from frazil.wal.store import Store
 from tests.components.process import dies_with_parent, end
 from tests.components.s3 import S3Server
 from tests.wal_stores import HandClock, MemoryStore, s3_store

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.errors import SegmentCorrupt, StoreUnavailable
-from frazil.wal import Entry, SegmentName
+from frazil.storage import Entry
+from frazil.wal import SegmentName
 from frazil.wal.position import Position, StreamPosition
 from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
 from tests.unit.wal.test_segment import DECODER, segment, table

@@ -21,6 +21,7 @@ from frazil.errors import DataLost, FrazilError, Permanent, Stopped
 from frazil.lake.commit import ancestors, landed_snapshot, position_text
 from frazil.lake.times import commit_times
 from frazil.pipeline.metrics import Metrics
+from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal, table_spec
 from frazil.wal.cleanup import CleanUpPass, clean_up_pass
 from frazil.wal.closing import Closer
@@ -28,7 +29,6 @@ from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader, side_by_side
-from frazil.wal.store import Store
 from frazil.wal.sweep import MARK_SECONDS, remove_old_marks
 
 _MISSING_ROUNDS_MAX = 3

@@ -31,12 +31,13 @@ from frazil.pipeline.maintain.erase_table import Found, TableEraser, pinned
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.metrics import Metrics
 from frazil.query.predicate import parse_predicate
+from frazil.storage import Store
+from frazil.storage.local import LocalStore
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
 from frazil.wal.journal import promoted
-from frazil.wal.local import LocalStore
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 from frazil.wal.sweep import leave_mark, sweep
 
 LOOK_SECONDS = 30.0

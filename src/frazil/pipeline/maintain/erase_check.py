@@ -15,11 +15,11 @@ from frazil.lake.commit import read_checkpoint
 from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
 from frazil.query.predicate import Predicate, parse_predicate
+from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal, landed_spec, table_spec
 from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store
 
 _NAMED_MAX = 20
 

@@ -20,10 +20,10 @@ from frazil.lake.orphans import find_orphans
 from frazil.lake.tags import kind_of
 from frazil.pipeline.maintain.erase_table import pinned
 from frazil.pipeline.maintain.retain_set_aside import COPIES, drop_rows
+from frazil.storage import Store
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store
 
 _ALL = float("inf")
 

@@ -26,11 +26,12 @@ from frazil.lake.live import live_files
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.report import TaskReport
+from frazil.storage import Store
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
 from frazil.wal.position import without
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 
 COPIES = "set-aside/"
 """Where the log keeps copies of segments that could not be read."""
