@@ -31,9 +31,9 @@ def micros_of(time: dt.datetime) -> int:
     return ((time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time) - EPOCH) // _MICROSECOND
 
 
-def iso(micros: int) -> str:
+def iso(micros: int, timespec: str = "microseconds") -> str:
     """Returns the time as it goes into SQL parameters and JSON: `2026-11-15T10:00:00.000000Z`."""
-    return f"{(EPOCH + micros * _MICROSECOND).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return f"{(EPOCH + micros * _MICROSECOND).replace(tzinfo=None).isoformat(timespec=timespec)}Z"
 
 
 def utc_text(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:

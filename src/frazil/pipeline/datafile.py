@@ -34,10 +34,10 @@ from frazil.pipeline.arrange import Part
 from frazil.tables import SEGMENT, Fill, Promoted, Signal, TableSpec, landed_spec
 from frazil.tables.encoding import FEW_VALUES, leaves, with_dictionary
 from frazil.tables.promoted import file_suffix
+from frazil.times import EPOCH_DAY
 
 _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})
-_EPOCH = datetime.date(1970, 1, 1)
 _UNSORTED = 0
 _PAGE_BYTES = 128 * 2**10
 """Measured: files are no larger than with pages of 1 MiB, and a merge holds a page of every column of every
@@ -166,7 +166,7 @@ class Layout:
 
 def partition_folder(tenant: str, day: int) -> str:
     """As Hive names it. The day counts from 1970."""
-    return f"tenant_id={quote(tenant, safe='')}/time_day={_EPOCH + datetime.timedelta(days=day)}"
+    return f"tenant_id={quote(tenant, safe='')}/time_day={EPOCH_DAY + datetime.timedelta(days=day)}"
 
 
 def _with_codes(field: pa.Field) -> pa.Field:

@@ -5,7 +5,6 @@ A file is left out only if its tenant, its day or the bounds of a column say tha
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from frazil.lake.facts import FileFacts
 from frazil.query.model import Constraint, Constraints, Value
 from frazil.tables import Fill
 from frazil.tables.promoted import fingerprint_of
+from frazil.times import day_number
 
 TENANT = "tenant_id"
 TIME = "time"
@@ -46,7 +46,6 @@ _NO_DAY = _LONG.min
 _DAY_MAX = _LONG.max // _DAY_MICROS - 1
 # More texts are compared by their smallest and largest alone: each costs a pass over all files.
 _TEXTS_MAX = 64
-_EPOCH = datetime.date(1970, 1, 1)
 
 Flags = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
@@ -191,9 +190,7 @@ def _tenants(data: Sequence[DataFile], spec: PartitionSpec, tenant_id: int | Non
 
 
 def _day(value: Any) -> int:
-    if value is None:
-        return _NO_DAY
-    return (value - _EPOCH).days if isinstance(value, datetime.date) else int(value)
+    return _NO_DAY if value is None else day_number(value)
 
 
 def _bounds(bounds: Sequence[Mapping[int, bytes]]) -> dict[int, pa.BinaryArray]:

@@ -22,6 +22,7 @@ from frazil.serve.find import From, LogFilter, SpanFilter, To
 from frazil.serve.search import Filter, Range, Searched, ask, time_range
 from frazil.serve.state import Asked
 from frazil.serve.streams import json_unless_gone
+from frazil.times import iso
 
 if TYPE_CHECKING:
     from frazil.query.service import Queries
@@ -176,9 +177,9 @@ async def count(queries: Queries, caller: Caller, counting: Counting) -> bytes:
     table, stats = await ask(queries, caller, sql, [grid.first, grid.width, *params], "the counts")
     series = _services(table, grid) if is_of_services else _numbered(table, grid, _GROUPS[counting.by][1])
     answer = {
-        "from": parameters.iso(whole.begin),
-        "to": parameters.iso(whole.end),
-        "first_bucket": parameters.iso(grid.first),
+        "from": iso(whole.begin),
+        "to": iso(whole.end),
+        "first_bucket": iso(grid.first),
         "bucket_seconds": grid.width // _MICRO,
         "series": series,
         "total": sum(table["counted"].to_pylist()),

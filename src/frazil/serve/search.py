@@ -26,6 +26,7 @@ from frazil.serve.cursor import Cursor, Key, page_end
 from frazil.serve.records import as_json
 from frazil.serve.streams import collected
 from frazil.tables import DEFAULT_PROMOTED, table_spec
+from frazil.times import iso
 
 if TYPE_CHECKING:
     from frazil.query.service import Queries
@@ -124,7 +125,7 @@ class Range:
 
     def where(self, filter: Filter) -> tuple[str, list[Any]]:
         bounds = ["time >= CAST(? AS TIMESTAMPTZ)", "time < CAST(? AS TIMESTAMPTZ)"]
-        values = [parameters.iso(self.begin), parameters.iso(self.end), *filter.params]
+        values = [iso(self.begin), iso(self.end), *filter.params]
         return " AND ".join([*bounds, *filter.conditions]), values
 
 
@@ -215,7 +216,7 @@ def _not_before(order: Order) -> str:
 
 def _not_before_params(key: Key) -> list[Any]:
     at, nanos, trace, span, hashed = key
-    twice = [parameters.iso(at), nanos, trace, span]
+    twice = [iso(at), nanos, trace, span]
     return [value for part in twice for value in (part, part)] + [str(hashed)]
 
 

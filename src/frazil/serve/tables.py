@@ -13,8 +13,9 @@ from frazil.query.model import TableInfo
 from frazil.serve.auth import Caller, Reader
 from frazil.serve.describe import JSON_ERRORS
 from frazil.serve.errors import NotFound, suggestion
-from frazil.serve.parameters import iso, only_known
+from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Settings
+from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
 

@@ -24,6 +24,7 @@ from frazil.serve.find import From, SpanFilter, To
 from frazil.serve.search import Filter, Range, ask, time_range, together
 from frazil.serve.state import Asked
 from frazil.serve.streams import json_unless_gone
+from frazil.times import iso
 
 if TYPE_CHECKING:
     from frazil.query.service import Queries
@@ -228,7 +229,7 @@ def _summary(id: str, parts: Sequence[Mapping[str, Any]], matched: int) -> dict[
     end = max((part["ended"] for part in parts if part["ended"] is not None), default=start)
     return {
         "trace_id": id,
-        "start_time": parameters.iso(start // 1_000),
+        "start_time": iso(start // 1_000),
         "start_time_unix_nano": str(start),
         "duration_ms": max(0, end - start) / 1e6,
         "root_service": service,
