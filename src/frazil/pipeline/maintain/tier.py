@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +29,7 @@ from frazil.lake.discard import discard
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
+from frazil.lake.pyiceberg_compat import at_path
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folder
 from frazil.pipeline.maintain.bad import BadFiles
@@ -184,14 +184,14 @@ class Tiering:
             committed = self._committer.replace(
                 self._table,
                 [move.file for move in ready],
-                [_at(move.file, move.path) for move in ready],
+                [at_path(move.file, move.path) for move in ready],
                 began=began,
             )
         except Conflict:
             if len(ready) == 1:
                 self._total.conflicts += 1
                 log.info("copied for nothing: others changed that file", table=self._table.name()[-1])
-                discard(self._table, [_at(move.file, move.path) for move in ready])
+                discard(self._table, [at_path(move.file, move.path) for move in ready])
                 return
             for each in ready:
                 self._commit([each], began)
@@ -315,15 +315,6 @@ def _target(folder: str, file: FileFacts) -> str:
     assert file.day is not None  # noqa: S101
     name = uuid.uuid4().hex + file_suffix(fingerprint_of(file.path))
     return f"{folder}/{partition_folder(file.tenant, file.day)}/{name}"
-
-
-def _at(file: DataFile, path: str) -> DataFile:
-    """The same facts of a file that is elsewhere."""
-    facts: list[Any] = list(file._data)
-    facts[1] = path
-    moved = DataFile(*facts)
-    moved.spec_id = file.spec_id
-    return moved
 
 
 def _size(moves: Sequence[Move]) -> int:
