@@ -25,6 +25,7 @@ from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, 
 from frazil.lake.commit import checkpoint_of
 from frazil.lake.recover import recover_tables
 from frazil.lake.tables import check_promoted
+from frazil.lease import Keeper, open_lease
 from frazil.pipeline.cluster import (
     PIPELINE_PART,
     application_id,
@@ -44,7 +45,6 @@ from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.journal import promoted
-from frazil.wal.lease import Keeper, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
+from frazil.lease import Keeper, Lease, open_lease
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.reasons import reason_of
-from frazil.wal.lease import Keeper, Lease, open_lease
 
 LEASE = "maintain"
 _LOOK_SECONDS = 5.0
