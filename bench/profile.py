@@ -20,8 +20,8 @@ from bench.payloads import requests
 from bench.table import machine
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import nested
+from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Signal
-from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.segment import SegmentWriter
 

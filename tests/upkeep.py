@@ -10,8 +10,8 @@ from pyiceberg.table.metadata import TableMetadata
 from frazil.config import Config
 from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.metrics import Metrics
+from frazil.storage import Store
 from frazil.tables import Signal
-from frazil.wal.store import Store
 
 
 class Upkeep:

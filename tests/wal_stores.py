@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from frazil.config import S3WalConfig
-from frazil.wal import Entry
-from frazil.wal.s3 import S3Store
+from frazil.storage import Entry, Listing
+from frazil.storage.s3 import S3Store
+from frazil.wal.store import open_bucket
 from tests.components.s3 import S3Server
 
 
@@ -35,7 +36,7 @@ def s3_store(server: S3Server, bucket: str, **settings: Any) -> S3Store:
             **settings,
         }
     )
-    return S3Store(config, write_timeout_seconds=8)
+    return open_bucket(config, 8)
 
 
 class MemoryStore:
@@ -70,11 +71,12 @@ class MemoryStore:
         for path in sorted(self.objects):
             if path.startswith(prefix) and path > (after or "") and path in self.objects:
                 self.listed.append(path)
-                yield Entry(path, len(self.objects[path]))
+                yield Entry(path, len(self.objects[path]), time.time())
 
-    def children(self, prefix: str) -> Sequence[str]:
-        below = (path.removeprefix(prefix) for path in sorted(self.objects) if path.startswith(prefix))
-        return sorted({path.partition("/")[0] for path in below if "/" in path})
+    def children(self, prefix: str) -> Listing:
+        below = [path.removeprefix(prefix) for path in sorted(self.objects) if path.startswith(prefix)]
+        folders = sorted({path.partition("/")[0] for path in below if "/" in path})
+        return Listing(tuple(folders), tuple(path for path in below if "/" not in path))
 
     def delete(self, path: str) -> None:
         self.before_delete(path)

@@ -102,10 +102,9 @@ def reachable_check(config: Config) -> Check | None:
     """
     if config.wal.type != "s3":
         return _wal_check(config)
-    from frazil.wal.s3 import S3Store
+    from frazil.wal.store import open_bucket
 
-    assert config.wal.s3 is not None  # the configuration has checked that  # noqa: S101
-    store = S3Store(config.wal.s3, write_timeout_seconds=config.wal.write_timeout_seconds)
+    store = open_bucket(config.wal.s3, config.wal.write_timeout_seconds)
 
     def reach_store() -> str:
         store.check_reachable()

@@ -26,10 +26,11 @@ from frazil.config.values import local_url
 from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
-from frazil.folders import is_open_to_others, nearest_existing, private_folders, try_to_write
+from frazil.folders import is_open_to_others, private_folders, try_to_write
 from frazil.http_client import HttpClient
 from frazil.preflight import check_sqlite
 from frazil.process import port_owner
+from frazil.storage.durable import nearest_existing
 from frazil.tables import SIGNALS
 from frazil.tls import faults, listeners
 
@@ -378,7 +379,7 @@ def check_wal_store(config: Config) -> Iterator[Check]:
         yield _check_kafka(config.wal.kafka)
         return
     from frazil.wal import open_store
-    from frazil.wal.probe import probe_store
+    from frazil.wal.store import probe_store
 
     where = str(config.wal_dir)
     if config.wal.s3 is not None and config.wal.type == "s3":

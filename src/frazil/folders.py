@@ -16,6 +16,7 @@ import structlog
 
 from frazil.config import Config
 from frazil.errors import ConfigError
+from frazil.storage.durable import nearest_existing
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOCK = ".lock"
@@ -127,14 +128,6 @@ class OwnFolder:
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(lock)
-
-
-def nearest_existing(folder: Path) -> Path:
-    """The folder or its nearest ancestor that exists."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def try_to_write(folder: Path) -> Path:

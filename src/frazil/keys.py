@@ -30,6 +30,12 @@ def hash_key(key: str) -> str:
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def given_key(authorization: str | None, api_key: str | None) -> str | None:
+    """Returns the key in a request's headers `Authorization: Bearer` or, without that, `X-Api-Key`."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else api_key
+
+
 class KeyRing:
     """The configured keys."""
 

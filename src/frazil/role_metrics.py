@@ -13,11 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from frazil import __version__, stopwatch
+from frazil import __version__
 from frazil.config import Config
-from frazil.folders import nearest_existing
 from frazil.objectives import targets
 from frazil.process import process_tree
+from frazil.storage import metrics as store_metrics
+from frazil.storage.durable import nearest_existing
 
 Role = Literal["receiver", "pipeline", "api", "dashboard"]
 
@@ -26,7 +27,7 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class StoreMetrics:
-    """Listens to the stopwatch of this process, from now on. The last one made is the one that hears."""
+    """Registers as the process-wide listener of store calls. Only the most recent instance receives calls."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
@@ -42,9 +43,9 @@ class StoreMetrics:
             ["store", "operation"],
             registry=registry,
         )
-        stopwatch.listen(self._heard)
+        store_metrics.listen(self._heard)
 
-    def _heard(self, call: stopwatch.StoreCall) -> None:
+    def _heard(self, call: store_metrics.StoreCall) -> None:
         self._seconds.labels(call.store, call.operation).observe(call.seconds)
         failures = self._failures.labels(call.store, call.operation)  # there with 0 from the first call on
         if call.failed:

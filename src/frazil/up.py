@@ -25,6 +25,7 @@ from frazil.config import Config
 from frazil.http_client import HttpClient
 from frazil.ports import with_ports
 from frazil.process import end_with_parent
+from frazil.times import backoff_seconds
 
 _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
@@ -50,7 +51,6 @@ class _Role:
     quiet: bool = False
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
-    backoff: float = _BACKOFF_SECONDS
     restart_at: float | None = None
     deaths: int = 0
     """In a row, each before it was healthy for a while."""
@@ -70,20 +70,24 @@ class _Role:
         self.restart_at = None
         self.lives += 1
 
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before the next start."""
+        return backoff_seconds(max(self.deaths, 1), _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX)
+
     def died(self, now: float, code: int) -> None:
         """Says so, and sets when to start again. Those that it left behind may hold its ports."""
         if now - self.started > _HEALTHY_SECONDS:
-            self.backoff, self.deaths = _BACKOFF_SECONDS, 0
+            self.deaths = 0
         self.deaths += 1
         log.error(
             "a process died and is started again",
             role=self.name,
             why=_reason(code),
-            in_seconds=self.backoff,
+            in_seconds=self.pause_seconds,
             **({"times_in_a_row": self.deaths} if self.deaths > 1 else {}),
         )
-        self.restart_at = now + self.backoff
-        self.backoff = min(self.backoff * 2, _BACKOFF_SECONDS_MAX)
+        self.restart_at = now + self.pause_seconds
         self.end_family(signal.SIGTERM)
 
     def start_again(self) -> None:

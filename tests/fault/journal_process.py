@@ -181,7 +181,7 @@ def main() -> None:
     import pandas  # noqa: F401
     import structlog
 
-    import frazil.wal.s3  # noqa: F401
+    import frazil.storage.s3  # noqa: F401
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     while line := _line():

@@ -14,7 +14,7 @@ from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
-from frazil.wal.local import LocalStore
+from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.segment import SegmentWriter, tombstone
 from tests.fault.records import logs_request

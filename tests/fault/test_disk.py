@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from frazil.ledger import balance
-from frazil.wal.local import LocalStore
+from frazil.storage.local import LocalStore
 from tests.components.fullness import FaultControl, SmallFilesystem
 from tests.components.process import dies_with_parent, end, free_port
 from tests.fault.traffic import Account, Client, Steady, burst, check_wal, found_logs, fresh_texts, until

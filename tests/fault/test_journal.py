@@ -13,11 +13,12 @@ import pytest
 
 from frazil.config import Config, LocalWalConfig, WalConfig
 from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
-from frazil.wal import Entry, SegmentName, Store, new_stream, open_store
+from frazil.storage import Entry, Store
+from frazil.storage.local import LocalStore
+from frazil.wal import SegmentName, new_stream, open_store
 from frazil.wal import journal as journal_module
 from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.journal import Journal
-from frazil.wal.local import LocalStore
 from tests.components.s3 import S3Server
 from tests.fault.buckets import new_bucket, s3_settings
 from tests.fault.records import logs_request

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from frazil.position import StreamPosition, WalPosition
+from frazil.storage.local import LocalStore
 from frazil.wal import SegmentName
-from frazil.wal.local import LocalStore
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts
 from tests.components.fullness import OPERATIONS, FaultControl
@@ -84,7 +84,7 @@ def test_clean_up_that_ends_anywhere_took_nothing_above_the_position_and_can_be_
 
 
 def assert_clean(store: LocalStore) -> None:
-    assert list(store.children("logs/")) == [LIVE, NEW]
+    assert list(store.children("logs/").folders) == [LIVE, NEW]
     assert there(store, LIVE) == [3, 4]
     assert there(store, NEW) == [0, 1, 2, 3, 4]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from frazil.errors import StoreUnavailable
-from frazil.wal.local import LocalStore
+from frazil.storage.local import LocalStore
 
 PATH = "logs/20261115T081823123-9f86d081884c7d65/00000000000000000000.parquet"
 DATA = b"a segment"

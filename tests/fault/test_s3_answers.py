@@ -10,7 +10,8 @@ import pytest
 
 from frazil.config import S3WalConfig
 from frazil.errors import StoreUnavailable
-from frazil.wal.s3 import S3Store
+from frazil.storage.s3 import S3Store
+from frazil.wal.store import open_bucket
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import S3Server
@@ -43,7 +44,7 @@ def store_at(server: S3Server, bucket: str, **options: float) -> S3Store:
         secret_access_key=server.secret_key,
         request_timeout_seconds=options.get("request_timeout_seconds", 1.0),
     )
-    return S3Store(config, write_timeout_seconds=options.get("write_timeout_seconds", 10.0))
+    return open_bucket(config, options.get("write_timeout_seconds", 10.0))
 
 
 @pytest.fixture

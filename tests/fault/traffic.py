@@ -22,8 +22,9 @@ from google.rpc.status_pb2 import Status
 
 from frazil.config import Config
 from frazil.ledger import balance
+from frazil.storage import Store
 from frazil.tables import table_spec
-from frazil.wal import Store, open_store
+from frazil.wal import open_store
 from frazil.wal.reader import WalReader
 from tests.components.process import wait_until
 from tests.fault.records import logs_request

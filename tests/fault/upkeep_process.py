@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from frazil.position import LandingPosition, WalPosition, landing_position
+from frazil.storage.local import LocalStore
 from frazil.wal import cleanup
 from frazil.wal.cleanup import clean_up
 from frazil.wal.closing import Closer
-from frazil.wal.local import LocalStore
 from tests.fault.forks import Forks, say_facts, serve
 from tests.wal_stores import HandClock
 

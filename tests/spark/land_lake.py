@@ -28,11 +28,12 @@ from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.pipeline.session import spark_session, stop
+from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 
 DECODERS: dict[Signal, Decoder] = {signal: Decoder(signal) for signal in SIGNALS}
 Row = tuple[tuple[str, Any], ...]

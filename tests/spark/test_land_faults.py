@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from frazil.errors import DataLost, Fenced
 from frazil.pipeline.metrics import Metrics
+from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, landed_spec
-from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from tests.upkeep import Upkeep
 

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Stopped
+from frazil.lease import open_lease
 from frazil.pipeline import shared_spark
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import POOL, Pool
 from frazil.pipeline.shared_spark import SharedSpark
-from frazil.wal.lease import open_lease
 
 PROPERTY = "spark.scheduler.pool"
 TASK_SECONDS = 0.3

@@ -65,11 +65,11 @@ def store(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
             raise state.error
         return Probe()
 
-    wal, probe = types.ModuleType("frazil.wal"), types.ModuleType("frazil.wal.probe")
+    wal, probe = types.ModuleType("frazil.wal"), types.ModuleType("frazil.wal.store")
     wal.open_store = lambda config: object()  # type: ignore[attr-defined]
     probe.probe_store = probe_store  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "frazil.wal", wal)
-    monkeypatch.setitem(sys.modules, "frazil.wal.probe", probe)
+    monkeypatch.setitem(sys.modules, "frazil.wal.store", probe)
     return state
 
 

@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from typer.main import get_command
 
-from frazil import stopwatch
 from frazil.cli import app
 from frazil.config import Config
 from frazil.dashboard import ask, login
@@ -27,6 +26,7 @@ from frazil.query.metrics import QueryMetrics
 from frazil.receive.metrics import ReceiverMetrics
 from frazil.role_metrics import RoleCollector
 from frazil.serve.guard import Guard
+from frazil.storage import metrics as store_metrics
 from frazil.telemetry.session import _counter
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def metrics() -> Iterator[Mapping[str, Described]]:
     shown.register(login.REFUSED)
     registries = (receiver, landing, query.registry, shown)
     yield functools.reduce(operator.or_, map(_described, registries)) | _role_metrics(config)
-    stopwatch.listen(None)
+    store_metrics.listen(None)
 
 
 def _described(registry: CollectorRegistry) -> dict[str, Described]:

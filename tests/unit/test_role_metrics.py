@@ -15,16 +15,15 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from frazil import stopwatch
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.lake.disk import Disk
 from frazil.objectives import Objectives, targets
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import packed, unpacked
 from frazil.process import process_tree
 from frazil.role_metrics import RoleCollector, StoreMetrics
-from frazil.wal.local import LocalStore
+from frazil.storage import metrics as store_metrics
+from frazil.storage.local import LocalStore
 from tests.components.s3 import S3Server
 from tests.wal_stores import s3_store
 
@@ -32,7 +31,7 @@ from tests.wal_stores import s3_store
 @pytest.fixture(autouse=True)
 def nobody_listens_afterwards() -> Iterator[None]:
     yield
-    stopwatch.listen(None)
+    store_metrics.listen(None)
 
 
 class Heard:
@@ -68,17 +67,17 @@ def test_calls_of_the_log_are_counted_by_operation(tmp_path: Path) -> None:
 
 
 def test_calls_of_the_lake_are_counted_by_operation(tmp_path: Path) -> None:
-    heard, disk = Heard(), Disk()
-    disk.write(str(tmp_path / "data.parquet"), memoryview(b"rows"), overwrite=False)
+    heard, disk = Heard(), LocalStore(None, name="lake")
+    disk.create(str(tmp_path / "data.parquet"), memoryview(b"rows"))
     disk.open(str(tmp_path / "data.parquet")).close()
     assert disk.size(str(tmp_path / "data.parquet")) == 4
-    assert [file.bytes for file in disk.walk(str(tmp_path))] == [4]
+    assert [file.size for file in disk.list(str(tmp_path))] == [4]
     disk.delete(str(tmp_path / "data.parquet"))
     assert [heard.calls("lake", each) for each in ("put", "get", "head", "list", "delete")] == [1] * 5
 
 
 def test_calls_of_buckets_are_counted_as_those_of_disks_are(moto_s3: S3Server) -> None:
-    bucket = f"stopwatch{secrets.token_hex(4)}"
+    bucket = f"metrics{secrets.token_hex(4)}"
     moto_s3.make_bucket(bucket)
     heard, store = Heard(), s3_store(moto_s3, bucket)
     store.create("logs/stream/0", b"rows")
@@ -107,7 +106,7 @@ def test_a_listing_is_not_charged_for_the_time_of_its_reader(
     heard, store, now = Heard(), LocalStore(tmp_path), [0.0]
     for number in range(3):
         store.create(f"logs/stream/{number}", b"rows")
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(store_metrics.time, "perf_counter", lambda: now[0])
     for _ in store.list("logs/"):
         now[0] += 100
     assert heard.seconds("wal", "list") == 0
@@ -133,9 +132,9 @@ def test_calls_made_in_a_task_travel_with_its_result_and_are_counted_where_it_ar
 
 
 def test_calls_of_a_task_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(stopwatch, "CALLS_GATHERED_MAX", 2)
+    monkeypatch.setattr(store_metrics, "CALLS_GATHERED_MAX", 2)
     store = LocalStore(tmp_path)
-    with stopwatch.gathering() as calls:
+    with store_metrics.gathering() as calls:
         for number in range(5):
             store.create(f"logs/stream/{number}", b"rows")
     assert len(calls) == 2

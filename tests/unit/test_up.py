@@ -77,7 +77,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 
 
 def role(name: str = "receiver", argument: str = "receive") -> _Role:
-    return _Role(name, [argument], backoff=0.05)
+    return _Role(name, [argument])
 
 
 def watching(roles: list[_Role], until: Callable[[], bool]) -> int:
@@ -116,19 +116,19 @@ def test_pauses_grow_up_to_a_bound_and_shrink_after_health(
     pauses: list[float] = []
 
     def observed() -> bool:
-        if not pauses or receiver.backoff != pauses[-1]:
-            pauses.append(receiver.backoff)
+        if not pauses or receiver.pause_seconds != pauses[-1]:
+            pauses.append(receiver.pause_seconds)
         return fake.starts("receive") >= 5
 
     watching([receiver], observed)
     assert pauses == sorted(pauses)
-    assert receiver.backoff == 0.3
+    assert receiver.pause_seconds == 0.3
 
     monkeypatch.setattr(up, "_HEALTHY_SECONDS", -1.0)  # every life counts as a healthy one
     receiver.start()
     before = fake.starts("receive")
     watching([receiver], lambda: fake.starts("receive") > before + 1)
-    assert receiver.backoff <= 0.1
+    assert receiver.pause_seconds <= 0.1
 
 
 def test_one_role_dying_leaves_the_others_alone(fake: Fake) -> None:

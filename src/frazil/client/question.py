@@ -11,9 +11,9 @@ from typing import Any
 
 from frazil.errors import RequestInvalid
 from frazil.query.model import AsOf, Question
+from frazil.times import iso, micros_of
 
 AsOfLike = str | dt.datetime | Mapping[str, Any] | AsOf | None
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _AS_OF_FORMS = "a time like 2026-11-15T10:00:00Z (UTC if it has no offset), snapshot:ID or tag:NAME"
 
 
@@ -22,7 +22,7 @@ def parse_as_of(value: AsOfLike) -> AsOf | None:
     if value is None or isinstance(value, AsOf):
         return value
     if isinstance(value, dt.datetime):
-        return AsOf(time=_micros(value))
+        return AsOf(time=micros_of(value))
     if isinstance(value, Mapping):
         value = ":".join(str(part) for pair in value.items() for part in pair)
     kind, _, name = value.strip().partition(":")
@@ -31,7 +31,7 @@ def parse_as_of(value: AsOfLike) -> AsOf | None:
     if kind == "snapshot" and name.removeprefix("-").isdecimal():
         return AsOf(snapshot_id=int(name))
     try:
-        return AsOf(time=_micros(dt.datetime.fromisoformat(value.strip())))
+        return AsOf(time=micros_of(dt.datetime.fromisoformat(value.strip())))
     except (ValueError, OverflowError):
         raise RequestInvalid(f"{value!r} is not a moment in time: write {_AS_OF_FORMS}") from None
 
@@ -42,7 +42,7 @@ def describe_as_of(as_of: AsOf) -> str:
         return f"tag:{as_of.tag}"
     if as_of.snapshot_id is not None:
         return f"snapshot:{as_of.snapshot_id}"
-    return _iso(as_of.time or 0)
+    return iso(as_of.time or 0, "auto")
 
 
 def parse_params(values: Sequence[Any]) -> list[Any]:
@@ -80,17 +80,7 @@ def _wire_as_of(as_of: AsOf) -> str | dict[str, Any]:
         return {"tag": as_of.tag}
     if as_of.snapshot_id is not None:
         return {"snapshot": as_of.snapshot_id}
-    return _iso(as_of.time or 0)
-
-
-def _micros(time: dt.datetime) -> int:
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=dt.UTC)
-    return (time - _EPOCH) // dt.timedelta(microseconds=1)
-
-
-def _iso(micros: int) -> str:
-    return (_EPOCH + dt.timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+    return iso(as_of.time or 0, "auto")
 
 
 def _param(place: int, value: Any) -> Any:

@@ -21,6 +21,7 @@ from frazil.client.transport import Reply, Unreachable
 from frazil.errors import ConfigError, FrazilError
 from frazil.http_client import HttpClient, reason
 from frazil.query.model import CONTENT_TYPES, ColumnInfo, Progress, Question, Stats, TableInfo
+from frazil.times import micros_of
 
 CONNECT_SECONDS_MAX = 5.0
 READ_SECONDS_MAX = 3600.0
@@ -31,7 +32,6 @@ RETRIES_MAX = 2
 RETRY_AFTER_SECONDS_MAX = 5.0
 ERROR_BYTES_MAX = 1 << 20
 _CHUNK_BYTES = 1 << 16
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 T = TypeVar("T")
 
@@ -239,6 +239,4 @@ def _table(found: Mapping[str, Any]) -> TableInfo:
 def _micros(value: str | int | None) -> int | None:
     if not isinstance(value, str):
         return value
-    time = dt.datetime.fromisoformat(value)
-    time = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
-    return (time - _EPOCH) // dt.timedelta(microseconds=1)
+    return micros_of(dt.datetime.fromisoformat(value))

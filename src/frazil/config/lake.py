@@ -248,5 +248,6 @@ class PipelineConfig(Section):
         ge=1,
         le=60,
         description="Of several pipelines one works. When it has not been heard of for this long, another "
-        "takes over. On S3, a sign of life is a PUT and a LIST every third of it.",
+        "takes over. A sign of life is written every third of it: on S3 a PUT and a LIST; with Kafka and a "
+        "shared catalog a commit.",
     )

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
+from frazil.times import duration_nanos
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 _SIZE_UNITS = {
@@ -22,7 +24,7 @@ _SIZE_UNITS = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
-_SECONDS_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_UNITS = ("ms", "s", "m", "h", "d")
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _COLUMN = re.compile(r"[a-z_][a-z0-9_]{0,127}\Z")
@@ -63,10 +65,10 @@ def parse_seconds(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     else:
-        match = _NUMBER_AND_UNIT.match(value) if isinstance(value, str) else None
-        if match is None or match[2] not in _SECONDS_UNITS:
+        nanos = duration_nanos(value, _DURATION_UNITS, "s") if isinstance(value, str) else None
+        if nanos is None:
             raise bad_value("must be a duration", hint)
-        seconds = float(match[1]) * _SECONDS_UNITS[match[2]]
+        seconds = nanos / 1e9
     if not math.isfinite(seconds):
         raise bad_value("must be a finite duration", hint)
     return seconds

@@ -12,18 +12,19 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from frazil.times import EPOCH, micros_of
+
 Record = Mapping[str, Any]
 Keyed = dict[str, Record]
 """Records by their keys, in the order of the list."""
 
 _LINE_CHARS_MAX = 600
 _MARK_BEGIN, _MARK_END = "\x02", "\x03"
-_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _CONTROL = {ord(_MARK_BEGIN): None, ord(_MARK_END): None, ord("\n"): " ↵ ", ord("\r"): None, ord("\t"): " "}
 
 
 def micros(record: Record) -> int:
-    return (dt.datetime.fromisoformat(record["time"]) - _EPOCH) // dt.timedelta(microseconds=1)
+    return micros_of(dt.datetime.fromisoformat(record["time"]))
 
 
 def keyed(records: Iterable[Record]) -> Keyed:
@@ -48,7 +49,7 @@ def with_linked(records: Keyed, linked: Keyed) -> Keyed:
 def time_of_key(key: str) -> dt.datetime | None:
     """When the record of a key happened; None for what is no key."""
     try:
-        return _EPOCH + dt.timedelta(microseconds=int(key.split("-")[0]))
+        return EPOCH + dt.timedelta(microseconds=int(key.split("-")[0]))
     except (ValueError, OverflowError):
         return None
 

@@ -6,10 +6,12 @@ import datetime as dt
 import re
 from dataclasses import dataclass
 
+from frazil.times import duration_nanos
+
 RANGES = ("5m", "15m", "1h", "3h", "12h", "24h", "7d", "30d")
 DEFAULT = "15m"
 _DAY = dt.timedelta(days=1)
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNITS = ("s", "m", "h", "d", "w")
 _BETWEEN = re.compile(r"\s*(?:\.\.|\bto\b|–|/)\s*", re.IGNORECASE)
 
 
@@ -55,8 +57,9 @@ class Span:
 def parse(text: str, now: dt.datetime | None = None) -> Span:
     """Raises ValueError, whose text is for the person who wrote it."""
     text = text.strip()
-    if match := re.fullmatch(r"(?:last\s+)?-?(\d+(?:\.\d+)?)\s*([smhdw])", text, re.IGNORECASE):
-        seconds = float(match[1]) * _UNITS[match[2].lower()]
+    nanos = duration_nanos(re.sub(r"^(?:last\s+)?-?", "", text.lower()), _UNITS)
+    if nanos is not None:
+        seconds = nanos / 1e9
         if not 1 <= seconds <= 366 * 86400:
             raise ValueError(f"{text} is not between a second and a year")
         return Span(seconds)

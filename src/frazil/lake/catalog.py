@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import pydantic
 import requests
 import sqlalchemy
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -19,9 +17,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     RESTError,
 )
-from pyiceberg.table import StagedTable, Table
-from pyiceberg.table.update import TableRequirement, TableUpdate
-from pyiceberg.typedef import Identifier
+from pyiceberg.table import Table
 from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
@@ -29,18 +25,21 @@ from sqlalchemy.exc import (
     IntegrityError,
     InterfaceError,
     NotSupportedError,
-    OperationalError,
     ProgrammingError,
 )
 
 from frazil.config import Config
-from frazil.durable import DurableFolders
 from frazil.errors import CatalogUnavailable, ConfigError
 from frazil.lake.files import IO_IMPLEMENTATION, file_properties, secret_text
+from frazil.lake.pyiceberg_compat import (
+    ANSWER_SECONDS_MAX,
+    CONNECT_SECONDS_MAX,
+    BoundedRestCatalog,
+    BoundedSqlCatalog,
+    tables_only,
+)
+from frazil.storage.durable import DurableFolders
 
-CONNECT_SECONDS_MAX = 5
-ANSWER_SECONDS_MAX = 30
-_CATALOG_TABLES = 2
 # Whoever asks again may get another answer: the network, the server, its rights.
 _PASSING = (
     DatabaseError,
@@ -97,7 +96,7 @@ def open_existing_catalog(config: Config) -> Catalog | None:
 
 
 def _open_sql(config: Config, uri: str, **properties: str) -> SqlCatalog:
-    return _SqlCatalog(
+    return BoundedSqlCatalog(
         config.lake.catalog.name,
         **_common_properties(config),
         uri=uri,
@@ -133,7 +132,7 @@ def full_name(table: Table) -> str:
 
 def metadata_location(catalog: SqlCatalog, identifier: tuple[str, ...]) -> str | None:
     """Where a table's newest metadata is; None if there is no such table. Much cheaper than loading it."""
-    of_tables = catalog._iceberg_type_filter()
+    of_tables = tables_only(catalog)
     statement = sqlalchemy.select(IcebergTables.metadata_location).where(
         IcebergTables.catalog_name == catalog.name,
         IcebergTables.table_namespace == ".".join(identifier[:-1]),
@@ -174,64 +173,6 @@ class CatalogProbe:
             self._rest.close()
 
 
-class _SqlCatalog(SqlCatalog):
-    def _init_catalog(self) -> None:
-        sqlalchemy.event.listen(self.engine, "connect", self._prepare)
-        sqlalchemy.event.listen(self.engine, "handle_error", _drop_read_only)
-        super()._init_catalog()
-
-    def _prepare(self, connection: Any, _: object) -> None:
-        with contextlib.closing(connection.cursor()) as cursor:
-            if self.engine.dialect.name == "sqlite":
-                # EXTRA is FULL and syncs the folder too: without it a power loss may undo the last commit.
-                cursor.execute("PRAGMA synchronous=EXTRA")
-            else:
-                cursor.execute(f"SET statement_timeout = '{ANSWER_SECONDS_MAX}s'")
-        connection.commit()
-
-    def create_tables(self) -> None:
-        """Of several processes that find none, each may lose each table to another once."""
-        for _ in range(_CATALOG_TABLES):
-            with contextlib.suppress(OperationalError, ProgrammingError, IntegrityError):
-                return super().create_tables()
-        return super().create_tables()
-
-    def _update_and_stage_table(
-        self,
-        current_table: Table | None,
-        table_identifier: Identifier,
-        requirements: tuple[TableRequirement, ...],
-        updates: tuple[TableUpdate, ...],
-    ) -> StagedTable:
-        """PyIceberg takes the clock for a change without a snapshot. Java refuses a table that went back in
-        time by more than a minute, as it would after another clock was ahead.
-        """
-        staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
-        before = 0 if current_table is None else current_table.metadata.last_updated_ms
-        if staged.metadata.last_updated_ms < before:
-            staged.metadata = staged.metadata.model_copy(update={"last_updated_ms": before})
-        return staged
-
-
-def _drop_read_only(context: sqlalchemy.engine.ExceptionContext) -> None:
-    """SQLite opens a file read-only where it cannot open it for writing just then, and says nothing. Such a
-    connection must not stay in the pool.
-    """
-    if "readonly database" in str(context.original_exception):
-        context.is_disconnect = True
-
-
-class _BoundedRestCatalog(RestCatalog):
-    def _config_headers(self, session: requests.Session) -> None:
-        """PyIceberg waits for answers without end. This is what it calls first on each new session, before
-        OAuth2 and SigV4 use it.
-        """
-        super()._config_headers(session)
-        session.request = functools.partial(  # type: ignore[method-assign]
-            session.request, timeout=(CONNECT_SECONDS_MAX, ANSWER_SECONDS_MAX)
-        )
-
-
 def _open_rest(config: Config) -> Catalog:
     properties: dict[str, Any] = {**_common_properties(config), **_rest_properties(config)}
     if "token" not in properties and "credential" not in properties:
@@ -243,7 +184,7 @@ def _open_rest(config: Config) -> Catalog:
             properties["client.access-key-id"] = s3.access_key_id
             properties["client.secret-access-key"] = secret_text(s3.secret_access_key)
     try:
-        return _BoundedRestCatalog(config.lake.catalog.name, **properties)
+        return BoundedRestCatalog(config.lake.catalog.name, **properties)
     except pydantic.ValidationError:
         raise CatalogUnavailable(
             f"{properties['uri']} gives no answer of an Iceberg REST catalog; check lake.catalog.rest.uri"

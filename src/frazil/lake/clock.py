@@ -7,7 +7,6 @@ received time is far in the past notes their tenants and days: their age then co
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 from collections import Counter
@@ -22,6 +21,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from frazil.lake.change import Step, change
 from frazil.lake.properties import json_property
 from frazil.lake.times import commit_times
+from frazil.times import utc_text
 
 CLOCK = "frazil.clock"
 """The property with the time of retention's last round, in seconds since 1970."""
@@ -77,7 +77,7 @@ def clock_held(table: str, believed_seconds: float, clock_seconds: float) -> str
 
 
 def utc(seconds: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    return utc_text(seconds, "%Y-%m-%d %H:%M")
 
 
 def note_time(catalog: Catalog, table: Table, now_seconds: float) -> None:

@@ -10,15 +10,12 @@ for this: their retry drops the requirement on the tag.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import structlog
-from pyiceberg.catalog import Catalog, MetastoreCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -27,32 +24,26 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 
 from frazil.config import Config
-from frazil.errors import CatalogUnavailable, Conflict, DataLost, Fenced
+from frazil.errors import CatalogUnavailable, DataLost, Fenced
 from frazil.lake.catalog import full_name
+from frazil.lake.change import Change, CommitLoop, same_table
 from frazil.lake.staging import LANDED, POSITION, FileChange, Staged
 
 __all__ = [
     "LANDED",
     "POSITION",
-    "Change",
     "Checkpoint",
     "Committed",
     "Committer",
     "ancestors",
     "checkpoint_of",
     "committer_of",
-    "delete_old_metadata",
     "is_ancestor",
     "landed_snapshot",
     "position_text",
     "read_checkpoint",
     "was_committed",
 ]
-
-_BACKOFF_SECONDS = 0.2
-_BACKOFF_SECONDS_MAX = 10.0
-
-log = structlog.get_logger("frazil.lake")
 
 
 @dataclass(frozen=True)
@@ -145,25 +136,6 @@ def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]
         current = by_id.get(current.parent_snapshot_id) if current.parent_snapshot_id is not None else None
 
 
-class Change(Protocol):
-    """What a committer commits. It is staged again on whatever the table has become meanwhile."""
-
-    @property
-    def snapshot_id(self) -> int:
-        """Of all its attempts."""
-        ...
-
-    def stage(self, table: Table) -> Staged:
-        """Raises whatever makes a further attempt pointless."""
-        ...
-
-    def settled(self, metadata: TableMetadata | None) -> bool:
-        """Whether an attempt was committed. Raises Fenced or Conflict if none ever can be. None: the table
-        is gone.
-        """
-        ...
-
-
 def committer_of(config: Config, catalog: Catalog) -> Committer:
     """Files that no snapshot knows are removed at some age. What is half as old is not committed any more."""
     return Committer(
@@ -171,6 +143,13 @@ def committer_of(config: Config, catalog: Catalog) -> Committer:
         deadline_seconds=config.land.commit_deadline_seconds,
         files_seconds_max=config.maintain.orphans.age_seconds / 2,
     )
+
+
+class _SnapshotChange(Change, Protocol):
+    @property
+    def snapshot_id(self) -> int:
+        """Of all its attempts."""
+        ...
 
 
 class Committer:
@@ -190,11 +169,8 @@ class Committer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._catalog = catalog
-        self._deadline_seconds = deadline_seconds
+        self._loop = CommitLoop(catalog, deadline_seconds, clock, sleep)
         self._files_seconds_max = files_seconds_max
-        self._clock = clock
-        self._sleep = sleep
 
     def append(
         self,
@@ -211,7 +187,7 @@ class Committer:
         learned before the deadline: the caller then reads the position again, which settles it.
         """
         change = _Append(checkpoint, files, {**(facts or {}), POSITION: position})
-        return self._commit(checkpoint.table, change, self._clock() + self._deadline_seconds, began)
+        return self._commit(checkpoint.table, change, began, looks_first=False)
 
     def replace(
         self,
@@ -253,45 +229,17 @@ class Committer:
         files = FileChange(table.metadata, operation, added=added, removed=removed)
         return self.commit(table, _Overwrite(table, files, facts or {}, advance), began)
 
-    def commit(self, table: Table, change: Change, began: float | None = None) -> Committed:
+    def commit(self, table: Table, change: _SnapshotChange, began: float | None = None) -> Committed:
         """Any other change, on the table as it is now: it may have moved on since the caller loaded it."""
-        deadline = self._clock() + self._deadline_seconds
-        now, _ = self._look(table, change, deadline)
-        return self._commit(now, change, deadline, began)
+        return self._commit(table, change, began, looks_first=True)
 
-    def _commit(self, table: Table, change: Change, deadline: float, began: float | None) -> Committed:
-        attempts, pauses = 0, _pauses()
-        while True:
-            try:
-                staged = change.stage(table)
-            except FileNotFoundError:  # what it stood on has expired since the table was loaded
-                table, settled = self._look(table, change, deadline)
-                if settled:
-                    return Committed(change.snapshot_id, attempts, table.metadata)
-                staged = change.stage(table)
-            attempts += 1
-            self._refuse_old_files(table, began)
-            try:
-                response = self._catalog.commit_table(table, staged.requirements, staged.updates)
-            except CommitFailedException as error:
-                reason = str(error)
-                log.info("commit refused; looking again", table=full_name(table), reason=reason)
-            except Exception as error:  # whatever it was, the commit may have happened
-                reason = repr(error)
-                log.warning("outcome of a commit is unknown; looking", table=full_name(table), reason=reason)
-            else:
-                delete_old_metadata(self._catalog, table, response.metadata)
-                return Committed(change.snapshot_id, attempts, response.metadata)
-            table, settled = self._look(table, change, deadline)
-            if not settled and self._clock() >= deadline:
-                raise CatalogUnavailable(
-                    f"{full_name(table)} could not be committed in {self._deadline_seconds:g} s: {reason}"
-                )
-            if not settled:
-                self._sleep(next(pauses))
-                table, settled = self._look(table, change, deadline)  # it may have moved on in that time
-            if settled:
-                return Committed(change.snapshot_id, attempts, table.metadata)
+    def _commit(
+        self, table: Table, change: _SnapshotChange, began: float | None, *, looks_first: bool
+    ) -> Committed:
+        metadata, attempts = self._loop.run(
+            table, change, looks_first=looks_first, check=lambda now: self._refuse_old_files(now, began)
+        )
+        return Committed(change.snapshot_id, attempts, metadata)
 
     def _refuse_old_files(self, table: Table, began: float | None) -> None:
         seconds = 0.0 if began is None else time.time() - began
@@ -301,22 +249,6 @@ class Committer:
                 f"no snapshot knows may be removed after {2 * self._files_seconds_max:g} s "
                 "(maintain.orphans.age_seconds); they are written again"
             )
-
-    def _look(self, table: Table, change: Change, deadline: float) -> tuple[Table, bool]:
-        """The table as it is now, and whether the change was committed."""
-        pauses = _pauses()
-        while True:
-            try:
-                now = self._catalog.load_table(table.name())
-            except NoSuchTableError:
-                return table, change.settled(None)
-            except Exception as error:
-                if self._clock() >= deadline:
-                    raise CatalogUnavailable(f"{full_name(table)}: {error}") from error
-                log.warning("catalog does not answer", reason=str(error))
-            else:
-                return now, change.settled(now.metadata)
-            self._sleep(next(pauses))
 
 
 class _Append:
@@ -331,16 +263,16 @@ class _Append:
         staged = self._files.stage(table, self._facts, moves_landed=True)
         return replace(staged, requirements=(*staged.requirements, _still(self._checkpoint)))
 
-    def settled(self, metadata: TableMetadata | None) -> bool:
+    def settled(self, table: Table | None) -> bool:
         """An attempt that is still on its way cannot be committed after one that wins: each requires that the
         tag has not moved. Raises Fenced if another process has moved it.
         """
         began = self._checkpoint.table
-        if metadata is not None and metadata.table_uuid == began.metadata.table_uuid:
-            landed = landed_snapshot(metadata)
+        if table is not None and table.metadata.table_uuid == began.metadata.table_uuid:
+            landed = landed_snapshot(table.metadata)
             if landed is not None and landed.snapshot_id == self._checkpoint.landed:
                 return False
-            for snapshot in () if landed is None else ancestors(metadata, landed):
+            for snapshot in () if landed is None else ancestors(table.metadata, landed):
                 if snapshot.snapshot_id == self.snapshot_id:
                     return True
         raise Fenced(full_name(began))
@@ -357,8 +289,8 @@ class _Replace:
         checkpoint_of(table)  # as for landing: what was rolled back must stay visible as that
         return self._files.stage(table, self._facts, moves_landed=False)
 
-    def settled(self, metadata: TableMetadata | None) -> bool:
-        return was_committed(self._began, self.snapshot_id, metadata)
+    def settled(self, table: Table | None) -> bool:
+        return was_committed(self._began, self.snapshot_id, table)
 
 
 class _Overwrite(_Replace):
@@ -375,13 +307,11 @@ class _Overwrite(_Replace):
         return replace(staged, requirements=(*staged.requirements, _still(checkpoint)))
 
 
-def was_committed(began: Table, snapshot_id: int, metadata: TableMetadata | None) -> bool:
+def was_committed(began: Table, snapshot_id: int, now: Table | None) -> bool:
     """Whether a snapshot was. An attempt that is still on its way cannot be committed after another: each
     requires that `main` has not moved. Raises Conflict if the table is gone, or is another of that name.
     """
-    if metadata is None or metadata.table_uuid != began.metadata.table_uuid:
-        raise Conflict(full_name(began), "the table is gone, or another has its name")
-    return metadata.snapshot_by_id(snapshot_id) is not None
+    return same_table(began, now).metadata.snapshot_by_id(snapshot_id) is not None
 
 
 def _still(checkpoint: Checkpoint) -> TableRequirement:
@@ -390,21 +320,3 @@ def _still(checkpoint: Checkpoint) -> TableRequirement:
 
 def _rows(files: Sequence[DataFile]) -> int:
     return sum(file.record_count for file in files)
-
-
-def _pauses() -> Iterator[float]:
-    """Without end, growing up to a bound, never quite alike in two processes."""
-    pause = _BACKOFF_SECONDS
-    while True:
-        yield pause * random.uniform(0.5, 1)  # noqa: S311
-        pause = min(pause * 2, _BACKOFF_SECONDS_MAX)
-
-
-def delete_old_metadata(catalog: Catalog, before: Table, after: TableMetadata) -> None:
-    """What the table's properties say to keep no longer. REST catalogs do this themselves."""
-    if not isinstance(catalog, MetastoreCatalog):
-        return
-    try:
-        catalog._delete_old_metadata(before.io, before.metadata, after)
-    except Exception as error:  # the commit stands; a file too many is no reason to fail
-        log.warning("old metadata could not be deleted", table=full_name(before), reason=str(error))

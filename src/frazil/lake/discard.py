@@ -51,7 +51,7 @@ def _unneeded(table: Table, paths: Collection[str]) -> list[str]:
     staged = [
         found.path
         for found in files.walk(f"{now.location().rstrip('/')}/metadata")
-        if name_of(found.path) not in manifests and _names(files, found.path, found.bytes, unneeded)
+        if name_of(found.path) not in manifests and _names(files, found.path, found.size, unneeded)
     ]
     return [*unneeded, *staged]
 

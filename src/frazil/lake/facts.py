@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from frazil.lake.times import commit_times
+from frazil.times import day_number
 
 if TYPE_CHECKING:
     from frazil.lake.live import LiveFile
 
 DAY_MICROS = 86_400_000_000
 _TENANT, _TIME = "tenant_id", "time"
-_EPOCH = datetime.date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,7 @@ def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> tuple[str
 
 
 def _day(value: Any) -> int | None:
-    if value is None:
-        return None
-    return (value - _EPOCH).days if isinstance(value, datetime.date) else int(value)
+    return None if value is None else day_number(value)
 
 
 def _micros(bounds: Mapping[int, bytes] | None, field_id: int | None, unknown: int) -> int:

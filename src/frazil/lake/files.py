@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import io
 import os
 from collections import defaultdict
@@ -19,17 +20,19 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from frazil.config import Config
 from frazil.errors import ConfigError
-from frazil.lake.bucket import ALLOW_HTTP, Connection, open_bucket
-from frazil.lake.disk import Disk
-from frazil.lake.place import FoundFile, Listing, Place
+from frazil.storage import Entry, Listing, Store
+from frazil.storage.local import LocalStore
+from frazil.storage.s3 import Connection, S3Store
 
 IO_IMPLEMENTATION = f"{__name__}.LakeFileIO"
 """For the catalog property `py-io-impl`."""
 
+ALLOW_HTTP = "frazil.s3.allow-http"
 _S3_SCHEMES = ("s3", "s3a", "s3n")
+_RETRIES_MAX = 4
 # What a file needs to be reached. The catalog's password is no business of Spark's workers.
 _OWN_PREFIXES = ("s3.", "client.", "frazil.")
-_DISK = Disk()
+_DISK = LocalStore(None, name="lake")
 
 
 class LakeFileIO(FileIO):
@@ -52,102 +55,102 @@ class LakeFileIO(FileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """No error if it is gone already."""
         name = location if isinstance(location, str) else location.location
-        place, path = self._find(name)
-        place.delete(path)
+        store, path = self._find(name)
+        store.delete(path)
 
     def read(self, location: str) -> bytes:
-        with self.new_input(location).open() as stream:
-            return stream.read()
+        store, path = self._find(location)
+        return store.read(path)
 
     def write(self, location: str, data: bytes | memoryview | pa.Buffer, *, overwrite: bool = False) -> None:
         """Durable when it returns. Raises FileExistsError if the name is taken, unless `overwrite`."""
-        place, path = self._find(location)
-        place.write(path, memoryview(data).cast("B"), overwrite=overwrite)
+        store, path = self._find(location)
+        store.create(path, memoryview(data).cast("B"), overwrite=overwrite)
 
     def temporary(self, location: str) -> Path:
         """A name for a local file, too large to be held in memory, that is to become `location`."""
-        place, path = self._find(location)
-        return place.temporary(path)
+        store, path = self._find(location)
+        return store.temporary(path)
 
     def publish(self, location: str, local_file: Path, storage_class: str | None = None) -> None:
         """Gives a `temporary` its name: durable when it returns, and gone from where it was in any case.
         Raises FileExistsError if the name is taken.
         """
-        place, path = self._find(location)
-        place.publish(path, local_file, storage_class)
+        store, path = self._find(location)
+        store.publish(path, local_file, storage_class)
 
     def local(self, location: str) -> AbstractContextManager[Path]:
         """The file where other programs on this machine find it, for as long as the block lasts: a copy, if
         it is not on a disk. Raises FileNotFoundError, if not here then when it is opened.
         """
-        place, path = self._find(location)
-        return place.local(path)
+        store, path = self._find(location)
+        return store.local(path)
 
     def list(self, location: str) -> Listing:
         """The names directly below a folder."""
-        place, path = self._find(location)
-        return place.list(path)
+        store, path = self._find(location)
+        return store.children(path)
 
     def delete_all(self, locations: Iterable[str]) -> None:
         """As `delete`, of many at once: in buckets a request for every thousand."""
-        paths: dict[Place, builtins.list[str]] = defaultdict(builtins.list)
+        paths: dict[Store, builtins.list[str]] = defaultdict(builtins.list)
         for location in locations:
-            place, path = self._find(location)
-            paths[place].append(path)
-        for place, theirs in paths.items():
-            place.delete_all(theirs)
+            store, path = self._find(location)
+            paths[store].append(path)
+        for store, theirs in paths.items():
+            store.delete_all(theirs)
 
-    def walk(self, location: str) -> Iterator[FoundFile]:
-        """All files below a folder, however deep, each with its whole address."""
-        place, path = self._find(location)
+    def walk(self, location: str) -> Iterator[Entry]:
+        """Yields all files below a folder, however deep, each with its whole address."""
+        store, path = self._find(location)
         scheme, separator, rest = location.partition("://")
         root = f"{scheme}://{rest.partition('/')[0]}/" if separator and scheme in _S3_SCHEMES else ""
-        for found in place.walk(path):
-            yield found._replace(path=root + found.path)
+        for found in store.list(path):
+            yield Entry(root + found.path, found.size, found.modified_seconds)
 
     def now(self, location: str) -> float:
         """What the clock of the store says, in seconds since 1970. `location` is a folder to write in."""
-        place, path = self._find(location)
-        return place.now(path)
+        store, path = self._find(location)
+        return store.now(path)
 
     def remove_empty_folders(self, location: str, unchanged_since: float) -> int:
         """Those below it in which nothing has come or gone since then. Returns how many went."""
-        place, path = self._find(location)
-        return place.remove_empty_folders(path, unchanged_since)
+        store, path = self._find(location)
+        return store.remove_empty_folders(path, unchanged_since)
 
-    def _find(self, location: str) -> tuple[Place, str]:
+    def _find(self, location: str) -> tuple[Store, str]:
         scheme, separator, rest = location.partition("://")
         if separator and scheme in _S3_SCHEMES:
             bucket, _, key = rest.partition("/")
-            return open_bucket(bucket, Connection.of(self.properties)), key
+            return open_bucket(bucket, connection_of(self.properties)), key
         return _DISK, _local_path(location)
 
 
 class LakeFile(InputFile, OutputFile):
-    def __init__(self, location: str, place: Place, path: str) -> None:
+    def __init__(self, location: str, store: Store, path: str) -> None:
         super().__init__(location)
-        self._place = place
+        self._store = store
         self._path = path
 
     def __len__(self) -> int:
-        return self._place.size(self._path)
+        return self._store.size(self._path)
 
     def exists(self) -> bool:
         try:
-            self._place.size(self._path)
+            self._store.size(self._path)
         except FileNotFoundError:
             return False
         return True
 
     def open(self, seekable: bool = True) -> InputStream:
-        return self._place.open(self._path)
+        return self._store.open(self._path)
 
     def to_input_file(self) -> LakeFile:
         return self
 
     def create(self, overwrite: bool = False) -> OutgoingFile:
         """A name that is taken shows when the file is closed: asking before would cost a request."""
-        return OutgoingFile(self._place, self._path, overwrite=overwrite)
+        return OutgoingFile(self._store, self._path, overwrite=overwrite)
 
 
 class OutgoingFile:
@@ -156,8 +159,8 @@ class OutgoingFile:
     Not an IOBase: those close themselves when they are collected, which would publish half a file.
     """
 
-    def __init__(self, place: Place, path: str, *, overwrite: bool) -> None:
-        self._place = place
+    def __init__(self, store: Store, path: str, *, overwrite: bool) -> None:
+        self._store = store
         self._path = path
         self._overwrite = overwrite
         self._content = io.BytesIO()
@@ -189,7 +192,7 @@ class OutgoingFile:
             return
         data = memoryview(self._content.getvalue())  # its own buffer could not be closed after a failure
         self._content.close()
-        self._place.write(self._path, data, overwrite=self._overwrite)
+        self._store.create(self._path, data, overwrite=self._overwrite)
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +204,38 @@ class OutgoingFile:
             self.close()
         else:
             self._content.close()
+
+
+@functools.lru_cache(maxsize=32)
+def open_bucket(name: str, connection: Connection) -> S3Store:
+    """Returns one store for all tables of a bucket. Bounded, as vended credentials change all the time."""
+    return S3Store(name, connection, name="lake")
+
+
+def connection_of(properties: Mapping[str, str]) -> Connection:
+    """Returns how to reach a bucket, from the properties that Iceberg's catalogs and tables use."""
+    endpoint = properties.get("s3.endpoint")
+    is_http = endpoint is not None and endpoint.startswith("http:")
+    if is_http and not _is_true(properties.get(ALLOW_HTTP)):
+        raise ConfigError(f"the store {endpoint} has no TLS; use https, or set lake.s3.allow_http: true")
+    path_style = properties.get("s3.path-style-access")
+    return Connection(
+        endpoint=endpoint,
+        region=properties.get("s3.region") or properties.get("client.region") or "us-east-1",
+        path_style=endpoint is not None if path_style is None else _is_true(path_style),
+        access_key_id=properties.get("s3.access-key-id"),
+        secret_access_key=properties.get("s3.secret-access-key"),
+        session_token=properties.get("s3.session-token"),
+        sse_kms_key_id=properties.get("s3.sse-kms-key-id"),
+        allow_http=is_http,
+        request_timeout_seconds=float(properties.get("s3.request-timeout", 60)),
+        connect_timeout_seconds=float(properties.get("s3.connect-timeout", 5)),
+        client_retries_max=_RETRIES_MAX,
+    )
+
+
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.strip().lower() == "true"
 
 
 def open_files(config: Config) -> LakeFileIO:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
 
@@ -59,8 +58,8 @@ class _Merging:
         summary = summary_of(table.metadata, Operation.REPLACE, (), (), facts)
         return self._staging.snapshot(table, [*self._written, *kept], summary, moves_landed=False)
 
-    def settled(self, metadata: TableMetadata | None) -> bool:
-        return was_committed(self._began, self.snapshot_id, metadata)
+    def settled(self, table: Table | None) -> bool:
+        return was_committed(self._began, self.snapshot_id, table)
 
     def _write(self, table: Table, small: Sequence[ManifestFile]) -> list[ManifestFile]:
         by_spec: dict[int, list[ManifestEntry]] = {}

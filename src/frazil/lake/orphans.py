@@ -66,7 +66,7 @@ class _Search:
         # First what is there, then what is needed: what is committed meanwhile is not in the list.
         # Other folders below a table's location are not looked into: another table may lie there.
         found = [
-            Orphan(file.path, file.bytes, file.modified_seconds)
+            Orphan(file.path, file.size, file.modified_seconds)
             for folder in (*data_folders(self._table), f"{self.root}/metadata")
             for file in self.files.walk(folder)
             if file.modified_seconds < self.before and not name_of(file.path).startswith(_HINT)

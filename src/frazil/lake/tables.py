@@ -12,7 +12,6 @@ from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.update import AssertCreate
 from pyiceberg.types import NestedField
 
 from frazil.config import Config
@@ -20,6 +19,7 @@ from frazil.errors import CatalogUnavailable, ConfigError, DataLost
 from frazil.lake.catalog import catalog_errors, full_name, open_existing_catalog, table_or_none
 from frazil.lake.commit import Checkpoint, checkpoint_of
 from frazil.lake.files import LakeFileIO
+from frazil.lake.pyiceberg_compat import commit_creation, new_table
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
 from frazil.lake.staging import POSITION, stage_append
 from frazil.tables import Promoted, table_specs
@@ -57,10 +57,11 @@ def _create(catalog: Catalog, identifier: tuple[str, ...], spec: TableSpec, firs
         sort_order=sort_order(spec, schema),
         properties=properties(spec),
     )
-    _refuse_remains(catalog, creation._table)
-    staged = stage_append(creation._table, [], {POSITION: first_position})
+    table = new_table(creation)
+    _refuse_remains(catalog, table)
+    staged = stage_append(table, [], {POSITION: first_position})
     try:
-        catalog.commit_table(creation._table, (AssertCreate(),), (*creation._updates, *staged.updates))
+        commit_creation(catalog, creation, staged.updates)
         log.info("table made", table=".".join(identifier))
     except (TableAlreadyExistsError, CommitFailedException):
         log.info("table was made by another process", table=".".join(identifier))

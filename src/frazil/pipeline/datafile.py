@@ -32,11 +32,11 @@ from frazil.pipeline.arrange import Part
 from frazil.tables import Fill, TableSpec
 from frazil.tables.encoding import leaves, with_dictionary
 from frazil.tables.promoted import file_suffix
+from frazil.times import EPOCH_DAY
 from frazil.wal.rowgroups import coded_table
 
 _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})
-_EPOCH = datetime.date(1970, 1, 1)
 _UNSORTED = 0
 _PAGE_BYTES = 128 * 2**10
 """Measured: files are no larger than with pages of 1 MiB, and a merge holds a page of every column of every
@@ -137,7 +137,7 @@ class Layout:
 def partition_folders(tenant: str | None, day: int | None) -> list[str]:
     """As Hive names them. The day counts from 1970. No tenant's name gives the folder of rows without one."""
     owner = "no_tenant" if tenant is None else f"tenant_id={quote(tenant, safe='')}"
-    return [owner] if day is None else [owner, f"time_day={_EPOCH + datetime.timedelta(days=day)}"]
+    return [owner] if day is None else [owner, f"time_day={EPOCH_DAY + datetime.timedelta(days=day)}"]
 
 
 def _as_arrow(field: NestedField) -> pa.Field:

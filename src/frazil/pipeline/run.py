@@ -21,6 +21,7 @@ from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, 
 from frazil.lake.commit import checkpoint_of
 from frazil.lake.recover import recover_tables
 from frazil.lake.tables import check_promoted
+from frazil.lease import Keeper, open_lease
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.sources import source_of
@@ -35,7 +36,6 @@ from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.journal import promoted
-from frazil.wal.lease import Keeper, open_lease
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 

@@ -20,8 +20,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from frazil import stopwatch
 from frazil.errors import JobFailed
+from frazil.storage import metrics as store_metrics
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -157,7 +157,7 @@ def _cancel(spark: SparkSession, group: str) -> None:
 
 def packed(work: Callable[[], object]) -> pa.RecordBatch:
     """Run the work in the worker. Return its result and its store calls as a row."""
-    with stopwatch.gathering() as calls:
+    with store_metrics.gathering() as calls:
         result = work()
     columns = [pa.array([pickle.dumps(each)], pa.binary()) for each in (result, calls)]
     return pa.record_batch(columns, schema=_SCHEMA)
@@ -166,7 +166,7 @@ def packed(work: Callable[[], object]) -> pa.RecordBatch:
 def unpacked(table: pa.Table) -> list[Any]:
     """Return the results in the driver, and count the store calls there."""
     for calls in table.column("calls").to_pylist():
-        stopwatch.replay(pickle.loads(calls))  # noqa: S301
+        store_metrics.replay(pickle.loads(calls))  # noqa: S301
     return [pickle.loads(result) for result in table.column("result").to_pylist()]  # noqa: S301
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import Stopped
+from frazil.lease import Lease
 from frazil.pipeline.cluster import (
     PIPELINE_PART,
     application_id,
@@ -22,7 +23,6 @@ from frazil.pipeline.cluster import (
 )
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import POOL, spark_session, stop
-from frazil.wal.lease import Lease
 
 log = structlog.get_logger("frazil.pipeline")
 

@@ -7,7 +7,6 @@ when it does not answer, what it said last is used, and said to be so.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import threading
 import time
@@ -41,6 +40,7 @@ from frazil.query.model import AsOf
 from frazil.sql.constants import Constraints
 from frazil.sql.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.tables import Fill, Promoted, table_specs
+from frazil.times import utc_text
 from frazil.wal.journal import promoted
 
 __all__ = ["File", "Files", "Lake", "Looked", "TableVersion"]
@@ -522,7 +522,7 @@ def _snapshot(table: Table, as_of: AsOf) -> Snapshot:
         micros = as_of.time
         past = (each for each in _history(metadata) if each.timestamp_ms * 1000 <= micros)
         found = next(past, None)
-        asked = f"snapshot as old as {_utc(micros)}"
+        asked = f"snapshot as old as {utc_text(micros / 1e6)}"
     else:
         found, asked = None, "snapshot without a time, an id or a tag"
     if found is None:
@@ -540,17 +540,11 @@ def _what_exists(metadata: TableMetadata) -> str:
     history = _history(metadata)
     names = sorted(metadata.refs)
     shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", …" if len(names) > _NAMES_SHOWN_MAX else "")
-    oldest = f"the oldest time is {_utc(history[-1].timestamp_ms * 1000)}" if history else "there is no time"
+    oldest = (
+        f"the oldest time is {utc_text(history[-1].timestamp_ms / 1e3)}" if history else "there is no time"
+    )
     return f"{oldest}, tags and branches are {shown or 'none'}"
 
 
-def _utc(micros: int) -> str:
-    try:
-        moment = datetime.datetime.fromtimestamp(micros // 1_000_000, datetime.UTC)
-    except (OverflowError, OSError, ValueError):
-        return f"{micros} microseconds after 1970"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _now() -> str:
-    return _utc(int(time.time() * 1_000_000))
+    return utc_text(time.time())

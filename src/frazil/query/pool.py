@@ -20,6 +20,7 @@ import structlog
 
 from frazil.errors import LimitReached, Overloaded
 from frazil.query import frames
+from frazil.times import backoff_seconds
 
 _START_SECONDS_MAX = 60.0
 _PARSE_SECONDS_MAX = 10.0
@@ -229,7 +230,7 @@ class Crashes:
         self._of[tenant] = (count + 1, now)
         if len(self._of) > _CRASHING_TENANTS_MAX:
             self._of.popitem(last=False)
-        return min(_HOLD_SECONDS * 2.0 ** min(count - 1, 10), _HOLD_SECONDS_MAX) if count else 0.0
+        return backoff_seconds(count, _HOLD_SECONDS, _HOLD_SECONDS_MAX) if count else 0.0
 
 
 class Pool:

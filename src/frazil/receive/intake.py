@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import Forbidden, FrazilError, RequestTooLarge
-from frazil.keys import KeyRing
+from frazil.keys import KeyRing, given_key
 from frazil.otlp.json import request_from_json, request_to_json
 from frazil.otlp.shape import REPEATED_BYTES_MAX, Shape, ShapeLimits, shape_of
 from frazil.otlp.wire import RESPONSES
@@ -67,8 +67,7 @@ class Intake:
         if not self.keys:
             tenant = self.config.tenants.default
         else:
-            scheme, _, token = (authorization or "").partition(" ")
-            key = self.keys.identify(token.strip() if scheme.lower() == "bearer" else api_key)
+            key = self.keys.identify(given_key(authorization, api_key))
             if "write" not in key.roles:
                 raise Forbidden(f"the API key {key.name} may not write")
             tenant = key.tenant

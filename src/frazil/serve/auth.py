@@ -11,7 +11,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from frazil.config import Config, Role, is_loopback
 from frazil.errors import Forbidden, StoreUnavailable
-from frazil.keys import KeyRing
+from frazil.keys import KeyRing, given_key
 
 _ALL_ROLES: tuple[Role, ...] = ("read", "write", "admin")
 
@@ -47,9 +47,8 @@ class Door:
         if not self._keys:
             self._check_local(request)
             return self._everyone
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
-        key = self._keys.identify(given)
+        headers = request.headers
+        key = self._keys.identify(given_key(headers.get("authorization"), headers.get("x-api-key")))
         return Caller(key.tenant, key.name, tuple(key.roles))
 
     def _check_local(self, request: Request) -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from frazil.config import ApiKey
-from frazil.durable import DurableFolders, fsync_folder, write_synced
 from frazil.errors import ConfigError, Forbidden
+from frazil.storage.durable import DurableFolders, fsync_folder, write_synced
 
 SKEW_SECONDS_MAX = 15 * 60
 LIFETIME_SECONDS = 24 * 3600

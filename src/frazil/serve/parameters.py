@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from fastapi import Request
@@ -14,18 +14,15 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from frazil.errors import RequestInvalid
-from frazil.query.reads.time_range import MICRO, is_time, micros
+from frazil.query.reads.time_range import MICRO, is_time
 from frazil.serve.errors import suggestion
+from frazil.times import duration_nanos, micros_of
 
 Choice = TypeVar("Choice", bound=str)
 
-_RELATIVE = re.compile(r"-(\d{1,9})([smhdw])\Z", re.ASCII)
+_RELATIVE_UNITS = ("s", "m", "h", "d", "w")
 _UNIX = re.compile(r"-?\d{1,11}(?:\.\d{1,9})?\Z", re.ASCII)
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(ns|us|µs|ms|s|m|h|)\Z", re.ASCII)
-_DURATION_NANOS = {
-    "ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
-}  # fmt: skip
+_DURATION_UNITS = ("ns", "us", "µs", "ms", "s", "m", "h")
 _INT64_MAX = 2**63 - 1
 _TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
 _SEVERITIES = {"trace": 1, "debug": 5, "info": 9, "warn": 13, "error": 17, "fatal": 21}
@@ -60,8 +57,8 @@ def moment(name: str, text: str, now: float) -> int:
     """Microseconds since 1970: ISO 8601 (UTC unless it says otherwise), unix seconds, `now`, or `-15m`."""
     if text == "now":
         return int(now * MICRO)
-    if match := _RELATIVE.match(text):
-        return _within(name, int((now - int(match[1]) * _UNIT_SECONDS[match[2]]) * MICRO))
+    if (ago := _ago_nanos(text)) is not None:
+        return _within(name, int(now * MICRO) - ago // 1000)
     if _UNIX.match(text):
         whole, _, fraction = text.partition(".")
         rest = int(fraction.ljust(6, "0")[:6] or 0)
@@ -73,14 +70,16 @@ def moment(name: str, text: str, now: float) -> int:
         raise RequestInvalid(
             f"{name} is not a time: write it like 2026-11-15T10:00:00Z, 1790000000 (in seconds), -15m or now"
         ) from None
-    if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=UTC)
-    return _within(name, micros(parsed))
+    return _within(name, micros_of(parsed))
+
+
+def _ago_nanos(text: str) -> int | None:
+    return duration_nanos(text[1:], _RELATIVE_UNITS) if text.startswith("-") else None
 
 
 def fixed(name: str, text: str) -> int:
     """As `moment`, but not relative to now: a cursor holds for one filter only."""
-    if text == "now" or _RELATIVE.match(text):
+    if text == "now" or _ago_nanos(text) is not None:
         raise RequestInvalid(f"{name} is a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
     return moment(name, text, 0)
 
@@ -93,11 +92,9 @@ def _within(name: str, micros: int) -> int:
 
 def duration(name: str, text: str) -> int:
     """Nanoseconds: `250` (milliseconds), `250ms`, `1.5s`, `80us`."""
-    match = _DURATION.match(text.strip())
-    if match is None:
+    nanos = duration_nanos(text, _DURATION_UNITS, "ms")
+    if nanos is None:
         raise RequestInvalid(f"{name} is not a duration: write it like 250ms, 1.5s or 80us")
-    whole, _, fraction = match[1].partition(".")
-    nanos: int = int(whole + fraction) * _DURATION_NANOS[match[2]] // 10 ** len(fraction)
     return min(nanos, _INT64_MAX)
 
 

@@ -20,7 +20,6 @@ from frazil.query.reads.counts import GROUPS, Counting, Counts, count
 from frazil.query.reads.filters import Filter, Searched
 from frazil.query.reads.records import Order, Page, RecordSearch, page
 from frazil.query.reads.statement import Read, Statement
-from frazil.query.reads.time_range import iso
 from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces, trace_rows
 from frazil.serve import parameters
 from frazil.serve.auth import Caller, Reader
@@ -32,6 +31,7 @@ from frazil.serve.records import as_json
 from frazil.serve.state import Asked
 from frazil.serve.streams import collected, unless_gone
 from frazil.tables import table_spec
+from frazil.times import iso
 
 if TYPE_CHECKING:
     from frazil.query.service import Queries

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from frazil.lake.health import TableHealth
 from frazil.query.model import TableInfo
-from frazil.query.reads.time_range import iso
 from frazil.serve.auth import Caller, Reader
 from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Settings
+from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
 

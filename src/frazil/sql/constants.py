@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from frazil.times import micros_of
+
 Node = Mapping[str, Any]
 Kind = Literal["time", "text", "integer", "real", "flag"]
 Value = str | int | float | bool
@@ -50,7 +52,6 @@ _TIME = re.compile(
 _DIGITS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _SPAN = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([A-Za-z]+)\s*")
 _DAYS_MAX = 1_000_000
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ def parse_time(text: str, *, ignore_zone: bool = False) -> Range | None:
         moment = datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC)
     except ValueError:
         return None
-    micros = (moment - _EPOCH) // datetime.timedelta(microseconds=1) + int(fraction[:6])
+    micros = micros_of(moment) + int(fraction[:6])
     if not ignore_zone and (zone := match[8]) and zone[0] in "+-":
         digits = zone[1:].replace(":", "").ljust(4, "0")
         offset = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * SECOND

@@ -5,7 +5,6 @@ A file is left out only if its tenant, its day or the bounds of a column say tha
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +37,12 @@ from frazil.sql.constants import Constraints
 from frazil.tables import Fill
 from frazil.tables.columns import TENANT, TIME
 from frazil.tables.promoted import fingerprint_of
+from frazil.times import day_number
 
 _DAY_MICROS = 86_400_000_000
 _LONG = np.iinfo(np.int64)
 _NO_DAY = _LONG.min
 _DAY_MAX = _LONG.max // _DAY_MICROS - 1
-_EPOCH = datetime.date(1970, 1, 1)
 
 V = TypeVar("V")
 
@@ -197,9 +196,7 @@ def _tenants(
 
 
 def _day(value: Any) -> int:
-    if value is None:
-        return _NO_DAY
-    return (value - _EPOCH).days if isinstance(value, datetime.date) else int(value)
+    return _NO_DAY if value is None else day_number(value)
 
 
 def _bounds(bounds: Sequence[Mapping[int, bytes]]) -> dict[int, pa.BinaryArray]:

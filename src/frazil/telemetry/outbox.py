@@ -16,6 +16,7 @@ from typing import Any, Literal
 import structlog
 
 from frazil.telemetry.spans import Quiet
+from frazil.times import backoff_seconds
 
 Kind = Literal["spans", "logs"]
 Outcome = Literal["sent", "failed", "dropped"]
@@ -101,7 +102,7 @@ class Outbox:
 
     def _wait(self) -> bool:
         """For something to send, or for the time to try again; False when it is over."""
-        pause = min(self._interval_seconds * 2**self._failures, _BACKOFF_SECONDS_MAX)
+        pause = backoff_seconds(self._failures + 1, self._interval_seconds, _BACKOFF_SECONDS_MAX)
         pause = max(pause, self._interval_seconds)
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._is_much(), pause)

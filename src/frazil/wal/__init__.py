@@ -4,6 +4,6 @@ Never acks before the store says that the bytes are durable, and never uses a se
 """
 
 from frazil.wal.names import SegmentName, new_stream
-from frazil.wal.store import Entry, Store, open_store
+from frazil.wal.store import open_store
 
-__all__ = ["Entry", "SegmentName", "Store", "new_stream", "open_store"]
+__all__ = ["SegmentName", "new_stream", "open_store"]

@@ -12,9 +12,9 @@ from itertools import islice
 
 from frazil.errors import DeleteRefused
 from frazil.position import WalPosition
+from frazil.storage import Store
 from frazil.tables import Signal
 from frazil.wal.reader import Segment, WalReader, side_by_side
-from frazil.wal.store import Store
 
 SEGMENTS_AT_ONCE_MAX = 10_000
 """Bounds memory, and the time until a pass can be stopped."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from frazil.position import WalPosition
+from frazil.storage import Store
 from frazil.tables import Signal, TableSpec, table_spec
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
 from frazil.wal.segment import tombstone
-from frazil.wal.store import Store
 
 _CLOSED_AT_ONCE_MAX = 100
 

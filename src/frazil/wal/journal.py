@@ -14,14 +14,14 @@ from frazil.config import Config
 from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
 from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import GROUPS_MAX_ON_STACK
+from frazil.storage import Store
+from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Promoted, Signal
 from frazil.wal.clock import Clock, ClockWatch, boot_seconds
 from frazil.wal.group import Observer, Receipt
-from frazil.wal.local import LocalStore
 from frazil.wal.names import new_stream
-from frazil.wal.probe import probe_store
 from frazil.wal.segment_lane import SegmentLane, SegmentSettings
-from frazil.wal.store import Store
+from frazil.wal.store import probe_store
 
 _RECOVERY_SECONDS = 1.0
 _START_SECONDS = 5.0

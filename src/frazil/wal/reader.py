@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.position import StreamPosition, WalPosition
+from frazil.storage import Store
 from frazil.tables import Signal, TableSpec
 from frazil.wal.names import SegmentName, is_stream
 from frazil.wal.segment import Facts, read_facts, read_rows
-from frazil.wal.store import Store
 
 NOTHING_LANDED = WalPosition()
 SWEPT = "swept-"
@@ -62,7 +62,7 @@ class WalReader:
         """The streams, and how many rows had landed when segments were last deleted at once: a position that
         knows of fewer may lack some. 0 if that never was, or is long past.
         """
-        names = self._store.children(f"{signal}/")
+        names = self._store.children(f"{signal}/").folders
         swept = [rows for name in names if (rows := _swept_rows(name)) is not None]
         return [name for name in names if is_stream(name)], max(swept, default=0)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from frazil.errors import RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoder
+from frazil.storage import Store
 from frazil.wal.clock import Clock, boot_seconds
 from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, SegmentWritten, Steps
 from frazil.wal.names import new_stream
 from frazil.wal.segment import SegmentWriter
 from frazil.wal.slices import Request, Tally
-from frazil.wal.store import Store
 from frazil.wal.stream import Stream
 
 _ATTEMPTS_MAX = 3

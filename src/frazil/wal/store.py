@@ -1,76 +1,109 @@
-"""What the WAL needs of a store, and the one place that opens it."""
+"""Opens the WAL's store, and probes that its conditional writes hold, because everything rests on them.
+
+Many writers create the same name at the same moment: exactly one may win, and what is there afterwards must
+be the winner's. A store that lets two win would let two writers both believe that a sequence is theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+import contextlib
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from frazil.config import Config
+from frazil.config import Config, S3WalConfig
+from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.storage import Store
+from frazil.storage.local import LocalStore
 
-
-@dataclass(frozen=True)
-class Entry:
-    path: str
-    size: int
-    modified_seconds: float | None = field(default=None, compare=False)
-    """By the store's clock, since 1970, if it says so. Nothing but what people are shown may rest on it."""
-
-
-class Store(Protocol):
-    """Immutable objects under slash-separated paths. Every method may be called from any thread.
-
-    Failures that may pass raise StoreUnavailable; a missing path raises FileNotFoundError.
-    """
-
-    def create(self, path: str, data: bytes) -> None:
-        """Durable when it returns. Raises FileExistsError if the path holds other bytes than `data`.
-
-        The same bytes count as success: an earlier attempt whose answer was lost. Callers put a nonce into
-        `data`.
-        """
-
-    def read(self, path: str) -> bytes: ...
-
-    def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
-        """What lies below a folder, in the order of paths; only what comes after the path `after`.
-
-        `prefix` is empty or ends with a slash. What is passed over costs nothing: a long stream can be listed
-        from its end.
-        """
-        ...
-
-    def children(self, prefix: str) -> Sequence[str]:
-        """The names of the folders directly below a folder, in order. `prefix` as in `list`."""
-        ...
-
-    def delete(self, path: str) -> None:
-        """Durable when it returns; no error if it is gone already."""
-
-    def delete_all(self, paths: Sequence[str]) -> None:
-        """The same for many, faster and in no order. Where it raises, some may be gone."""
-
-    def remove_folder(self, path: str) -> None:
-        """Removes a folder if it is empty, where the store has such a thing.
-
-        Afterwards all deletions in it are durable, also those of somebody who died over them.
-        """
-
-    def now(self) -> float:
-        """The store's clock, in seconds since 1970. Writes a small object and deletes it."""
-        ...
-
-    def describe(self) -> str:
-        """Where it is, for people."""
-        ...
+if TYPE_CHECKING:
+    from frazil.storage.s3 import S3Store
 
 
 def open_store(config: Config) -> Store:
     if config.wal.type == "s3":
-        from frazil.wal.s3 import S3Store
-
-        assert config.wal.s3 is not None  # the configuration has checked that  # noqa: S101
-        return S3Store(config.wal.s3, write_timeout_seconds=config.wal.write_timeout_seconds)
-    from frazil.wal.local import LocalStore
-
+        return open_bucket(config.wal.s3, config.wal.write_timeout_seconds)
     return LocalStore(config.wal_dir, config.wal.local.free_bytes_min)
+
+
+def open_bucket(s3: S3WalConfig | None, create_seconds_max: float) -> S3Store:
+    """Returns the store in the WAL's bucket. The client is imported only where it is used."""
+    from frazil.storage.s3 import Connection, S3Store
+
+    assert s3 is not None  # the configuration has checked that  # noqa: S101
+    secret = s3.secret_access_key
+    connection = Connection(
+        endpoint=s3.endpoint,
+        region=s3.region,
+        path_style=s3.uses_path_style,
+        access_key_id=s3.access_key_id,
+        secret_access_key=None if secret is None else secret.get_secret_value(),
+        sse_kms_key_id=s3.sse_kms_key_id,
+        allow_http=s3.allow_http,
+        request_timeout_seconds=s3.request_timeout_seconds,
+    )
+    return S3Store(s3.bucket, connection, prefix=s3.prefix, create_seconds_max=create_seconds_max)
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    rounds: int
+    writers: int
+    seconds: float
+
+
+def probe_store(store: Store, writers: int = 8, rounds: int = 3) -> ProbeResult:
+    """Raises StoreUnsafe if conditional writes do not hold, StoreUnavailable if the store does not answer."""
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(writers) as pool:
+        for _ in range(rounds):
+            _one_round(store, writers, pool)
+    return ProbeResult(rounds, writers, time.perf_counter() - begin)
+
+
+def _one_round(store: Store, writers: int, pool: ThreadPoolExecutor) -> None:
+    path = f"probe/{secrets.token_hex(16)}"
+    together = threading.Barrier(writers)
+
+    def attempt(number: int) -> bytes | None:
+        data = b"%d:%s" % (number, secrets.token_hex(16).encode())
+        together.wait()
+        try:
+            store.create(path, data)
+        except FileExistsError:
+            return None
+        return data
+
+    try:
+        futures = [pool.submit(attempt, number) for number in range(writers)]
+        outcomes: list[bytes | None] = []
+        failure: FrazilError | None = None
+        for future in futures:
+            try:
+                outcomes.append(future.result())
+            except StoreUnavailable as error:
+                failure = error
+        winners = [outcome for outcome in outcomes if outcome is not None]
+        if len(winners) > 1:
+            raise StoreUnsafe(
+                f"{store.describe()}: {len(winners)} of {writers} concurrent writers created the same "
+                "object, so its conditional writes do not hold; use a store that honours If-None-Match "
+                "(AWS S3, MinIO, versitygw, Ceph 19 or newer) or wal.type local"
+            )
+        if failure is not None:
+            raise failure
+        if len(winners) != 1 or _read(store, path) != winners[0]:
+            raise StoreUnsafe(f"{store.describe()}: what was read back is not what the winning writer wrote")
+    finally:
+        with contextlib.suppress(StoreUnavailable):
+            store.delete(path)
+
+
+def _read(store: Store, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except FileNotFoundError:
+        return None

@@ -12,10 +12,10 @@ import secrets
 from dataclasses import dataclass
 
 from frazil.position import WalPosition
+from frazil.storage import Store
 from frazil.tables import Signal
 from frazil.wal.cleanup import clean_up
 from frazil.wal.reader import SWEPT, WalReader
-from frazil.wal.store import Store
 
 MARK_SECONDS = 3600.0
 """How long a mark stays. Nobody has a position that is as old."""
@@ -44,7 +44,7 @@ def leave_mark(store: Store, signal: Signal, position: WalPosition, now_seconds:
     who look at the log just now have ended.
     """
     mark = Mark(position.rows, int(now_seconds))
-    if any(Mark.parse(name) == mark for name in store.children(f"{signal}/")):
+    if any(Mark.parse(name) == mark for name in store.children(f"{signal}/").folders):
         return
     store.create(f"{signal}/{mark.name}/{secrets.token_hex(8)}", b"swept")
 
@@ -66,7 +66,7 @@ def sweep(store: Store, signal: Signal, position: WalPosition) -> list[str]:
 
 def remove_old_marks(store: Store, signal: Signal, now_seconds: float) -> int:
     """May fail anywhere and be done again."""
-    found = [Mark.parse(name) for name in store.children(f"{signal}/")]
+    found = [Mark.parse(name) for name in store.children(f"{signal}/").folders]
     old = [mark for mark in found if mark is not None and mark.unix_seconds + MARK_SECONDS < now_seconds]
     for mark in old:
         folder = f"{signal}/{mark.name}/"

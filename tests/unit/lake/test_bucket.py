@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from frazil.errors import ConfigError, StoreUnavailable
-from frazil.lake import bucket as bucket_module
-from frazil.lake.bucket import Connection, ObjectReader, open_bucket
-from frazil.lake.files import LakeFileIO
+from frazil.lake import files as files_module
+from frazil.lake.files import LakeFileIO, connection_of, open_bucket
+from frazil.storage import s3
+from frazil.storage.s3 import ObjectReader
 from tests.components.s3 import S3Server
 from tests.unit.lake.answering import answering
 
@@ -70,7 +71,7 @@ def test_a_name_is_taken_once_unless_overwriting_is_asked_for(files: LakeFileIO,
 def test_large_files_go_in_parts_and_still_take_no_name_twice(
     files: LakeFileIO, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_module, "_SINGLE_PUT_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(s3, "_SINGLE_PUT_BYTES_MAX", 1_000_000)
     data = bytes(range(256)) * 70_000  # more than one part
     files.write(f"{root}/large", data)
     assert files.read(f"{root}/large") == data
@@ -81,16 +82,16 @@ def test_large_files_go_in_parts_and_still_take_no_name_twice(
 def test_of_a_large_parquet_file_only_what_is_asked_for_is_read(
     files: LakeFileIO, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_module, "_READ_WHOLE_BYTES_MAX", 100)
+    monkeypatch.setattr(s3, "_READ_WHOLE_BYTES_MAX", 100)
     table = pa.table({name: [f"{name}{number}" for number in range(20_000)] for name in "abcdefgh"})
     with files.new_output(f"{root}/x.parquet").create() as stream:
         pq.write_table(table, stream, compression="none", use_dictionary=False)
     with files.new_input(f"{root}/x.parquet").open() as source:
         assert isinstance(source, ObjectReader)
         reads: list[int] = []
-        real = source._bucket.read_range
+        real = source._store.read_range
         monkeypatch.setattr(
-            source._bucket, "read_range", lambda *range_: reads.append(range_[2]) or real(*range_)
+            source._store, "read_range", lambda *range_: reads.append(range_[2]) or real(*range_)
         )
         assert pq.read_table(pa.PythonFile(source), columns=["c"]) == table.select(["c"])
     assert 0 < sum(reads) < len(files.new_input(f"{root}/x.parquet")) / 4
@@ -99,7 +100,7 @@ def test_of_a_large_parquet_file_only_what_is_asked_for_is_read(
 def test_the_reader_of_large_objects_is_a_file_like_any_other(
     files: LakeFileIO, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_module, "_READ_WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(s3, "_READ_WHOLE_BYTES_MAX", 0)
     data = bytes(range(100))
     files.write(f"{root}/x", data)
     with files.new_input(f"{root}/x").open() as source, io.BytesIO(data) as model:
@@ -123,7 +124,7 @@ def test_a_store_without_tls_needs_permission() -> None:
 
 
 def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_module, "_RETRIES_MAX", 1)
+    monkeypatch.setattr(files_module, "_RETRIES_MAX", 1)
     with answering(lambda request: (200, b"")) as server:
         server.hangs = True
         began = time.monotonic()
@@ -169,8 +170,8 @@ def test_objects_are_encrypted_with_the_key_that_is_configured() -> None:
 
 def test_one_client_serves_all_tables_of_a_bucket_and_secrets_are_not_shown() -> None:
     properties = {"s3.access-key-id": "key", "s3.secret-access-key": "hidden", "s3.session-token": "hidden"}
-    connection = Connection.of(properties)
-    assert open_bucket("bucket", connection) is open_bucket("bucket", Connection.of(dict(properties)))
+    connection = connection_of(properties)
+    assert open_bucket("bucket", connection) is open_bucket("bucket", connection_of(dict(properties)))
     assert open_bucket("bucket", connection) is not open_bucket("other", connection)
     assert "hidden" not in repr(connection)
 
@@ -187,4 +188,4 @@ def test_one_client_serves_all_tables_of_a_bucket_and_secrets_are_not_shown() ->
 def test_the_bucket_is_in_the_path_if_said_so_or_if_there_is_an_endpoint(
     properties: dict[str, str], expected: bool
 ) -> None:
-    assert Connection.of(properties).path_style is expected
+    assert connection_of(properties).path_style is expected

@@ -30,7 +30,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, StoreUnavailable
-from frazil.lake import catalog as catalog_module
+from frazil.lake import pyiceberg_compat
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, spark_properties
 from tests.unit.lake.answering import Answering, Request, answering
 
@@ -212,7 +212,7 @@ def test_requests_are_signed_as_aws_wants_it(rest_server: Answering, tmp_path: P
 def test_a_catalog_that_hangs_is_given_up(
     rest_server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, rest: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(catalog_module, "ANSWER_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(pyiceberg_compat, "ANSWER_SECONDS_MAX", 0.2)
     keys = {"access_key_id": "AKIA", "secret_access_key": "secret"}
     lake = {"catalog": {"type": "rest", "rest": {"uri": rest_server.url, **rest}}, "s3": keys}
     began = time.monotonic()

@@ -280,8 +280,8 @@ def test_nothing_is_deleted_when_the_commit_never_succeeds(
         raise CommitFailedException("no")
 
     monkeypatch.setattr(history.catalog, "commit_table", refuse)
-    monkeypatch.setattr("frazil.lake.change._PAUSE_SECONDS_MAX", 0.01)
-    with pytest.raises(CatalogUnavailable, match="could not be changed"):
+    monkeypatch.setattr("frazil.lake.change._CHANGE_SECONDS_MAX", 0.5)
+    with pytest.raises(CatalogUnavailable, match=r"could not be committed in 0\.5 s: no"):
         expire(history.catalog, history.table, ids)
     assert history.names() == names
 

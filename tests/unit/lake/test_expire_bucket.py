@@ -12,11 +12,11 @@ import pytest
 
 from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
-from frazil.lake import bucket as bucket_module
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.expire import expire_old
 from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.tags import create_tag
+from frazil.storage.s3 import S3Store
 from tests.components.s3 import S3Server
 from tests.unit.lake.history import History
 
@@ -51,9 +51,9 @@ def test_what_is_not_needed_goes_with_few_requests_and_all_else_stays(
     history.land()
     table, later = history.table, time.time() + 3600
     requests: list[int] = []
-    real = bucket_module.Bucket.delete_all
+    real = S3Store.delete_all
     monkeypatch.setattr(
-        bucket_module.Bucket,
+        S3Store,
         "delete_all",
         lambda self, paths: requests.append(len(paths)) or real(self, paths),
     )

@@ -18,8 +18,8 @@ import pytest
 
 from frazil.errors import ConfigError, StoreUnavailable
 from frazil.lake import files as files_module
-from frazil.lake.disk import Disk
 from frazil.lake.files import LakeFileIO
+from frazil.storage.local import LocalStore
 
 NAME = "otel/logs/data/00000.parquet"
 
@@ -27,7 +27,7 @@ NAME = "otel/logs/data/00000.parquet"
 @pytest.fixture(autouse=True)
 def fresh_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No folder is known to be durable yet."""
-    monkeypatch.setattr(files_module, "_DISK", Disk())
+    monkeypatch.setattr(files_module, "_DISK", LocalStore(None, name="lake"))
 
 
 class Calls:
@@ -180,7 +180,7 @@ def test_whichever_step_fails_nothing_is_claimed_and_trying_again_works(
     step = 0
     while True:
         step += 1
-        monkeypatch.setattr(files_module, "_DISK", Disk())
+        monkeypatch.setattr(files_module, "_DISK", LocalStore(None, name="lake"))
         place = tmp_path / str(step) / NAME
         calls = Calls(monkeypatch, fail_at=step)
         try:
@@ -256,3 +256,24 @@ def test_pickled_it_knows_the_store_and_nothing_of_the_catalog() -> None:
     there = pickle.loads(pickle.dumps(LakeFileIO(given)))
     assert isinstance(there, LakeFileIO)
     assert there.properties == {"s3.region": "eu-west-1", "client.region": "eu-west-1"}
+
+
+def test_the_same_bytes_count_as_the_first_write(tmp_path: Path) -> None:
+    """As in a bucket, where a retry whose first answer was lost looks like this."""
+    files, place = LakeFileIO(), str(tmp_path / NAME)
+    files.write(place, b"first")
+    files.write(place, b"first")
+    with pytest.raises(FileExistsError):
+        files.write(place, b"other")
+
+
+def test_deletions_are_synced_once_for_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were erased must not come back with a power loss."""
+    files = LakeFileIO()
+    places = [str(tmp_path / folder / name) for folder in "ab" for name in "123"]
+    for place in places:
+        files.write(place, b"")
+    calls = Calls(monkeypatch)
+    files.delete_all(places)
+    monkeypatch.undo()
+    assert sorted(calls.synced()) == [str(tmp_path / "a"), str(tmp_path / "b")]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from frazil.errors import StoreUnavailable
-from frazil.lake import bucket as bucket_module
 from frazil.lake import files as files_module
-from frazil.lake.disk import Disk
 from frazil.lake.files import LakeFileIO
+from frazil.storage import s3
+from frazil.storage.local import LocalStore
 from tests.components.s3 import S3Server
 from tests.unit.lake.test_files import Calls
 
@@ -27,7 +27,7 @@ LARGE = bytes(range(256)) * 70_000
 @pytest.fixture(autouse=True)
 def fresh_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No folder is known to be durable yet."""
-    monkeypatch.setattr(files_module, "_DISK", Disk())
+    monkeypatch.setattr(files_module, "_DISK", LocalStore(None, name="lake"))
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_of_a_file_in_a_bucket_there_is_a_copy_for_a_while(
 def test_an_upload_that_fails_leaves_nothing_here(
     bucket_files: LakeFileIO, temporaries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_module, "_PART_BYTES", 2)
+    monkeypatch.setattr(s3, "_PART_BYTES", 2)
     for data in (b"1", b"more than a part"):
         local = bucket_files.temporary("s3://no-such-bucket/x")
         local.write_bytes(data)

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from frazil.cli import app
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost, StoreUnavailable
-from frazil.lake import disk
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.recover import Recovered, rebuild_catalog, recover_tables
+from frazil.storage import local
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -115,7 +115,7 @@ def test_a_store_that_does_not_answer_is_no_reason_to_fall_back(
     def denied(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(disk.pa, "OSFile", denied)
+    monkeypatch.setattr(local.pa, "OSFile", denied)
     with pytest.raises(StoreUnavailable):
         recover_tables(catalog)
     monkeypatch.undo()

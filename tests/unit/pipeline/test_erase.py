@@ -26,7 +26,7 @@ from frazil.pipeline.maintain.erase import LOOK_SECONDS, EverythingMatches
 from frazil.pipeline.maintain.erase_report import Proof
 from frazil.pipeline.maintain.erase_table import TableEraser
 from frazil.pipeline.metrics import Metrics
-from frazil.wal.local import LocalStore
+from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter

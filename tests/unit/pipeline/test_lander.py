@@ -26,7 +26,7 @@ from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.segments import advanced
 from frazil.pipeline.steps import StepRunner
 from frazil.position import StreamPosition, WalPosition, landing_position
-from frazil.wal.local import LocalStore
+from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts, SegmentWriter

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from frazil.errors import CatalogUnavailable, JobFailed, StoreUnavailable
-from frazil.lake.disk import Disk
 from frazil.lake.tables import open_table
 from frazil.ledger import balance
 from frazil.pipeline.maintain import background, command, compact
@@ -26,6 +25,7 @@ from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import StepThread
 from frazil.position import LandingPosition
+from frazil.storage.local import LocalStore
 from frazil.tables import landed_spec
 from tests.kept_lake import DAY, Kept
 from tests.run_here import RunHere
@@ -243,7 +243,7 @@ def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
 ) -> None:
     asked: list[str] = []
 
-    def away(_: Disk, path: str) -> Any:
+    def away(_: LocalStore, path: str) -> Any:
         asked.append(path)
         raise StoreUnavailable("it is away")
 
@@ -252,7 +252,7 @@ def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
             lake.fill([("acme", f"u{number}", 9, 10.0)])
         keeper = Keeper(lake)
         with monkeypatch.context() as patch:
-            patch.setattr(Disk, "local", away)
+            patch.setattr(LocalStore, "local", away)
             with pytest.raises(JobFailed, match="it is away"):
                 keeper.compact()
         assert len(asked) == 6

@@ -22,7 +22,7 @@ from frazil.position import (
     TopicPosition,
     WalPosition,
 )
-from frazil.wal import Entry
+from frazil.storage import Entry, Listing
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import Segment, WalReader
 from tests.wal_stores import MemoryStore
@@ -60,13 +60,13 @@ class Long(MemoryStore):
         super().__init__()
         self.names = [f"20261115T08182312{number}-9f86d081884c7d65" for number in range(streams)]
 
-    def children(self, prefix: str) -> list[str]:
-        return self.names
+    def children(self, prefix: str) -> Listing:
+        return Listing(tuple(self.names), ())
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
         for sequence in itertools.count(0 if after is None else int(after[-28:-8]) + 1):
             self.listed.append(f"{prefix}{sequence:020d}.parquet")
-            yield Entry(self.listed[-1], 100_000)
+            yield Entry(self.listed[-1], 100_000, 0.0)
 
 
 def test_a_backlog_is_listed_no_further_than_a_batch_needs(tmp_path: Path) -> None:

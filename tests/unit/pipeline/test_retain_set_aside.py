@@ -19,7 +19,7 @@ from frazil.ledger import balance
 from frazil.pipeline.land import set_aside as landing_set_aside
 from frazil.pipeline.maintain import retain_set_aside
 from frazil.pipeline.maintain.rules import RetentionRun
-from frazil.wal.store import Store
+from frazil.storage import Store
 from tests.kept_lake import DAY, Kept
 
 

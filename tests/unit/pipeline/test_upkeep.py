@@ -24,9 +24,9 @@ from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import StepRunner, StepThread
 from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
-from frazil.wal import Entry, SegmentName, cleanup
-from frazil.wal.local import LocalStore
-from frazil.wal.store import Store
+from frazil.storage import Entry, Listing, Store
+from frazil.storage.local import LocalStore
+from frazil.wal import SegmentName, cleanup
 from tests.components.process import wait_until
 from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
 from tests.run_here import RunHere
@@ -111,9 +111,9 @@ class Busy(MemoryStore):
     def count(self) -> int:
         return sum(last - first for first, last in self.streams.values())
 
-    def children(self, prefix: str) -> Sequence[str]:
+    def children(self, prefix: str) -> Listing:
         self._clock.seconds += 0.02
-        return sorted(self.streams) if prefix == "logs/" else []
+        return Listing(tuple(sorted(self.streams)) if prefix == "logs/" else (), ())
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[Entry]:
         self._clock.seconds += 0.02
@@ -123,7 +123,7 @@ class Busy(MemoryStore):
         for number in range(begin, last):
             if number % 1000 == 999:
                 self._clock.seconds += 0.02
-            yield Entry(f"{prefix}{number:020d}.parquet", 5000)
+            yield Entry(f"{prefix}{number:020d}.parquet", 5000, 0.0)
 
     def delete_all(self, paths: Sequence[str]) -> None:
         self._clock.seconds += 0.1 * -(-len(paths) // 1000)
@@ -322,7 +322,7 @@ class Failing(MemoryStore):
             yield entry
             self._call()
 
-    def children(self, prefix: str) -> Sequence[str]:
+    def children(self, prefix: str) -> Listing:
         self._call()
         return super().children(prefix)
 

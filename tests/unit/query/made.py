@@ -30,9 +30,9 @@ from frazil.pipeline.land.task import with_segment
 from frazil.position import LandingPosition
 from frazil.query.model import Progress, Question, Stats
 from frazil.query.service import Queries
+from frazil.storage.local import LocalStore
 from frazil.tables import DEFAULT_PROMOTED, Signal, landed_spec
 from frazil.wal.journal import promoted
-from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import coded_table
 from frazil.wal.segment import SegmentWriter

@@ -27,9 +27,9 @@ from frazil.errors import SegmentCorrupt, StoreUnavailable
 from frazil.otlp.decode import Decoder, conform
 from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.query.tail import KEPT_SECONDS, PositionTooOld, Tail, TailCut
+from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.journal import Journal, promoted
-from frazil.wal.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import NOTHING_LANDED, WalReader
 from frazil.wal.segment import SegmentWriter, read_rows, tombstone

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from frazil.errors import DeleteRefused, SegmentCorrupt, StoreUnavailable
 from frazil.position import StreamPosition, WalPosition
-from frazil.wal import Store, cleanup
+from frazil.storage import Store
+from frazil.storage.local import LocalStore
+from frazil.wal import cleanup
 from frazil.wal.cleanup import CleanUp, clean_up
-from frazil.wal.local import LocalStore
 from frazil.wal.reader import WalReader
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.s3 import S3Server
@@ -69,7 +70,7 @@ def test_a_closed_stream_is_gone_when_nothing_of_it_is_left(store: Store) -> Non
     holding((0, 2), (0, 3), (1, 5), store=store)
     position = at(4, 5, closed=True)
     assert clean_up(store, "logs", position) == CleanUp(2, 2, frozenset({STREAMS[0]}))
-    assert list(store.children("logs/")) == [STREAMS[1]]
+    assert list(store.children("logs/").folders) == [STREAMS[1]]
     again = clean_up(store, "logs", position)  # nobody may have heard of it the first time
     assert again == CleanUp(0, 0, frozenset({STREAMS[0]}))
 

@@ -16,10 +16,10 @@ from frazil.config import Config
 from frazil.errors import ClockSkewed, FrazilError
 from frazil.receive.http import HttpApp
 from frazil.receive.intake import Intake
+from frazil.storage.local import LocalStore
 from frazil.wal.clock import ClockWatch
 from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.journal import Journal
-from frazil.wal.local import LocalStore
 from tests.fault.records import logs_request
 from tests.wal_stores import HandClock, MemoryStore
 

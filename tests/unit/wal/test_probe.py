@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from frazil.errors import StoreUnavailable, StoreUnsafe
-from frazil.wal.probe import probe_store
+from frazil.wal.store import probe_store
 from tests.wal_stores import MemoryStore
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from frazil.errors import SegmentCorrupt, StoreUnavailable
 from frazil.position import StreamPosition, WalPosition
-from frazil.wal import Entry, SegmentName
+from frazil.storage import Entry
+from frazil.wal import SegmentName
 from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
 from tests.unit.wal.test_segment import DECODER, segment, table
 from tests.wal_stores import MemoryStore

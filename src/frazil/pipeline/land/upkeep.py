@@ -22,13 +22,13 @@ from frazil.lake.times import commit_times
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step
 from frazil.position import WalPosition, landing_position
+from frazil.storage import Store
 from frazil.tables import Signal, table_spec
 from frazil.wal.cleanup import clean_up_pass
 from frazil.wal.closing import Closer
 from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader, side_by_side
-from frazil.wal.store import Store
 from frazil.wal.sweep import MARK_SECONDS, remove_old_marks
 
 _MISSING_ROUNDS_MAX = 3

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
+from frazil.lease import Keeper, Lease, open_lease
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
-from frazil.wal.lease import Keeper, Lease, open_lease
 
 LEASE = "maintain"
 _LOOK_SECONDS = 5.0

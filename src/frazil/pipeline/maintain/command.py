@@ -20,6 +20,7 @@ from rich.table import Table
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused, StoreUnavailable
 from frazil.lake.catalog import open_catalog
+from frazil.lease import open_lease
 from frazil.pipeline.cluster import wait_for_executor
 from frazil.pipeline.maintain.background import LEASE, kept
 from frazil.pipeline.maintain.cut import Cut, create_cut, delete_cut, list_cuts
@@ -31,7 +32,6 @@ from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
 from frazil.position import landing_position
-from frazil.wal.lease import open_lease
 
 _WAIT_SECONDS = 0.5
 

@@ -31,11 +31,12 @@ from frazil.pipeline.maintain.predicate import Predicate, parse_predicate
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
 from frazil.position import LandingPosition, WalPosition, landing_position
+from frazil.storage import Store
+from frazil.storage.local import LocalStore
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
 from frazil.tables.columns import RECEIVED
-from frazil.wal.local import LocalStore
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 from frazil.wal.sweep import leave_mark, sweep
 
 LOOK_SECONDS = 30.0

@@ -16,10 +16,10 @@ from frazil.lake.erased import erased_tenants
 from frazil.pipeline.maintain.history import read_history
 from frazil.pipeline.maintain.predicate import Predicate, parse_predicate
 from frazil.position import WalPosition, landing_position
+from frazil.storage import Store
 from frazil.tables import Signal, TableSpec, table_spec, table_specs
 from frazil.wal.journal import promoted
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store
 
 _NAMED_MAX = 20
 

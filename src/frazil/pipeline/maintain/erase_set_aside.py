@@ -21,9 +21,9 @@ from frazil.lake.tags import kind_of
 from frazil.pipeline.maintain.erase_table import pinned
 from frazil.pipeline.maintain.retain_set_aside import COPIES, drop_rows
 from frazil.position import landing_position
+from frazil.storage import Store
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store
 
 _ALL = float("inf")
 

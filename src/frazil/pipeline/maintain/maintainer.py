@@ -404,5 +404,5 @@ def _stored(table: Table) -> dict[str, int]:
     unknown = sum(orphan.bytes for orphan in find_orphans(table, 0.0))
     live = sum(each.file.file_size_in_bytes for each in live_files(table))
     files = LakeFileIO(table.io.properties)
-    there = sum(file.bytes for folder in data_folders(table) for file in files.walk(folder))
+    there = sum(file.size for folder in data_folders(table) for file in files.walk(folder))
     return {"orphan_bytes": unknown, "old_bytes": max(there - live - unknown, 0)}

@@ -26,10 +26,11 @@ from frazil.pipeline.land.set_aside import write_set_aside
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.rules import RetentionRun
+from frazil.storage import Store
 from frazil.tables import SET_ASIDE
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 
 COPIES = "set-aside/"
 """Where the log keeps copies of segments that could not be read."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +27,7 @@ from frazil.lake.commit import Committer
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
+from frazil.lake.pyiceberg_compat import at_path
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folders
 from frazil.pipeline.maintain.bad import BadFiles
@@ -145,7 +145,7 @@ class Tiering:
                         )
                     continue
                 store_failures = 0
-                add(Swap([move.file], [_at(move.file, move.path)], moved.began))
+                add(Swap([move.file], [at_path(move.file, move.path)], moved.began))
 
     def _not_here(self, move: Move) -> str | None:
         """A worker on another machine may have a folder of that name of its own."""
@@ -252,12 +252,3 @@ def _failures(move: Move) -> Iterator[None]:
 def _target(folder: str, file: FileFacts) -> str:
     name = uuid.uuid4().hex + file_suffix(fingerprint_of(file.path))
     return "/".join([folder, *partition_folders(file.tenant, file.day), name])
-
-
-def _at(file: DataFile, path: str) -> DataFile:
-    """The same facts of a file that is elsewhere."""
-    facts: list[Any] = list(file._data)
-    facts[1] = path
-    moved = DataFile(*facts)
-    moved.spec_id = file.spec_id
-    return moved

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from frazil.query.reads.statement import Conditions
-from frazil.query.reads.time_range import TimeRange, iso
+from frazil.query.reads.time_range import TimeRange
+from frazil.times import iso
 
 Searched = Literal["logs", "spans"]
 

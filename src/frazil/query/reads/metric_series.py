@@ -27,7 +27,8 @@ from typing import Any
 
 from frazil.query.reads.metrics import QUANTILES, Aggregation, Metric
 from frazil.query.reads.statement import Statement
-from frazil.query.reads.time_range import MICRO, TimeRange, iso, micros
+from frazil.query.reads.time_range import MICRO, TimeRange
+from frazil.times import iso, micros_of
 
 HOLD_SECONDS = 120
 """Twice the interval at which SDKs export unless told otherwise."""
@@ -261,7 +262,7 @@ def _complete(frame: _Frame) -> str:
     """Of a range that ends now: what series that still report have not reached is not complete."""
     if frame.request.now is None:
         return ""
-    recent = micros(frame.request.now) - HOLD_SECONDS * MICRO
+    recent = micros_of(frame.request.now) - HOLD_SECONDS * MICRO
     return f"""
 WHERE bucket + {frame.width} <= greatest({recent}, coalesce((
     SELECT min(last)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from frazil.query.reads.statement import Statement
-from frazil.query.reads.time_range import TimeRange, iso
+from frazil.query.reads.time_range import TimeRange
+from frazil.times import iso
 
 Kind = Literal["gauge", "level", "counter", "changes", "histogram", "exponential_histogram", "summary"]
 """`level`: a sum that goes up and down, as it stands; `changes`: the same, sent as differences."""

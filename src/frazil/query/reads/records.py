@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from frazil.query.reads.filters import Filter, Searched
 from frazil.query.reads.statement import Read, Statement
-from frazil.query.reads.time_range import TimeRange, iso
+from frazil.query.reads.time_range import TimeRange
 from frazil.tables import DEFAULT_PROMOTED, table_spec
+from frazil.times import iso
 
 Order = Literal["desc", "asc"]
 Key = tuple[int, int, str, str, int]

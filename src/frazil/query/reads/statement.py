@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from frazil.query.reads.time_range import TimeRange, iso
+from frazil.query.reads.time_range import TimeRange
+from frazil.times import iso
 
 T = TypeVar("T")
 

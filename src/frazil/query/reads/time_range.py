@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar
 
+from frazil.times import EPOCH, micros_of
+
 MICRO = 1_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDTHS_SECONDS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800,
     3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400,
@@ -26,15 +27,15 @@ class TimeRange:
 
     @classmethod
     def between(cls, start: datetime, end: datetime) -> TimeRange:
-        return cls(micros(start), micros(end))
+        return cls(micros_of(start), micros_of(end))
 
     @property
     def start_time(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self.begin)
+        return EPOCH + timedelta(microseconds=self.begin)
 
     @property
     def end_time(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self.end)
+        return EPOCH + timedelta(microseconds=self.end)
 
     @property
     def seconds(self) -> float:
@@ -68,7 +69,7 @@ class Buckets:
     @property
     def times(self) -> list[datetime]:
         """The begin of each."""
-        return [_EPOCH + timedelta(microseconds=self.first + n * self.width) for n in range(self.count)]
+        return [EPOCH + timedelta(microseconds=self.first + n * self.width) for n in range(self.count)]
 
     @classmethod
     def of(cls, whole: TimeRange, buckets_max: int = 60) -> Buckets:
@@ -90,16 +91,6 @@ class Buckets:
         return cls(first, width, (whole.end - 1 - first) // width + 1)
 
 
-def micros(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(microseconds=1)
-
-
 def is_time(micros: int) -> bool:
     """Whether timestamps of DuckDB and of Python can hold it."""
     return -62_000_000_000 * MICRO < micros < 250_000_000_000 * MICRO
-
-
-def iso(micros: int) -> str:
-    """ISO 8601 in UTC to the microsecond, as in SQL parameters and JSON."""
-    seconds, rest = divmod(micros, MICRO)
-    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest:06d}Z"

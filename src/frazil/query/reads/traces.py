@@ -16,8 +16,9 @@ import pyarrow as pa
 from frazil.errors import LimitReached
 from frazil.query.reads.filters import Searched, SpanFilter
 from frazil.query.reads.statement import Conditions, Read, Statement
-from frazil.query.reads.time_range import TimeRange, iso
+from frazil.query.reads.time_range import TimeRange
 from frazil.tables import table_spec
+from frazil.times import iso
 
 TraceOrder = Literal["newest", "slowest"]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from frazil.errors import StoreUnavailable, Transient
 from frazil.position import StreamPosition, WalPosition
+from frazil.storage import Store
 from frazil.tables import Signal
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
-from frazil.wal.store import Store
 
 _ABSENT_SECONDS = 60.0
 """How long a stream is remembered after the store has lost it: a query may have begun with an older position.

@@ -22,9 +22,10 @@ from frazil.query.tail.chunks import Chunk, ChunkFolder, Part
 from frazil.query.tail.decode import Bounds, SegmentDecoder
 from frazil.query.tail.listing import Listing, PositionTooOld, Waiting
 from frazil.query.tail.view import READERS, SegmentReader, View
+from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.clock import Clock
-from frazil.wal.store import Store, open_store
+from frazil.wal.store import open_store
 
 KEPT_SECONDS = 60.0
 """How long decoded rows are kept after the last query that used them."""

@@ -17,10 +17,10 @@ from frazil.query.cache import SizedCache
 from frazil.query.tail.chunks import Chunk, ChunkFolder, Part, Rows
 from frazil.query.tail.decode import Bounds, SegmentDecoder, Summary
 from frazil.query.tail.listing import PositionTooOld, Waiting
+from frazil.storage import Store
 from frazil.tables import Signal
 from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
-from frazil.wal.store import Store
 
 READERS = 8
 _IN_FLIGHT_MAX = 2 * READERS

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.query.reads.time_range import Buckets, TimeRange, iso, micros
+from frazil.query.reads.time_range import Buckets, TimeRange
+from frazil.times import iso, micros_of
 
 MICRO = 10**6
 
@@ -45,7 +46,7 @@ def test_weeks_begin_on_mondays() -> None:
 
 @given(TIMES)
 def test_times_are_exact_to_the_microsecond(at: int) -> None:
-    assert micros(dt.datetime.fromisoformat(iso(at))) == at
+    assert micros_of(dt.datetime.fromisoformat(iso(at))) == at
     range = TimeRange(at, at + 1)
     assert TimeRange.between(range.start_time, range.end_time) == range
 

@@ -1,8 +1,6 @@
-"""How long stores take. The log's stores and the lake's places are timed where they are called, and whoever
-listens in this process is told.
+"""How long calls of stores take, reported to one listener of the process.
 
-One listener a process, and not one handed in: PyIceberg opens the lake's files by the name of a class, so
-there is nobody to hand it to.
+The listener is not injected: PyIceberg opens the lake's files by the name of a class.
 """
 
 from __future__ import annotations
@@ -12,21 +10,28 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
-StoreName = Literal["wal", "lake"]
+from frazil.storage.base import StoreName
+
 Operation = Literal["put", "get", "head", "list", "delete"]
 
 CALLS_GATHERED_MAX = 10_000
-"""Of one task of Spark: its answer must stay small."""
+"""For one Spark task: its result must stay small."""
+
+
+class _Named(Protocol):
+    name: StoreName
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound=_Named)
 T = TypeVar("T")
 
 
 class StoreCall(NamedTuple):
-    """`failed` is what may pass by itself. That a name is missing or taken is an answer, not a failure."""
+    """`failed` means a failure that may pass. A missing or taken name is an answer, not a failure."""
 
     store: StoreName
     operation: Operation
@@ -40,13 +45,13 @@ _gathering = threading.Lock()
 
 
 def listen(listener: Listener | None) -> None:
-    """From now on it is told of every call, from any thread. It must be quick and must not raise."""
+    """Sets the listener, which is called from any thread. It must be quick and must not raise."""
     global _listener
     _listener = listener
 
 
 def replay(calls: list[StoreCall]) -> None:
-    """Tells the listener of calls that were made in other processes."""
+    """Reports calls that were made in other processes."""
     if (listener := _listener) is not None:
         for call in calls:
             listener(call)
@@ -54,7 +59,7 @@ def replay(calls: list[StoreCall]) -> None:
 
 @contextlib.contextmanager
 def gathering() -> Iterator[list[StoreCall]]:
-    """For processes that nobody scrapes: the calls made meanwhile, to be sent to one that somebody does."""
+    """Yields the list of calls made in the block, for processes that are not scraped."""
     calls: list[StoreCall] = []
 
     def note(call: StoreCall) -> None:
@@ -88,31 +93,30 @@ def timing(store: StoreName, operation: Operation) -> Iterator[None]:
         listener(StoreCall(store, operation, time.perf_counter() - begin, failed))
 
 
-def timed(store: StoreName, operation: Operation) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For methods that have done it all when they return."""
+def timed(operation: Operation) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
+    """For methods of stores that are done when they return."""
 
-    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+    def decorate(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @functools.wraps(method)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            with timing(store, operation):
-                return method(*args, **kwargs)
+        def call(store: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            with timing(store.name, operation):
+                return method(store, *args, **kwargs)
 
         return call
 
     return decorate
 
 
-def timed_listing(store: StoreName) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Iterator[T]]]:
-    """For generators: one call a listing, without the time that its reader takes between two entries."""
+def timed_listing(
+    method: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[S, P], Iterator[T]]:
+    """For generators: one call for a listing, without the time that its reader takes between two entries."""
 
-    def decorate(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-        @functools.wraps(method)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-            return _timed_entries(store, method(*args, **kwargs))
+    @functools.wraps(method)
+    def call(store: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _timed_entries(store.name, method(store, *args, **kwargs))
 
-        return call
-
-    return decorate
+    return call
 
 
 def _timed_entries(store: StoreName, entries: Iterator[T]) -> Iterator[T]:

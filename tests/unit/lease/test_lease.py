@@ -21,9 +21,11 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.wal.lease import Keeper, LocalLease, StoreLease, open_lease
-from frazil.wal.s3 import S3Store
-from frazil.wal.store import Store
+from frazil.lease import Keeper, open_lease
+from frazil.lease.epochs import EpochLease, StoreEpochs
+from frazil.lease.local import LocalLease
+from frazil.storage import Store
+from frazil.storage.s3 import S3Store
 from tests.components.process import dies_with_parent, end
 from tests.components.s3 import S3Server
 from tests.wal_stores import HandClock, MemoryStore, s3_store
@@ -31,7 +33,7 @@ from tests.wal_stores import HandClock, MemoryStore, s3_store
 HOLDER = """
 import os, sys
 from pathlib import Path
-from frazil.wal.lease import LocalLease
+from frazil.lease.local import LocalLease
 lease = LocalLease(Path(sys.argv[1]), "pipeline")
 assert lease.acquire()
 if os.fork() == 0:
@@ -105,13 +107,13 @@ def test_a_folder_that_cannot_hold_a_lease_is_told(tmp_path: Path) -> None:
         LocalLease(tmp_path / "lease", "pipeline").acquire()
 
 
-def test_the_lease_is_where_the_wal_is(tmp_path: Path) -> None:
+def test_with_a_local_log_or_one_on_s3_the_lease_is_where_older_releases_had_it(tmp_path: Path) -> None:
     local = open_lease(Config(data_dir=tmp_path))
     assert isinstance(local, LocalLease)
     assert local.acquire()
     assert (tmp_path / "lease" / "pipeline.lock").exists()
     s3 = {"bucket": "wal", "access_key_id": "a", "secret_access_key": "b"}
-    assert isinstance(open_lease(Config.model_validate({"wal": {"type": "s3", "s3": s3}})), StoreLease)
+    assert isinstance(open_lease(Config.model_validate({"wal": {"type": "s3", "s3": s3}})), EpochLease)
 
 
 class Pipelines:
@@ -121,7 +123,7 @@ class Pipelines:
         self.store = store or MemoryStore()
         self.clocks = [HandClock(1000.0 * number) for number in range(count)]
         self.leases = [
-            StoreLease(self.store, "pipeline", 12, clock, f"host:{number}")
+            EpochLease(StoreEpochs(self.store, "pipeline"), 12, clock, f"host:{number}")
             for number, clock in enumerate(self.clocks)
         ]
 
@@ -348,11 +350,11 @@ def test_of_many_contenders_on_s3_exactly_one_wins_each_time_and_the_one_before_
     at = Pipelines(8, bucket)
     together = threading.Barrier(8)
 
-    def contend(lease: StoreLease) -> bool:
+    def contend(lease: EpochLease) -> bool:
         together.wait()
         return lease.acquire()
 
-    holders: list[StoreLease] = []
+    holders: list[EpochLease] = []
     with ThreadPoolExecutor(8) as pool:
         for turn in range(4):
             contenders = [lease for lease in at.leases if lease not in holders[-1:]]
@@ -374,7 +376,7 @@ def test_a_missing_bucket_is_called_a_missing_bucket_and_the_same_failure_reads_
     moto_s3: S3Server,
 ) -> None:
     store = s3_store(moto_s3, f"missing-{secrets.token_hex(6)}")
-    lease = StoreLease(store, "pipeline", 12, HandClock(), "host:1")
+    lease = EpochLease(StoreEpochs(store, "pipeline"), 12, HandClock(), "host:1")
     said: set[str] = set()
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="the bucket does not exist; create it") as raised:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from frazil.errors import StoreUnavailable
-from frazil.wal import Store, local
-from frazil.wal.local import LocalStore
+from frazil.storage import Store, local
+from frazil.storage.local import LocalStore
 from tests.components.s3 import S3Server
 from tests.wal_stores import MemoryStore, s3_store
 
@@ -95,9 +95,9 @@ def test_a_folder_that_is_emptied_while_it_is_listed_in_parts_is_listed_to_its_e
 
 def test_children_are_the_folders_directly_below(store: Store) -> None:
     holding(store, *PATHS)
-    assert list(store.children("logs/")) == ["a", "a-b", "b"]
-    assert list(store.children("")) == ["lease", "logs", "logs-old", "set-aside"]
-    assert list(store.children("none/")) == []
+    assert list(store.children("logs/").folders) == ["a", "a-b", "b"]
+    assert list(store.children("").folders) == ["lease", "logs", "logs-old", "set-aside"]
+    assert list(store.children("none/").folders) == []
 
 
 def test_many_are_deleted_at_once_and_what_is_gone_is_no_error(store: Store) -> None:
@@ -113,7 +113,7 @@ def test_only_an_empty_folder_is_removed(store: Store) -> None:
     store.delete("logs/a/1")
     for folder in ("logs/a/", "logs/b/", "logs/never/"):
         store.remove_folder(folder)
-    assert list(store.children("logs/")) == ["b"]
+    assert list(store.children("logs/").folders) == ["b"]
     holding(store, "logs/a/1")
     assert paths(store, "logs/") == ["logs/a/1", "logs/b/1"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from frazil.errors import StoreUnavailable
-from frazil.wal.local import LocalStore
-from frazil.wal.probe import probe_store
+from frazil.storage.local import LocalStore
+from frazil.wal.store import probe_store
 
 PATH = "logs/stream/00000000000000000000.parquet"
 

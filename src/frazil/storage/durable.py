@@ -79,3 +79,11 @@ class DurableFolders:
         if len(self._durable) >= _FOLDERS_KNOWN_MAX:
             self._durable.clear()
         self._durable.add(folder)
+
+
+def nearest_existing(folder: Path) -> Path:
+    """Returns the folder or its nearest ancestor that exists."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder

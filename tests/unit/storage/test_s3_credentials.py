@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from frazil.config import S3WalConfig
-from frazil.wal.s3 import S3Store
+from frazil.wal.store import open_bucket
 
 
 def test_a_session_token_of_the_environment_is_not_mixed_with_configured_keys(
@@ -37,7 +37,7 @@ def test_a_session_token_of_the_environment_is_not_mixed_with_configured_keys(
             secret_access_key=SecretStr("secret"),
         )
         with pytest.raises(FileNotFoundError):
-            S3Store(config, write_timeout_seconds=5).read("logs/x")
+            open_bucket(config, 5).read("logs/x")
         server.shutdown()
     (headers,) = seen
     assert "Credential=ours/" in headers["authorization"]

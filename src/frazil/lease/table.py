@@ -1,0 +1,139 @@
+"""The epochs of leases in a small Iceberg table: any catalog that holds tables can hold them.
+
+Iceberg compares and swaps references to snapshots, and not properties: the newest epoch of a lease is a
+snapshot without rows under the lease's tag. All snapshots share one empty list of manifests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, RemoveSnapshotsUpdate, TableUpdate
+from pyiceberg.types import NestedField, StringType
+
+from frazil.config import Config
+from frazil.errors import CatalogUnavailable, Conflict, StoreUnavailable
+from frazil.lake.catalog import catalog_errors, ensure_namespace, full_name, open_catalog
+from frazil.lake.change import Step, change
+from frazil.lake.pyiceberg_compat import commit_creation, new_table
+from frazil.lake.staging import FileChange
+from frazil.lake.tags import set_tag, where
+
+LEASES = "leases"
+_EPOCH = "frazil.lease-epoch"
+_DATA = "frazil.lease-data"
+_SCHEMA = Schema(NestedField(1, "lease", StringType(), required=False))
+_PROPERTIES = {
+    "format-version": "2",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "1",
+    "comment": "Which process works. It has no rows: the newest sign of life is the snapshot under a tag.",
+}
+
+
+class _Overtaken(Exception):
+    """Another process has added the epoch, or a later one."""
+
+
+class TableEpochs:
+    def __init__(self, config: Config, name: str) -> None:
+        self._config = config
+        self._name = name
+        self._seconds_max = config.pipeline.lease_seconds / 3
+        self._catalog: Catalog | None = None
+        self.where = f"{config.lake.namespace}.{LEASES}/{name}"
+
+    def newest(self) -> int:
+        with _failures():
+            return self._found(self._table().metadata)[0]
+
+    def read(self, epoch: int) -> bytes:
+        with _failures():
+            found, data = self._found(self._table().metadata)
+            return data.encode() if found == epoch else b""
+
+    def add(self, epoch: int, data: bytes) -> bool:
+        text = data.decode()
+
+        def step(table: Table) -> Step | None:
+            found = self._found(table.metadata)
+            if found == (epoch, text):
+                return None
+            if found[0] != epoch - 1:
+                raise _Overtaken
+            return self._next(table, epoch, text)
+
+        with _failures():
+            try:
+                change(self._open(), self._table(), step, seconds_max=self._seconds_max)
+            except _Overtaken:
+                return False
+        return True
+
+    def _found(self, metadata: TableMetadata) -> tuple[int, str]:
+        snapshot = metadata.snapshot_by_name(self._name)
+        facts = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
+        return int(facts.get(_EPOCH, -1)), facts.get(_DATA, "")
+
+    def _next(self, table: Table, epoch: int, data: str) -> Step:
+        metadata = table.metadata
+        before, main = metadata.snapshot_by_name(self._name), metadata.snapshot_by_name(MAIN_BRANCH)
+        if main is None:
+            raise Conflict(full_name(table), "it has no first snapshot; drop it, and it is created again")
+        snapshot = Snapshot(
+            snapshot_id=metadata.new_snapshot_id(),
+            manifest_list=main.manifest_list,
+            sequence_number=metadata.next_sequence_number(),
+            # Clocks of several machines write here, and the time of a table must not go back.
+            timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms + 1),
+            summary=Summary(Operation.APPEND, **{_EPOCH: str(epoch), _DATA: data}),
+            schema_id=metadata.current_schema_id,
+        )
+        updates: list[TableUpdate] = [
+            AddSnapshotUpdate(snapshot=snapshot),
+            set_tag(self._name, snapshot.snapshot_id),
+        ]
+        if before is not None:
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=[before.snapshot_id]))
+        return Step((where(metadata, self._name),), updates)
+
+    def _open(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = open_catalog(self._config)
+        return self._catalog
+
+    def _table(self) -> Table:
+        catalog = self._open()
+        identifier = (*self._config.lake.namespace.split("."), LEASES)
+        with contextlib.suppress(NoSuchTableError):
+            return catalog.load_table(identifier)
+        ensure_namespace(catalog, self._config.lake.namespace)
+        with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):  # another was as quick
+            _create(catalog, identifier)
+        return catalog.load_table(identifier)
+
+
+def _create(catalog: Catalog, identifier: tuple[str, ...]) -> None:
+    """With an empty first snapshot: PyIceberg puts no tag on a table that has none."""
+    creation = catalog.create_table_transaction(identifier, _SCHEMA, properties=_PROPERTIES)
+    first = FileChange(new_table(creation).metadata, Operation.APPEND, added=())
+    staged = first.stage(new_table(creation), {}, moves_landed=False)
+    commit_creation(catalog, creation, staged.updates)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        with catalog_errors():
+            yield
+    except (CatalogUnavailable, Conflict, CommitFailedException) as error:
+        raise StoreUnavailable(f"the table of leases cannot be used: {error}") from error
