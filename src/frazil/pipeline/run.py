@@ -41,6 +41,7 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
+from frazil.query.retention_rules import check_rules
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.journal import promoted
@@ -75,10 +76,6 @@ def run(config: Config) -> int:
 
 
 def _check_retention(config: Config) -> None:
-    if all(rule.where is None for rule in config.maintain.retention.rules):
-        return
-    from frazil.query.retention_rules import check_rules
-
     if problems := check_rules(config):
         raise ConfigError("; ".join(problems))
 

@@ -8,10 +8,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.config import Config
+from frazil.errors import ConfigError
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain_set_aside import retain_set_aside
 from frazil.pipeline.maintain.rules import rules_of
 from frazil.pipeline.maintain.runner import Runner
+from frazil.query.retention_rules import unknown_table
 from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 
@@ -43,6 +45,9 @@ def retain(
             config, catalog, table, now=now, dry_run=dry_run, confirmed=confirmed, others=others
         )
     rules = rules_of(name, config.maintain.retention.rules)
+    for rule in config.maintain.retention.rules:
+        if problem := unknown_table(config, rule):
+            raise ConfigError(f"maintain.retention.rules: {problem}")
     if spec is None or spec.retained == "no" or not rules:
         return TaskReport("retention", name, dry_run, seconds=time.monotonic() - begin)
     # DuckDB comes with it, which a pipeline without rules can do without.
