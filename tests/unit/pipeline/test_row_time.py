@@ -23,7 +23,6 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import DAY_MICROS, Horizon, arrange
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.task import segment_of, with_segment
-from frazil.pipeline.promote import fill_promoted
 from frazil.query.segment_rows import SegmentDecoder
 from frazil.query.tail import Tail
 from frazil.tables import landed_spec
@@ -107,10 +106,7 @@ def test_time_follows_from_its_own_row_however_rows_are_mixed_and_cut_into_tasks
             tail |= times(table)
         facts, groups = read_row_groups(name, written, layout.coded)
         task = tasks.setdefault(data.draw(st.integers(0, 2)), [])
-        task += [
-            with_segment(fill_promoted(table, layout, facts.fill), segment_of(name), layout)
-            for table in groups
-        ]
+        task += [with_segment(layout.filled(table, facts.fill), segment_of(name), layout) for table in groups]
     landed: dict[int, int] = {}
     for task in tasks.values():
         for part in arrange(task, layout.spec, Horizon(PAST, AHEAD)).parts:
