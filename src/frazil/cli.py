@@ -296,7 +296,7 @@ def config(
 
     if check:
         loaded = _load(context)
-        if any(rule.where is not None for rule in loaded.maintain.retention.rules):
+        if loaded.maintain.retention.rules:
             from frazil.pipeline.maintain.retention_check import check_rules
 
             if problems := check_rules(loaded):

@@ -14,13 +14,13 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from frazil.lake.times import commit_times
+from frazil.tables.columns import TENANT, TIME
 from frazil.times import day_number
 
 if TYPE_CHECKING:
     from frazil.lake.live import LiveFile
 
 DAY_MICROS = 86_400_000_000
-_TENANT, _TIME = "tenant_id", "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _facts(
 ) -> FileFacts:
     tenant, day = _partition(file, specs[file.spec_id], schema)
     begin = 0 if day is None else day * DAY_MICROS
-    time_id = next((field.field_id for field in schema.fields if field.name == _TIME), None)
+    time_id = next((field.field_id for field in schema.fields if field.name == TIME), None)
     return FileFacts(
         path=file.file_path,
         tenant=tenant,
@@ -76,9 +76,9 @@ def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> tuple[str
     names = {field.field_id: field.name for field in schema.fields}
     for at, field in enumerate(spec.fields):
         value = file.partition[at]
-        if isinstance(field.transform, DayTransform) and names.get(field.source_id) == _TIME:
+        if isinstance(field.transform, DayTransform) and names.get(field.source_id) == TIME:
             day = _day(value)
-        elif isinstance(field.transform, IdentityTransform) and names.get(field.source_id) == _TENANT:
+        elif isinstance(field.transform, IdentityTransform) and names.get(field.source_id) == TENANT:
             tenant = value
     return tenant, day
 

@@ -29,10 +29,11 @@ from pyiceberg.types import NestedField
 from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import parquet_schema
 from frazil.pipeline.arrange import Part
-from frazil.tables import Fill, TableSpec
+from frazil.tables import SEGMENT, Fill, TableSpec
 from frazil.tables.encoding import leaves, with_dictionary
 from frazil.tables.promoted import file_suffix
 from frazil.times import EPOCH_DAY
+from frazil.wal.promote import fill_columns
 from frazil.wal.rowgroups import coded_table
 
 _BLOOM_FALSE_POSITIVES = 0.01
@@ -126,6 +127,13 @@ class Layout:
     @cached_property
     def dictionaries(self) -> list[str]:
         return with_dictionary(self.coded)
+
+    def filled(self, table: pa.Table, fingerprint: str) -> pa.Table:
+        """The table with the columns, but for `_segment`, that it does not have: from its maps, or NULL.
+        `fingerprint` says how the promoted columns that it has were filled.
+        """
+        schema = pa.schema([field for field in self.coded if field.name != SEGMENT.name])
+        return fill_columns(table, schema, self.fill.promoted, self.fill.unfilled(fingerprint))
 
     def path(self, tenant: str | None, day: int | None, name: str) -> str:
         """It says how the promoted columns are filled."""

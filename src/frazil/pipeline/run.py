@@ -28,6 +28,7 @@ from frazil.pipeline.land.sources import source_of
 from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.retention_check import check_rules
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.shared_spark import SharedSpark
@@ -64,10 +65,6 @@ def run(config: Config) -> int:
 
 
 def _check_retention(config: Config) -> None:
-    if all(rule.where is None for rule in config.maintain.retention.rules):
-        return
-    from frazil.pipeline.maintain.retention_check import check_rules
-
     if problems := check_rules(config):
         raise ConfigError("; ".join(problems))
 

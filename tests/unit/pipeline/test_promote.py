@@ -19,7 +19,6 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder, conform
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.promote import fill_promoted
 from frazil.sql.older import from_map
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType
@@ -92,7 +91,7 @@ def read_back(table: pa.Table, layout: Layout) -> pa.Table:
     writer.write(table.slice(3))
     data = writer.finish(NAME, stream_rows=0, received=(1, 2))
     facts, groups = read_row_groups(NAME, data, layout.coded)
-    return pa.concat_tables([fill_promoted(group, layout, facts.fill) for group in groups])
+    return pa.concat_tables([layout.filled(group, facts.fill) for group in groups])
 
 
 def plain(table: pa.Table, name: str) -> list[str]:
@@ -161,11 +160,9 @@ def test_a_segment_that_was_filled_from_other_attributes_is_filled_again(catalog
     decoder = Decoder("logs", one)
     table = decoder.decode([two_attributes(pairs)], ["acme"], [5]).table
     assert table["id"].to_pylist() == ["a", None]
-    assert fill_promoted(table, layout, decoder.fill.fingerprint)["id"].to_pylist() == ["a", "b"]
-    assert fill_promoted(table, layout, "")["id"].to_pylist() == ["a", "b"]
-    assert fill_promoted(table, layout, layout.fill.fingerprint)["id"].to_pylist() == ["a", None], (
-        "as it says"
-    )
+    assert layout.filled(table, decoder.fill.fingerprint)["id"].to_pylist() == ["a", "b"]
+    assert layout.filled(table, "")["id"].to_pylist() == ["a", "b"]
+    assert layout.filled(table, layout.fill.fingerprint)["id"].to_pylist() == ["a", None], "as it says"
 
 
 def test_columns_that_a_segment_has_already_are_left_as_they_are(catalog: Catalog) -> None:
@@ -184,7 +181,7 @@ def test_of_a_key_that_comes_twice_the_same_value_is_taken_as_at_the_receiver(ca
     body = [bytes(whole.SerializeToString())]
     before = Decoder("logs").decode(body, ["acme"], [5]).table
     wanted = Decoder("logs", extra).decode(body, ["acme"], [5]).table
-    filled = fill_promoted(before, layout_of(catalog, extra), "")
+    filled = layout_of(catalog, extra).filled(before, "")
     assert filled["cart_id"].to_pylist() == wanted["cart_id"].to_pylist()
 
 
@@ -197,8 +194,8 @@ def test_a_segment_whose_column_was_promoted_as_another_type_is_filled_from_the_
 
 def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog: Catalog) -> None:
     layout = layout_of(catalog, (Promoted("cart.id"), Promoted("n", "resource", "int")))
-    assert fill_promoted(decoded((), VALUES).slice(0, 0), layout, "").num_rows == 0
-    filled = fill_promoted(decoded((), [None, None]), layout, "")
+    assert layout.filled(decoded((), VALUES).slice(0, 0), "").num_rows == 0
+    filled = layout.filled(decoded((), [None, None]), "")
     assert filled["cart_id"].to_pylist() == [None, None]
     assert filled["n"].to_pylist() == [None, None]
 
@@ -206,6 +203,6 @@ def test_an_empty_table_and_one_without_attributes_are_filled_with_null(catalog:
 def test_a_slice_is_filled_with_its_own_values(catalog: Catalog) -> None:
     layout = layout_of(catalog, (Promoted("cart.id", "resource"), Promoted("cart.id", name="mine")))
     table = decoded((), [AnyValue(string_value=text) for text in "abcde"]).slice(2, 2)
-    filled = fill_promoted(table, layout, "")
+    filled = layout.filled(table, "")
     assert filled["cart_id"].to_pylist() == ["c", "d"]
     assert filled["mine"].to_pylist() == ["c", "d"]

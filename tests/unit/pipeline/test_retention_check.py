@@ -41,6 +41,13 @@ def test_a_problem_names_the_rule_and_the_column(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("table", ["log", "set_aside"])
+def test_a_rule_is_for_a_table_that_rules_are_for(tmp_path: Path, table: str) -> None:
+    problems = check_rules(_config(tmp_path, {"table": table}, {"table": table, "where": "body = 'x'"}))
+    reason = f"`table`: {table} is no table that rules are for; there are: logs, spans, metrics"
+    assert problems == [f"maintain.retention.rules: rule {number}, {reason}" for number in (1, 2)]
+
+
 def test_a_rule_for_all_tables_needs_a_column_of_all(tmp_path: Path) -> None:
     problems = check_rules(_config(tmp_path, {"where": "severity_number < 9"}))
     assert [problem.partition(" for ")[2].partition(":")[0] for problem in problems] == ["spans", "metrics"]

@@ -23,7 +23,6 @@ from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import DAY_MICROS, Horizon, arrange
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.task import segment_of, with_segment
-from frazil.pipeline.promote import fill_promoted
 from frazil.position import LandingPosition, WalPosition
 from frazil.query.tail import Tail
 from frazil.query.tail.decode import SegmentDecoder
@@ -110,10 +109,7 @@ def test_time_follows_from_its_own_row_however_rows_are_mixed_and_cut_into_tasks
             assert summary.time_min <= min(found.values()) <= max(found.values()) <= summary.time_max
         facts, groups = read_row_groups(name, written, layout.coded)
         task = tasks.setdefault(data.draw(st.integers(0, 2)), [])
-        task += [
-            with_segment(fill_promoted(table, layout, facts.fill), segment_of(name), layout)
-            for table in groups
-        ]
+        task += [with_segment(layout.filled(table, facts.fill), segment_of(name), layout) for table in groups]
     landed: dict[int, int] = {}
     for task in tasks.values():
         for part in arrange(task, layout.spec, Horizon(PAST, AHEAD)).parts:

@@ -43,7 +43,7 @@ def planning(lake: Kept, folder: Path) -> Iterator[tuple[Planner, Tail]]:
 
 
 def rows_seen(planner: Planner) -> int:
-    version, tail = planner.cut("logs", [ANYTHING], Question("", "acme"))
+    version, tail = planner.cut(planner.specs["logs"], [ANYTHING], Question("", "acme"))
     assert version is not None
     assert tail is not None
     assert tail.missing == ()

@@ -14,7 +14,6 @@ from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import TaskResult, Unreadable
-from frazil.pipeline.promote import fill_promoted
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
@@ -59,7 +58,7 @@ def land_segments(
 def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) -> list[pa.Table]:
     """All of a segment or nothing: it is read to its end before a row of it is taken."""
     facts, groups = read_row_groups(name, data, layout.coded)
-    filled = (fill_promoted(table, layout, facts.fill) for table in groups)
+    filled = (layout.filled(table, facts.fill) for table in groups)
     tables = [with_segment(table, segment_of(name), layout) for table in filled]
     result.facts.append(facts)
     if not facts.tombstone:

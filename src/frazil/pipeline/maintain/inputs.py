@@ -15,7 +15,6 @@ from pyiceberg.manifest import DataFile
 from frazil.errors import StoreUnavailable
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.reasons import reason_of
-from frazil.pipeline.promote import fill_promoted
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import leaves
 from frazil.tables.promoted import fingerprint_of
@@ -130,7 +129,7 @@ class Input:
             )
         if not fill:
             return table
-        filled = fill_promoted(table, self._layout, fingerprint_of(self.file.file_path))
+        filled = self._layout.filled(table, fingerprint_of(self.file.file_path))
         return filled.select(self._layout.coded.names)
 
 

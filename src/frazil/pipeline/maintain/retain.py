@@ -8,8 +8,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.config import Config
+from frazil.errors import ConfigError
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain_set_aside import retain_set_aside
+from frazil.pipeline.maintain.retention_check import unknown_table
 from frazil.pipeline.maintain.rules import RetentionRun, rules_of
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
@@ -31,6 +33,9 @@ def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: 
     if spec is not None and spec.retained == "age":
         return retain_set_aside(config, catalog, table, run)
     rules = rules_of(name, config.maintain.retention.rules)
+    for rule in config.maintain.retention.rules:
+        if problem := unknown_table(config, rule):
+            raise ConfigError(f"maintain.retention.rules: {problem}")
     if spec is None or spec.retained == "no" or not rules:
         return TaskReport("retention", name, run.dry_run, seconds=time.monotonic() - begin)
     # DuckDB comes with it, which a pipeline without rules can do without.

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from frazil.config import Config, RetentionRule
 from frazil.errors import QueryInvalid, QueryRefused
-from frazil.pipeline.maintain.predicate import parse_predicate
 from frazil.tables import table_specs
 from frazil.wal.journal import promoted
 
@@ -23,15 +22,24 @@ def check_rules(config: Config) -> list[str]:
     ]
 
 
+def unknown_table(config: Config, rule: RetentionRule) -> str:
+    """Why the rule is for no table; empty if it is for some."""
+    known = [name for name, spec in table_specs(promoted(config)).items() if spec.retained == "rules"]
+    if rule.table is None or rule.table in known:
+        return ""
+    return f"`table`: {rule.table} is no table that rules are for; there are: {', '.join(known)}"
+
+
 def _problems(config: Config, rule: RetentionRule) -> Iterator[str]:
-    specs = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.retained == "rules"}
-    if rule.table is not None and rule.table not in specs:
-        yield f"`table`: {rule.table} is no table that rules are for; there are: {', '.join(specs)}"
+    if problem := unknown_table(config, rule):
+        yield problem
+    if problem or rule.where is None:
         return
-    if rule.where is None:
-        return
-    for table, spec in specs.items():
-        if rule.table not in (None, table):
+    # DuckDB comes with it, which a pipeline without conditions can do without.
+    from frazil.pipeline.maintain.predicate import parse_predicate
+
+    for table, spec in table_specs(promoted(config)).items():
+        if spec.retained != "rules" or rule.table not in (None, table):
             continue
         try:
             predicate = parse_predicate(rule.where, spec)
