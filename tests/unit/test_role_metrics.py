@@ -21,7 +21,7 @@ from frazil.errors import StoreUnavailable
 from frazil.lake.disk import Disk
 from frazil.objectives import Objectives, targets
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.parcel import packed, unpacked
+from frazil.pipeline.spark_tasks import packed, unpacked
 from frazil.process_tree import process_tree
 from frazil.role_metrics import RoleCollector, StoreMetrics
 from frazil.wal.local import LocalStore

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from frazil.errors import JobFailed
-from frazil.pipeline.jobs import reason
+from frazil.pipeline.spark_tasks import reason
 
 CORES_MAX = "spark.cores.max"
 PIPELINE_PART = 2

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.errors import Fenced, Refused
 from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.sources import source_of
+from frazil.pipeline.land.source import source_of
 from frazil.pipeline.metrics import Metrics
 from frazil.position import LandingPosition, landing_position
 from frazil.tables import SIGNALS, Signal

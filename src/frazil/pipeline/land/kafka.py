@@ -12,13 +12,12 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
-from frazil.pipeline import parcel
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.jobs import collected, job_errors
 from frazil.pipeline.land.messages import COLUMNS, Reading, message_task, received_bounds
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.spark_tasks import RESULT_COLUMNS, collected, job_errors
 from frazil.position import KafkaPosition, LandingPosition, PartitionPosition, TopicPosition
 from frazil.tables import Signal
 from frazil.wal.kafka.client import spark_settings
@@ -115,7 +114,7 @@ class KafkaWork:
         with job_errors():
             messages = spark.read.format("kafka").options(**options).load().select(*COLUMNS)
             landing = messages.mapInArrow(
-                message_task(layout, horizon, reading, files_max=share), parcel.COLUMNS
+                message_task(layout, horizon, reading, files_max=share), RESULT_COLUMNS
             )
         results: list[TaskResult] = collected(landing)
         if any(result.too_many_files for result in results):

@@ -16,10 +16,9 @@ from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
-from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
-from frazil.pipeline.land.task import Batches, Task, cpu_seconds, measured
-from frazil.pipeline.parcel import packed
+from frazil.pipeline.land.task import Batches, Chunks, Task, cpu_seconds, measured
+from frazil.pipeline.spark_tasks import packed
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
 from frazil.wal.rowgroups import coded_table

@@ -10,12 +10,10 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.gather import gathered
-from frazil.pipeline.jobs import collected
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.land.task import Task, segment_of, segment_tasks
-from frazil.pipeline.parcel import COLUMNS
+from frazil.pipeline.spark_tasks import RESULT_COLUMNS, collected, gathered
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
@@ -111,7 +109,7 @@ def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
 
 def run_tasks(spark: SparkSession, task: Task, count: int) -> list[TaskResult]:
     """One Spark task for each number below `count`."""
-    return collected(spark.range(0, count, 1, count).mapInArrow(task, COLUMNS))
+    return collected(spark.range(0, count, 1, count).mapInArrow(task, RESULT_COLUMNS))
 
 
 def advanced(

@@ -8,10 +8,13 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from frazil.config import Config
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult, Unreadable
 from frazil.position import LandingPosition
+from frazil.tables import Signal
+from frazil.wal.reader import WalReader
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,14 @@ class Source(Protocol):
     """Of one table."""
 
     def pending(self, position: LandingPosition) -> Work: ...
+
+
+def source_of(config: Config, signal: Signal, reader: WalReader | None) -> Source:
+    """Returns the source that the configuration names. `reader` is None with Kafka."""
+    if reader is None:
+        from frazil.pipeline.land.kafka import KafkaSource
+
+        return KafkaSource(config, signal)
+    from frazil.pipeline.land.segments import SegmentSource
+
+    return SegmentSource(config, signal, reader)

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import StoreUnavailable
-from frazil.pipeline.datafile import Layout
+from frazil.pipeline.datafile import Layout, fill_promoted
 from frazil.pipeline.maintain.reasons import reason_of
-from frazil.pipeline.promote import fill_promoted
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import leaves
 from frazil.tables.promoted import fingerprint_of

@@ -25,7 +25,6 @@ from frazil.lake.discard import discard
 from frazil.lake.live import LiveFile, in_parallel, live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.rules import (
     RETENTION,
@@ -41,6 +40,7 @@ from frazil.pipeline.maintain.rules import (
 )
 from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.spark_tasks import gathered
 from frazil.position import without
 from frazil.query.predicate import Matcher, Predicate, may_match, parse_predicate
 from frazil.tables import Signal, landed_spec

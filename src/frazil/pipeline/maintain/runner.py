@@ -16,8 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from frazil.errors import JobFailed
-from frazil.pipeline.jobs import collected
-from frazil.pipeline.parcel import COLUMNS, packed
+from frazil.pipeline.spark_tasks import RESULT_COLUMNS, collected, packed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -103,5 +102,5 @@ class SparkRunner:
             for _ in batches:
                 yield packed(partial(work, item))
 
-        results: list[R] = collected(spark.range(0, 1, 1, 1).mapInArrow(task, COLUMNS))
+        results: list[R] = collected(spark.range(0, 1, 1, 1).mapInArrow(task, RESULT_COLUMNS))
         return results[0]

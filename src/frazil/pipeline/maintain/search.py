@@ -19,9 +19,9 @@ from frazil.errors import FrazilError, LimitReached, QueryInvalid
 from frazil.lake.damage import damage_of
 from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
-from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.inputs import opened
 from frazil.pipeline.maintain.runner import Runner
+from frazil.pipeline.spark_tasks import gathered
 from frazil.query.predicate import Matcher
 from frazil.tables import SEGMENT
 
