@@ -24,7 +24,7 @@ from frazil.lake.tables import check_promoted
 from frazil.lease import Keeper, open_lease
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
-from frazil.pipeline.land.sources import source_of
+from frazil.pipeline.land.source import source_of
 from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.metrics import MaintainMetrics

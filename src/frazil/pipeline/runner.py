@@ -25,6 +25,7 @@ from frazil.storage import metrics as store_metrics
 
 T = TypeVar("T")
 R = TypeVar("R")
+Piece = TypeVar("Piece")
 Batches = Iterable[pa.RecordBatch]
 
 _COLUMNS = "result binary, calls binary"
@@ -153,6 +154,19 @@ def _cancel(spark: SparkSession, group: str) -> None:
     # A JVM that is gone runs nothing, and PySpark reports that in many ways.
     with contextlib.suppress(Exception):
         spark.sparkContext.cancelJobGroup(group)
+
+
+def gathered(pieces: Iterable[Piece], bytes_of: Callable[[Piece], int], bytes_max: int) -> list[list[Piece]]:
+    """Cuts work into tasks of at most `bytes_max`, in its order; a larger piece is a task of its own."""
+    groups: list[list[Piece]] = []
+    size = 0
+    for piece in pieces:
+        if not groups or size + bytes_of(piece) > bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += bytes_of(piece)
+    return groups
 
 
 def packed(work: Callable[[], object]) -> pa.RecordBatch:

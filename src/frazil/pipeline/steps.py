@@ -95,7 +95,7 @@ class StepThread:
         POOL.set(self.step.pool)
         while not self._stopping.is_set():
             self._stopping.wait(self.turn())
-        self.step.reset()
+        self._reset()
 
     def turn(self) -> float:
         """Runs one round. Returns the seconds until the next one."""
@@ -112,7 +112,7 @@ class StepThread:
         return seconds
 
     def _failed(self, error: BaseException) -> float:
-        self.step.reset()
+        self._reset()
         if isinstance(error, Stopped) or self._stopping.is_set():
             return self._backoff
         died, is_permanent = self._spark_died(), isinstance(error, Permanent)
@@ -132,6 +132,13 @@ class StepThread:
             exc_info=None if is_known or died else error,
         )
         return seconds
+
+    def _reset(self) -> None:
+        """An error here must not end the thread: the step would never run again."""
+        try:
+            self.step.reset()
+        except Exception as error:
+            log.warning(f"{self.step.part} not reset", **self._labels(), reason=str(error) or repr(error))
 
     def _labels(self) -> dict[str, str]:
         return {} if self.step.table is None else {"table": self.step.table}

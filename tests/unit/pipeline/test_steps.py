@@ -106,6 +106,15 @@ def test_a_step_that_is_told_to_stop_has_no_problem() -> None:
     assert (thread.problem, lines) == ("", [])
 
 
+def test_a_reset_that_fails_does_not_end_the_thread() -> None:
+    class Unclosable(Scripted):
+        def reset(self) -> None:
+            raise OSError("cannot be closed")
+
+    thread = StepThread(Unclosable(CatalogUnavailable("away"), 7.0), Metrics())
+    assert [thread.turn(), thread.turn()] == [1, 7]
+
+
 def test_the_jobs_of_a_steps_thread_run_in_its_pool() -> None:
     step = Scripted(60.0)
     runner = StepRunner([step], Metrics())

@@ -16,9 +16,8 @@ from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
-from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
-from frazil.pipeline.land.task import cpu_seconds, measured
+from frazil.pipeline.land.task import Chunks, cpu_seconds, measured
 from frazil.pipeline.runner import Batches
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import Headers, body_of, received_unix_nano, tenant_of
