@@ -44,7 +44,7 @@ from frazil.pipeline.session import spark_session, stop
 from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 

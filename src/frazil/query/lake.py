@@ -38,8 +38,8 @@ from frazil.lake.files import LakeFileIO
 from frazil.query.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.query.model import AsOf, Constraints
 from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted
+from frazil.tables.promoted import promoted
 from frazil.times import utc_text
-from frazil.wal.journal import promoted
 from frazil.wal.position import Position
 
 __all__ = ["File", "Files", "Lake", "Looked", "TableVersion"]

@@ -25,7 +25,7 @@ from frazil.query.sql import Statement
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.query.types import duckdb_type, kind_of
 from frazil.tables import DEFAULT_PROMOTED, SIGNALS, Signal, TableSpec, table_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 _LOOKS_MAX = 4
 _NO_ID = 1_000_000

@@ -11,7 +11,7 @@ from frazil.config import Config, RetentionRule
 from frazil.errors import QueryInvalid, QueryRefused
 from frazil.query.predicate import parse_predicate
 from frazil.tables import SIGNALS, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 
 def check_rules(config: Config) -> list[str]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -58,6 +58,41 @@ class Promoted:
     @property
     def arrow_type(self) -> pa.DataType:
         return ARROW_TYPES[self.type]
+
+
+class _Setting(Protocol):
+    """An item of the configuration's `tables.promoted`. `attribute` has the older names behind the first."""
+
+    @property
+    def attribute(self) -> Sequence[str]: ...
+
+    @property
+    def source(self) -> Source: ...
+
+    @property
+    def type(self) -> ValueType: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class _Tables(Protocol):
+    @property
+    def promoted(self) -> Sequence[_Setting]: ...
+
+
+class _Configuration(Protocol):
+    @property
+    def tables(self) -> _Tables: ...
+
+
+def promoted(config: _Configuration) -> tuple[Promoted, ...]:
+    """Returns the columns that the configuration adds to every table."""
+    return tuple(
+        Promoted(first, item.source, item.type, item.name, tuple(older))
+        for item in config.tables.promoted
+        for first, *older in [item.attribute]
+    )
 
 
 DEFAULT_PROMOTED: tuple[Promoted, ...] = (

@@ -19,7 +19,7 @@ from frazil.query.plan import Planner, local_path
 from frazil.query.sandbox import serialized
 from frazil.query.sql import Statement
 from frazil.tables import SIGNALS, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.position import Position
 from tests.unit.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
 

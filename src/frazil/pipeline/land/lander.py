@@ -27,7 +27,7 @@ from frazil.pipeline.land.set_aside import set_aside
 from frazil.pipeline.land.source import Outcome, Source, Work
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 

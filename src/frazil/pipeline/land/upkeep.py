@@ -23,9 +23,9 @@ from frazil.lake.times import commit_times
 from frazil.pipeline.metrics import Metrics
 from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal, table_spec
+from frazil.tables.promoted import promoted
 from frazil.wal.cleanup import CleanUpPass, clean_up_pass
 from frazil.wal.closing import Closer
-from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader, side_by_side

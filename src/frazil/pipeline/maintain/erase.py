@@ -34,7 +34,7 @@ from frazil.query.predicate import parse_predicate
 from frazil.storage import Store
 from frazil.storage.local import LocalStore
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store

@@ -17,7 +17,7 @@ from frazil.pipeline.maintain.history import read_history
 from frazil.query.predicate import Predicate, parse_predicate
 from frazil.storage import Store
 from frazil.tables import SIGNALS, Signal, landed_spec, table_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
 

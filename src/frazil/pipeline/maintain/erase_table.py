@@ -38,7 +38,7 @@ from frazil.pipeline.maintain.runner import Runner
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
 from frazil.query.predicate import Matcher, Predicate, may_match
 from frazil.tables import Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.position import without
 
 _ROUNDS_MAX = 20

@@ -39,7 +39,7 @@ from frazil.pipeline.maintain.retain import retain
 from frazil.pipeline.maintain.runner import SparkRunner, StoppableRunner
 from frazil.pipeline.maintain.tier import Tiering
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 Work = Task | Literal["measure"]
 _BACKOFF_SECONDS_MAX = 3600.0
