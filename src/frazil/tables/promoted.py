@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -60,33 +60,14 @@ class Promoted:
         return ARROW_TYPES[self.type]
 
 
-class _Setting(Protocol):
-    """An item of the configuration's `tables.promoted`. `attribute` has the older names behind the first."""
+class Configuration(Protocol):
+    """The part of the configuration that promotes attributes. This package does not know the rest."""
 
     @property
-    def attribute(self) -> Sequence[str]: ...
-
-    @property
-    def source(self) -> Source: ...
-
-    @property
-    def type(self) -> ValueType: ...
-
-    @property
-    def name(self) -> str: ...
+    def tables(self) -> Any: ...
 
 
-class _Tables(Protocol):
-    @property
-    def promoted(self) -> Sequence[_Setting]: ...
-
-
-class _Configuration(Protocol):
-    @property
-    def tables(self) -> _Tables: ...
-
-
-def promoted(config: _Configuration) -> tuple[Promoted, ...]:
+def promoted(config: Configuration) -> tuple[Promoted, ...]:
     """Returns the columns that the configuration adds to every table."""
     return tuple(
         Promoted(first, item.source, item.type, item.name, tuple(older))
