@@ -304,7 +304,7 @@ def config(
         unchecked = ""
         if loaded.tables.promoted:
             from frazil.lake.tables import check_promoted
-            from frazil.wal.journal import promoted
+            from frazil.tables.promoted import promoted
 
             found = check_promoted(loaded, promoted(loaded))
             if found.problems:

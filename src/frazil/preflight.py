@@ -30,7 +30,7 @@ def check_before_start(config: Config) -> None:
         check_sqlite(config.catalog_file)
     if config.tables.promoted:
         from frazil.lake.tables import check_promoted
-        from frazil.wal.journal import promoted
+        from frazil.tables.promoted import promoted
 
         check_promoted(config, promoted(config)).refuse()
     from frazil.pipeline.java import check_java_runs

@@ -22,7 +22,7 @@ from frazil.errors import FrazilError
 from frazil.ledger import balance
 from frazil.tables import Signal, table_spec
 from frazil.wal import open_store
-from frazil.wal.journal import Journal
+from frazil.wal.journal import Journal, SegmentJournal
 from frazil.wal.reader import WalReader
 from tests.fault.forks import Forks, forked
 from tests.fault.records import logs_request, spans_request
@@ -137,7 +137,7 @@ def _say(*words: object) -> None:
 
 async def _live(command: dict[str, Any]) -> None:
     config = load_config(Path(command["config"]), environ={})
-    journal = Journal(config, open_store(config), _Silent())
+    journal = SegmentJournal(config, open_store(config), _Silent())
     await journal.start()
     _say("started")
     assert _line() == "go\n"

@@ -20,7 +20,7 @@ from frazil.errors import SegmentCorrupt, SegmentUnknown, StoreUnavailable
 from frazil.ledger import balance
 from frazil.tables import table_spec
 from frazil.wal import SegmentName, open_store, segment
-from frazil.wal.journal import Journal
+from frazil.wal.journal import SegmentJournal
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts, read_rows
 from tests.fault.records import logs_request
@@ -34,7 +34,7 @@ def write_segments(config: Config, texts: list[str]) -> list[SegmentName]:
     notes = Notes()
 
     async def live() -> None:
-        journal = Journal(config, open_store(config), notes)
+        journal = SegmentJournal(config, open_store(config), notes)
         await journal.start()
         for text in texts:
             await journal.append("logs", logs_request([text]), "default", time.time_ns())

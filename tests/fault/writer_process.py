@@ -12,7 +12,7 @@ import structlog
 from frazil.config import load_config
 from frazil.errors import FrazilError
 from frazil.wal import open_store
-from frazil.wal.journal import Journal
+from frazil.wal.journal import SegmentJournal
 from tests.fault.records import logs_request
 
 
@@ -24,7 +24,7 @@ class _Silent:
 
 async def _live(config_path: Path) -> None:
     config = load_config(config_path, environ={})
-    journal = Journal(config, open_store(config), _Silent())
+    journal = SegmentJournal(config, open_store(config), _Silent())
     await journal.start()
     while line := await asyncio.to_thread(sys.stdin.readline):
         text = line.strip()

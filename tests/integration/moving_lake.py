@@ -25,7 +25,7 @@ from frazil.pipeline.metrics import Metrics
 from frazil.position import landing_position
 from frazil.tables import Signal
 from frazil.wal.group import SegmentWritten
-from frazil.wal.journal import Journal
+from frazil.wal.journal import Journal, SegmentJournal
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter, tombstone
@@ -132,7 +132,7 @@ class _Nobody:
 
 @contextlib.asynccontextmanager
 async def open_journal(config: Config) -> Any:
-    journal = Journal(config, open_store(config), _Nobody())
+    journal = SegmentJournal(config, open_store(config), _Nobody())
     await journal.start()
     try:
         yield journal

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.components.kafka import KafkaBroker
+from tests.components.postgres import PostgresServer
 from tests.components.process import wait_until
-from tests.fault.traffic import Account, Steady
+from tests.fault.traffic import Account, Steady, burst
 from tests.receiver import Receiver, running_receiver
 from tests.spark.land_process import (
     PROMPT,
@@ -74,6 +75,32 @@ def test_broker_and_driver_die_under_traffic_and_everything_acked_lands(
             traffic.stop()
             settled(pipeline, receiver.config_path, account)
             assert pipeline.stop() == 0
+
+
+def test_of_pipelines_on_two_machines_one_works_and_the_other_takes_over(
+    kafka: KafkaBroker, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    """They share Kafka, the catalog and the warehouse, and no folder of their own."""
+    account = Account()
+    catalog = {"type": "postgres", "postgres": {"uri": postgres_server.make_database("two-machines")}}
+    lake = {"lake": {"catalog": catalog, "warehouse": str(tmp_path / "warehouse")}}
+    other = {"FRAZIL_DATA_DIR": str(tmp_path / "other")}
+    with running_receiver(tmp_path, settings(kafka) | lake) as receiver:
+        path = receiver.config_path
+        with running_pipeline(path, "one") as one, running_pipeline(path, "two", other) as two:
+            machines = [one, two]
+            leads = lambda each: each.metric("frazil_pipeline_leader") == 1  # noqa: E731
+            one.until("one leads", lambda: any(map(leads, machines)))
+            burst(receiver, account)
+            machines.sort(key=leads)
+            standby, leader = machines
+            settled(leader, path, account)
+            standby.until("ready", standby.is_ready)
+            assert (leads(leader), leads(standby)) == (True, False)
+            leader.kill()
+            burst(receiver, account)
+            standby.until("it leads", lambda: leads(standby))
+            settled(standby, path, account)
 
 
 def logs_topic(receiver: Receiver) -> str:

@@ -22,7 +22,7 @@ from frazil.config import (
 )
 from frazil.errors import ConfigError
 from frazil.tables import Promoted
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 HASH = "sha256:" + "ab" * 32
 Load = Callable[..., Config]

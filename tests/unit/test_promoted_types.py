@@ -23,7 +23,7 @@ from frazil.pipeline import run as pipeline_run
 from frazil.preflight import check_before_start
 from frazil.receive.supervise import run as run_receiver
 from frazil.tables import SIGNALS, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from tests.components.process import free_port
 
 LINE = (

@@ -12,6 +12,7 @@ import structlog
 
 from frazil.config import Config
 from frazil.wal.clock import boot_seconds
+from frazil.wal.store import open_bucket
 
 log = structlog.get_logger("frazil.lease")
 
@@ -43,39 +44,26 @@ class Lease(Protocol):
 
 
 def open_lease(config: Config, name: str = "pipeline") -> Lease:
-    """Returns the lease of a job on the write-ahead log. It is kept where all processes meet that read the
-    same log: on this machine's disk for a local log, in the bucket for one on S3, with the tables for Kafka.
+    """Returns the lease of a job. It is kept where all processes meet that read the same log and write the
+    same tables: on this machine's disk, in the log's bucket, or in a table of the catalog.
     """
-    if config.wal.type == "s3":
-        from frazil.lease.epochs import EpochLease, StoreEpochs
-        from frazil.wal.store import open_bucket
+    kind, catalog = config.wal.type, config.lake.catalog.type
+    if kind == "local" or (kind == "kafka" and catalog == "sqlite"):
+        from frazil.lease.local import LocalLease
 
-        seconds = config.pipeline.lease_seconds
-        # A sign of life that does not get through must not block its holder for the whole lease.
-        epochs = StoreEpochs(open_bucket(config.wal.s3, seconds / 3), name)
-        return EpochLease(epochs, seconds, boot_seconds, holder=this_process())
-    if config.wal.type == "local":
-        return _local_lease(config, name)
-    return open_lake_lease(config, name)
-
-
-def open_lake_lease(config: Config, name: str) -> Lease:
-    """Returns the lease of a job on the lake, kept where its catalog is: on this machine's disk, or in a
-    table that all machines see.
-    """
-    if config.lake.catalog.type == "sqlite":
-        return _local_lease(config, name)
-    from frazil.lease.epochs import EpochLease
-    from frazil.lease.table import TableEpochs
+        return LocalLease(config.data_dir / "lease", name)
+    from frazil.lease.epochs import EpochLease, Epochs, StoreEpochs
 
     seconds = config.pipeline.lease_seconds
-    return EpochLease(TableEpochs(config, name), seconds, boot_seconds, holder=this_process())
+    epochs: Epochs
+    if kind == "s3":
+        # A sign of life that does not get through must not block its holder for the whole lease.
+        epochs = StoreEpochs(open_bucket(config.wal.s3, seconds / 3), name)
+    else:
+        from frazil.lease.table import TableEpochs
 
-
-def _local_lease(config: Config, name: str) -> Lease:
-    from frazil.lease.local import LocalLease
-
-    return LocalLease(config.data_dir / "lease", name)
+        epochs = TableEpochs(config, name)
+    return EpochLease(epochs, seconds, boot_seconds, holder=this_process())
 
 
 def this_process() -> str:

@@ -317,12 +317,3 @@ def _bounded(aggregate: StatsAggregator) -> StatsAggregator:
     except UnicodeEncodeError:
         aggregate.current_max = None
     return aggregate
-
-
-def fill_promoted(table: pa.Table, layout: Layout, fingerprint: str) -> pa.Table:
-    """Adds the columns of the layout, but for `_segment`, that the table does not have: from its maps, or
-    NULL. Segments and files may have been written before the configuration promoted them, or by a version
-    that filled them from other attributes: `fingerprint` says how the columns that it has were filled.
-    """
-    schema = pa.schema([field for field in layout.coded if field.name != SEGMENT.name])
-    return fill_columns(table, schema, layout.fill.promoted, layout.fill.unfilled(fingerprint))

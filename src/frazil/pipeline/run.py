@@ -36,7 +36,7 @@ from frazil.pipeline.steps import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Step, St
 from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 

@@ -40,8 +40,8 @@ from frazil.query.model import AsOf
 from frazil.sql.constants import Constraints
 from frazil.sql.index import File, Files, Index, Manifest, decode, has_deletes
 from frazil.tables import Fill, Promoted, table_specs
+from frazil.tables.promoted import promoted
 from frazil.times import utc_text
-from frazil.wal.journal import promoted
 
 __all__ = ["File", "Files", "Lake", "Looked", "TableVersion"]
 

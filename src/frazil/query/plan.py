@@ -25,7 +25,7 @@ from frazil.sql.older import from_map, source_columns
 from frazil.sql.statement import Statement
 from frazil.sql.types import duckdb_type, kind_of
 from frazil.tables import Promoted, TableSpec, table_specs
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 _LOOKS_MAX = 4
 _NO_ID = 1_000_000

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from frazil import telemetry
 from frazil.config import Config
@@ -24,9 +23,6 @@ from frazil.tables import Signal
 from frazil.wal.group import Receipt
 from frazil.wal.journal import Journal
 
-if TYPE_CHECKING:
-    from frazil.wal.kafka.journal import KafkaJournal
-
 THREAD_BYTES = 64 * 1024
 """Bodies over this are decompressed and translated beside the event loop, not in it."""
 _INFLATED_BYTES = 1 << 20
@@ -42,7 +38,7 @@ _WAITING_MAX = 256
 @dataclass(frozen=True)
 class Intake:
     config: Config
-    journal: Journal | KafkaJournal
+    journal: Journal
     metrics: ReceiverMetrics
     admission: Admission
     keys: KeyRing
@@ -52,7 +48,7 @@ class Intake:
     """One at a time: parsing holds many times the bytes of the body."""
 
     @classmethod
-    def of(cls, config: Config, journal: Journal | KafkaJournal, metrics: ReceiverMetrics) -> Intake:
+    def of(cls, config: Config, journal: Journal, metrics: ReceiverMetrics) -> Intake:
         return cls(
             config,
             journal,

@@ -61,7 +61,7 @@ def _check_promoted(config: Config) -> None:
     if not config.tables.promoted:
         return
     from frazil.lake.tables import check_promoted
-    from frazil.wal.journal import promoted
+    from frazil.tables.promoted import promoted
 
     check_promoted(config, promoted(config)).refuse()
 

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -22,12 +22,7 @@ from frazil.receive.grpc_server import GrpcServer
 from frazil.receive.http import HttpApp, Receive, Scope, Send
 from frazil.receive.intake import Intake
 from frazil.receive.metrics import ReceiverMetrics
-from frazil.wal import open_store
-from frazil.wal.group import Observer
-from frazil.wal.journal import Journal
-
-if TYPE_CHECKING:
-    from frazil.wal.kafka.journal import KafkaJournal
+from frazil.wal.journal import open_journal
 
 _LAST_WORDS_SECONDS = 1.0
 """For answers to reach their clients after the last request is durable."""
@@ -55,14 +50,6 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _journal(config: Config, observer: Observer) -> Journal | KafkaJournal:
-    if config.wal.type == "kafka":
-        from frazil.wal.kafka.journal import KafkaJournal  # a receiver without Kafka need not load its client
-
-        return KafkaJournal(config, observer)
-    return Journal(config, open_store(config), observer)
-
-
 class Worker:
     """The ASGI application that granian runs; its lifespan is the receiver's."""
 
@@ -70,7 +57,7 @@ class Worker:
         self._config = config
         metrics = ReceiverMetrics(config)
         telemetry.start(config, "receiver", metrics.registry)
-        self._journal = _journal(config, metrics)
+        self._journal = open_journal(config, metrics)
         self._intake = Intake.of(config, self._journal, metrics)
         self._http = HttpApp(self._intake)
         self._grpc = GrpcServer(self._intake) if config.receive.grpc.enabled else None

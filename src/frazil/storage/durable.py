@@ -20,18 +20,14 @@ def write_synced(path: Path, data: bytes | memoryview, mode: int = 0o640) -> Non
         os.close(descriptor)
 
 
-def fsync_file(path: Path) -> None:
-    """Makes what others wrote to `path` durable. Its name is so only after `fsync_folder`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def fsync_folder(folder: Path) -> None:
     """Makes the names in `folder` durable, as they are now."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fsync_file(folder, os.O_DIRECTORY)
+
+
+def fsync_file(path: Path, flags: int = 0) -> None:
+    """Makes what others wrote to `path` durable. Its name is durable only after `fsync_folder`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -41,7 +37,7 @@ def fsync_folder(folder: Path) -> None:
 class DurableFolders:
     """Makes folders and remembers which are durable, so that the way up to the mount is synced once.
 
-    One that somebody else has deleted is made, and synced, again.
+    A folder that another process has deleted is made, and synced, again.
     """
 
     def __init__(self) -> None:
@@ -55,7 +51,7 @@ class DurableFolders:
         self._remember(folder)
 
     def forget(self, folder: Path) -> None:
-        """To be called when `folder` turned out to be gone: whoever makes it again may not sync it."""
+        """Called when `folder` turned out to be gone: a process that makes it again may not sync it."""
         self._durable -= {folder, folder.resolve()}
 
     def _make(self, folder: Path) -> None:
@@ -68,7 +64,7 @@ class DurableFolders:
         except FileExistsError:
             made = False
         try:
-            fsync_folder(folder.parent)  # also when it existed: whoever made it may not have got this far
+            fsync_folder(folder.parent)  # also if it existed: its maker may not have got this far
         except PermissionError:
             if made:
                 raise

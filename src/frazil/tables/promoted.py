@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -58,6 +58,22 @@ class Promoted:
     @property
     def arrow_type(self) -> pa.DataType:
         return ARROW_TYPES[self.type]
+
+
+class Configuration(Protocol):
+    """The part of the configuration that promotes attributes. This package does not know the rest."""
+
+    @property
+    def tables(self) -> Any: ...
+
+
+def promoted(config: Configuration) -> tuple[Promoted, ...]:
+    """Returns the columns that the configuration adds to every table."""
+    return tuple(
+        Promoted(first, item.source, item.type, item.name, tuple(older))
+        for item in config.tables.promoted
+        for first, *older in [item.attribute]
+    )
 
 
 DEFAULT_PROMOTED: tuple[Promoted, ...] = (

@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
@@ -16,12 +17,13 @@ from frazil.otlp.decode import Decoder
 from frazil.otlp.wire import GROUPS_MAX_ON_STACK
 from frazil.storage import Store
 from frazil.storage.local import LocalStore
-from frazil.tables import SIGNALS, Promoted, Signal
+from frazil.tables import SIGNALS, Signal
+from frazil.tables.promoted import promoted
 from frazil.wal.clock import Clock, ClockWatch, boot_seconds
 from frazil.wal.group import Observer, Receipt
 from frazil.wal.names import new_stream
 from frazil.wal.segment_lane import SegmentLane, SegmentSettings
-from frazil.wal.store import probe_store
+from frazil.wal.store import open_store, probe_store
 
 _RECOVERY_SECONDS = 1.0
 _START_SECONDS = 5.0
@@ -31,15 +33,6 @@ _CLOCK_SECONDS = 60.0
 """How often the store's clock is asked. Three requests on S3."""
 
 log = structlog.get_logger("frazil.wal")
-
-
-def promoted(config: Config) -> tuple[Promoted, ...]:
-    """The columns that the configuration adds to every table."""
-    return tuple(
-        Promoted(first, item.source, item.type, item.name, tuple(older))
-        for item in config.tables.promoted
-        for first, *older in [item.attribute]
-    )
 
 
 def decoders(config: Config) -> dict[Signal, Decoder]:
@@ -55,7 +48,40 @@ def decoders(config: Config) -> dict[Signal, Decoder]:
     }
 
 
-class Journal:
+class Journal(Protocol):
+    """Makes requests durable. Start, append, close."""
+
+    async def start(self) -> None: ...
+
+    async def append(
+        self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
+    ) -> Receipt:
+        """Returns when the request's records are durable. It was counted to have so many `records`."""
+        ...
+
+    async def close(self) -> None:
+        """Returns when what was appended is durable or refused."""
+
+    @property
+    def failure(self) -> FrazilError | None:
+        """Why nothing can be made durable now; None if it can."""
+        ...
+
+    @property
+    def clock_skew_seconds(self) -> float | None:
+        """How far this machine's clock is ahead of the store's; None if that is not known."""
+        ...
+
+
+def open_journal(config: Config, observer: Observer) -> Journal:
+    if config.wal.type == "kafka":
+        from frazil.wal.kafka.journal import KafkaJournal  # a receiver without Kafka need not load its client
+
+        return KafkaJournal(config, observer)
+    return SegmentJournal(config, open_store(config), observer)
+
+
+class SegmentJournal:
     """Start, append, close. While the store fails, requests are refused at once and the store is tried every
     second.
     """

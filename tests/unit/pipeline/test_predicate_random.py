@@ -15,7 +15,7 @@ from frazil.config import Config
 from frazil.pipeline.maintain.predicate import Matcher, may_match, parse_predicate
 from frazil.query.plan import local_path
 from frazil.tables import Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from tests.unit.query.lakes import USERS, WORDS, fill_randomly, in_row_groups, table_of
 from tests.unit.query.made import KEYS, Service
 

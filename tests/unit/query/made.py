@@ -32,7 +32,7 @@ from frazil.query.model import Progress, Question, Stats
 from frazil.query.service import Queries
 from frazil.storage.local import LocalStore
 from frazil.tables import DEFAULT_PROMOTED, Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import coded_table
 from frazil.wal.segment import SegmentWriter

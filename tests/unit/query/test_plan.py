@@ -20,7 +20,7 @@ from frazil.query.plan import Planner, local_path
 from frazil.sql.sandbox import serialized
 from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from tests.unit.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
 
 PROMOTED = [

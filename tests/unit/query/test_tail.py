@@ -29,7 +29,8 @@ from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.query.tail import KEPT_SECONDS, PositionTooOld, Tail, TailCut
 from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Signal, landed_spec
-from frazil.wal.journal import Journal, promoted
+from frazil.tables.promoted import promoted
+from frazil.wal.journal import SegmentJournal
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import NOTHING_LANDED, WalReader
 from frazil.wal.segment import SegmentWriter, read_rows, tombstone
@@ -699,7 +700,7 @@ def test_every_row_acked_before_a_cut_is_in_it_once_while_receivers_write(tmp_pa
     ended = threading.Event()
 
     async def write() -> None:
-        journal = Journal(config, LocalStore(config.wal_dir), Quiet())
+        journal = SegmentJournal(config, LocalStore(config.wal_dir), Quiet())
         await journal.start()
 
         async def client(tenant: str, number: int) -> None:

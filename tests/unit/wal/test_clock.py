@@ -19,7 +19,7 @@ from frazil.receive.intake import Intake
 from frazil.storage.local import LocalStore
 from frazil.wal.clock import ClockWatch
 from frazil.wal.group import Receipt, SegmentWritten
-from frazil.wal.journal import Journal
+from frazil.wal.journal import SegmentJournal
 from tests.fault.records import logs_request
 from tests.wal_stores import HandClock, MemoryStore
 
@@ -91,7 +91,9 @@ class Skewed:
         self.wrong = 0.0
         self.store = MemoryStore()
         self.config = Config.model_validate({"data_dir": folder, "wal": {"group_wait_seconds": 0.001}})
-        self.journal = Journal(self.config, self.store, Unobserved(), wall=lambda: time.time() + self.wrong)
+        self.journal = SegmentJournal(
+            self.config, self.store, Unobserved(), wall=lambda: time.time() + self.wrong
+        )
 
     async def append(self) -> Receipt:
         return await self.journal.append("logs", logs_request(["a"]), "default", time.time_ns())

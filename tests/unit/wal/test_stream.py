@@ -13,7 +13,7 @@ from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.wal.clock import boot_seconds
 from frazil.wal.group import Receipt
-from frazil.wal.journal import Journal
+from frazil.wal.journal import SegmentJournal
 from frazil.wal.segment import tombstone
 from frazil.wal.stream import Stream
 from tests.unit.wal.test_group import Seen, bench, logs, run
@@ -136,7 +136,7 @@ async def test_a_lane_that_finds_a_tombstone_goes_on_in_a_new_stream() -> None:
 async def test_a_journal_uses_a_stream_for_half_of_the_time_after_which_landing_closes_it() -> None:
     clock, seen = HandClock(), Seen()
     config = Config.model_validate({"land": {"stream_idle_seconds": 100}})
-    journal = Journal(config, MemoryStore(), seen, clock=clock)
+    journal = SegmentJournal(config, MemoryStore(), seen, clock=clock)
     await journal.start()
     for rest in (0, 49, 50):
         clock.seconds += rest

@@ -21,7 +21,7 @@ from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.runner import Runner
 from frazil.position import KafkaPosition, LandingPosition, PartitionPosition, TopicPosition
 from frazil.tables import Signal
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.kafka.client import spark_settings
 from frazil.wal.kafka.topics import Topics, TopicState
 

@@ -31,7 +31,7 @@ from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
 from frazil.position import LandingPosition, landing_position
 from frazil.tables import Signal, landed_spec
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.reader import WalReader
 
 _VANISHED_MAX = 3

@@ -24,9 +24,9 @@ from frazil.pipeline.steps import Step
 from frazil.position import WalPosition, landing_position
 from frazil.storage import Store
 from frazil.tables import Signal, table_spec
+from frazil.tables.promoted import promoted
 from frazil.wal.cleanup import clean_up_pass
 from frazil.wal.closing import Closer
-from frazil.wal.journal import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader, side_by_side
 from frazil.wal.sweep import MARK_SECONDS, remove_old_marks

@@ -18,7 +18,7 @@ from frazil.pipeline.maintain.predicate import Predicate, parse_predicate
 from frazil.position import WalPosition, landing_position
 from frazil.storage import Store
 from frazil.tables import Signal, TableSpec, table_spec, table_specs
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.reader import WalReader
 
 _NAMED_MAX = 20

@@ -39,7 +39,7 @@ from frazil.pipeline.maintain.rules import RetentionRun
 from frazil.pipeline.maintain.tier import Tiering
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 Work = Task | Literal["measure"]
 _BACKOFF_SECONDS_MAX = 3600.0

@@ -15,7 +15,7 @@ from frazil.pipeline.maintain.retention_check import unknown_table
 from frazil.pipeline.maintain.rules import RetentionRun, rules_of
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 
 def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: RetentionRun) -> TaskReport:

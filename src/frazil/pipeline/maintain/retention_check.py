@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from frazil.config import Config, RetentionRule
 from frazil.errors import QueryInvalid, QueryRefused
 from frazil.tables import table_specs
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 
 
 def check_rules(config: Config) -> list[str]:

@@ -17,7 +17,7 @@ from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Fill, Signal, landed_spec, 
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import with_dictionary
 from frazil.tables.horizon import Longs, within_horizon
-from frazil.wal.journal import promoted
+from frazil.tables.promoted import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.promote import fill_columns
 from frazil.wal.rowgroups import coded_table
