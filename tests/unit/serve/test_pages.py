@@ -13,10 +13,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from frazil.serve import describe
+from tests.unit.query.reads.telemetry import BEGIN, logs, spans
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import BEGIN, logs, spans
 
 
 def test_tables_are_described(client: Client, queries: StandIn) -> None:
