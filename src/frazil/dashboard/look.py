@@ -13,7 +13,8 @@ from typing import Any
 import altair as alt
 import streamlit as st
 
-SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
+from frazil.query.reads.filters import SEVERITIES
+
 SEVERITY_COLOURS = {
     "unset": "#94a3b8",
     "trace": "#a3b3c2",

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
+from frazil.query.reads.filters import SPAN_KINDS, STATUS_ERROR
+
 Told = Mapping[str, Any]
 
-KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 SERVER, CLIENT, CONSUMER = 2, 3, 5
-_STATUS_ERROR = 2
 _NOTHING: Told = {}
 
 
@@ -214,7 +214,7 @@ def _span(resource: Told, scope: Told, told: Told, earliest: int) -> SpanRecord:
         kind=_kind(told.get("kind")),
         start_nano=start,
         end_nano=max(start, end),
-        is_error=status.get("code") == _STATUS_ERROR,
+        is_error=status.get("code") == STATUS_ERROR,
         status_message=str(status.get("message") or ""),
         told=told,
         resource=resource,
@@ -256,7 +256,7 @@ def _service(resource: Told) -> str:
 
 
 def _kind(told: Any) -> int:
-    return told if isinstance(told, int) and 0 <= told < len(KINDS) else 0
+    return told if isinstance(told, int) and 0 <= told < len(SPAN_KINDS) else 0
 
 
 def _times(span: Told) -> tuple[int, int]:

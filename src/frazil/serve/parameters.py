@@ -5,7 +5,7 @@ write.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from frazil.errors import RequestInvalid
+from frazil.query.reads.filters import SEVERITIES, SPAN_KINDS, STATUSES
 from frazil.query.reads.time_range import MICRO, is_time
 from frazil.serve.errors import suggestion
 from frazil.times import duration_nanos, micros_of
@@ -25,10 +26,7 @@ _UNIX = re.compile(r"-?\d{1,11}(?:\.\d{1,9})?\Z", re.ASCII)
 _DURATION_UNITS = ("ns", "us", "µs", "ms", "s", "m", "h")
 _INT64_MAX = 2**63 - 1
 _TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
-_SEVERITIES = {"trace": 1, "debug": 5, "info": 9, "warn": 13, "error": 17, "fatal": 21}
 _SEVERITY = re.compile(r"([a-z]+)([2-4]?)\Z")
-_KINDS = {"unspecified": 0, "internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
-_STATUSES = {"unset": 0, "ok": 1, "error": 2}
 
 
 def only_known(request: Request) -> None:
@@ -103,12 +101,12 @@ def severity(text: str) -> int:
     if re.fullmatch(r"\d{1,2}", text, re.ASCII) and int(text) <= 24:
         return int(text)
     match = _SEVERITY.match(text.lower().replace("warning", "warn"))
-    if match is None or match[1] not in _SEVERITIES:
+    if match is None or match[1] not in SEVERITIES:
         raise RequestInvalid(
             "severity is the lowest one to show: a number from 1 to 24, or a name."
-            + suggestion(text[:50], list(_SEVERITIES))
+            + suggestion(text[:50], SEVERITIES)
         )
-    return _SEVERITIES[match[1]] + (int(match[2]) - 1 if match[2] else 0)
+    return 4 * SEVERITIES.index(match[1]) + int(match[2] or 1)
 
 
 def choice(name: str, text: str, choices: Collection[Choice]) -> Choice:
@@ -120,20 +118,18 @@ def choice(name: str, text: str, choices: Collection[Choice]) -> Choice:
 
 
 def kind(text: str) -> int:
-    return _named("kind", text, _KINDS)
+    return _numbered("kind", text, SPAN_KINDS)
 
 
 def status(text: str) -> int:
-    return _named("status", text, _STATUSES)
+    return _numbered("status", text, STATUSES)
 
 
-def _named(name: str, text: str, names: Mapping[str, int]) -> int:
-    lower = text.lower()
-    if lower in names:
-        return names[lower]
-    if lower.isdecimal() and lower.isascii() and int(lower) in names.values():
-        return int(lower)
-    raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], list(names))}")
+def _numbered(name: str, text: str, names: Sequence[str]) -> int:
+    """The number of a name, or the number itself."""
+    if text.isdecimal() and text.isascii() and int(text) < len(names):
+        return int(text)
+    return names.index(choice(name, text, names))
 
 
 def trace_id(text: str) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from frazil.keys import hash_key
+from tests.unit.query.reads.telemetry import BEGIN, logs, spans
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import BEGIN, logs, spans
 
 KEYS = {
     "fz_one": {"name": "one", "tenant": "first", "roles": ["read"]},

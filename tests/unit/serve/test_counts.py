@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.serve.app import create_app
+from tests.unit.query.reads.telemetry import BEGIN, logs, spans
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import BEGIN, logs, spans
 
 SECOND = 10**9
 MICRO = 10**6

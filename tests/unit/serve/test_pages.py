@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 
 from frazil import __version__
 from frazil.serve import describe
+from tests.unit.query.reads.telemetry import BEGIN, logs, spans
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import BEGIN, logs, spans
 
 
 def test_tables_are_described(client: Client, queries: StandIn) -> None:

@@ -7,25 +7,16 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import orjson
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from frazil.config import Config
-from frazil.query.reads.filters import Searched
-from frazil.query.reads.records import record_hash
-from frazil.serve.app import create_app
+from tests.unit.query.reads.telemetry import BEGIN, logs, pairs, spans
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import BEGIN, logs, pairs, spans
 
 WHOLE = {"from": str(BEGIN - 10), "to": str(BEGIN + 100)}
 
@@ -175,81 +166,6 @@ def test_equal_records_across_a_page_boundary_are_neither_lost_nor_repeated(
             shown = [r["body"] for page in pages(client, "logs", limit=limit, order=order) for r in page]
             assert sorted(shown) == ["first", "last", *["same"] * 5]
             assert shown[0] == expected
-
-
-RECORDS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "nanos": st.sampled_from([0, 1, 999, 1_000, 1_001, 2_000, 5 * 10**9]),
-            "body": st.sampled_from(["a", "b"]),
-            "span_id": st.sampled_from([b"", b"\1" * 8]),
-            "attributes": st.sampled_from([{}, {"k": 1}, {"k": "1"}]),
-        }
-    ),
-    max_size=30,
-)
-
-
-def canonical(records: list[Any]) -> list[bytes]:
-    return sorted(orjson.dumps(record, option=orjson.OPT_SORT_KEYS) for record in records)
-
-
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-@given(records=RECORDS, limit=st.integers(1, 12), order=st.sampled_from(["asc", "desc"]))
-def test_pages_together_are_everything_in_order(
-    tmp_path_factory: pytest.TempPathFactory, records: list[Any], limit: int, order: str
-) -> None:
-    client, queries = _fresh(tmp_path_factory.getbasetemp())
-    queries.add("logs", logs(*records))
-    whole = found(client, "logs", limit=1000, order=order)["records"]
-    paged = [record for page in pages(client, "logs", limit=limit, order=order) for record in page]
-    assert canonical(paged) == canonical(whole)
-    assert len(whole) == len(records)
-    times = [record["time_unix_nano"] for record in paged]
-    assert times == sorted(times, reverse=order == "desc")
-
-
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
-@given(records=RECORDS, limit=st.integers(1, 5), late=RECORDS)
-def test_records_that_arrive_while_someone_reads_disturb_nothing(
-    tmp_path_factory: pytest.TempPathFactory, records: list[Any], limit: int, late: list[Any]
-) -> None:
-    """Those already there are all shown once, whatever arrives between the pages, with whatever times."""
-    client, queries = _fresh(tmp_path_factory.getbasetemp())
-    queries.add("logs", logs(*({**record, "severity_text": "early"} for record in records)))
-    before = canonical(found(client, "logs", limit=1000)["records"])
-    shown: list[Any] = []
-    for number, page in enumerate(pages(client, "logs", limit=limit)):
-        shown += page
-        if number < len(late):
-            queries.add("logs", logs({**late[number], "severity_text": f"late {number}"}), received=2)
-    assert canonical([record for record in shown if record["severity_text"] == "early"]) == before
-    late_shown = [record["severity_text"] for record in shown if record["severity_text"] != "early"]
-    assert len(set(late_shown)) == len(late_shown)
-
-
-def _fresh(folder: Path) -> tuple[Client, StandIn]:
-    queries = StandIn()
-    config = Config.model_validate({"data_dir": str(folder)})
-    return Client(create_app(config, queries)), queries  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("signal", ["logs", "spans"])
-def test_a_record_keeps_its_place_when_it_moves_from_memory_to_a_file(
-    tmp_path: Path, signal: Searched
-) -> None:
-    queries = StandIn()
-    queries.add("logs", logs({"body": "a", "attributes": {"k": 1}}, {"body": "b", "trace_id": b"\1" * 16}))
-    queries.add("spans", spans({"attributes": {"k": "v"}, "events": [{"name": "e"}]}, {}))
-    rows = queries.rows[signal][0]
-    pq.write_table(rows, tmp_path / "rows.parquet")
-    with duckdb.connect() as connection:
-        connection.register("rows", rows)
-        hashes = f"SELECT {record_hash(signal)} AS h FROM {{}} ORDER BY h"
-        from_memory = connection.execute(hashes.format("rows")).fetchall()
-        from_file = connection.execute(hashes.format(f"'{tmp_path}/rows.parquet'")).fetchall()
-    assert from_memory == from_file
-    assert len(set(from_file)) == 2
 
 
 def test_a_relative_range_does_not_move_on_between_pages(client: Client, queries: StandIn) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from frazil.errors import CatalogUnavailable
 from frazil.keys import hash_key, new_key
+from tests.unit.query.reads.telemetry import logs
 from tests.unit.status.roles import healthy, serving
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import logs
 
 RECEIVER = {
     "/healthz": (200, healthy("receiver")),

@@ -15,10 +15,10 @@ from frazil.query.reads import traces
 from frazil.serve.app import create_app
 from tests.otlp_canonical import canonical_spans
 from tests.otlp_requests import trace_requests
+from tests.unit.query.reads.telemetry import logs, spans
 
 from .asking import Client
 from .stand_in import StandIn
-from .telemetry import logs, spans
 
 TRACE = b"\1" * 16
 

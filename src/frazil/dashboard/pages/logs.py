@@ -24,6 +24,7 @@ from frazil.dashboard.parts.histogram import show_histogram
 from frazil.dashboard.parts.records import show_records
 from frazil.dashboard.trouble import show_trouble
 from frazil.dashboard.view import View
+from frazil.query.reads.filters import SEVERITIES
 from frazil.query.reads.records import stored_log
 from frazil.query.reads.services import log_services
 from frazil.query.reads.time_range import TimeRange
@@ -123,14 +124,14 @@ def _severity() -> str | None:
     """In the address as the level alone; a bound widget would write the words that it shows."""
     if "severity" not in st.session_state:
         given = st.query_params.get("severity")
-        st.session_state["severity"] = given if given in look.SEVERITIES else None
+        st.session_state["severity"] = given if given in SEVERITIES else None
     lowest = st.selectbox(
         "Severity",
-        look.SEVERITIES,
+        SEVERITIES,
         index=None,
         key="severity",
         placeholder="Any severity",
-        format_func=lambda level: level if level == look.SEVERITIES[-1] else f"{level} and above",
+        format_func=lambda level: level if level == SEVERITIES[-1] else f"{level} and above",
         label_visibility="collapsed",
     )
     if lowest is None:

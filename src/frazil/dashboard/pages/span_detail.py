@@ -11,7 +11,6 @@ from frazil.dashboard import look, words
 from frazil.dashboard.parts.attribute_table import attribute_table
 from frazil.dashboard.trace_question import trace_id
 from frazil.dashboard.trace_read import (
-    KINDS,
     Event,
     LogRecord,
     SpanRecord,
@@ -22,6 +21,7 @@ from frazil.dashboard.trace_read import (
     moment,
 )
 from frazil.dashboard.trace_tree import Place, Tree
+from frazil.query.reads.filters import SPAN_KINDS
 
 _EVENTS_MAX = 50
 _LINKS_MAX = 50
@@ -89,7 +89,7 @@ def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
     st.markdown(f"##### {words.plain(span.name)}")
     told = [
         words.plain(span.service),
-        KINDS[span.kind],
+        SPAN_KINDS[span.kind],
         f"{words.clock(moment(span.start_nano))} UTC",
         f"starts at {_signed(span.start_nano - trace.start_nano)}",
         f"takes **{words.duration(span.duration_ms)}**",

@@ -8,8 +8,9 @@ from typing import Any
 from frazil.dashboard.look import SEVERITY_COLOURS, service_colours, severity_level
 from frazil.dashboard.parts.part import part
 from frazil.dashboard.trace_critical import Stretch
-from frazil.dashboard.trace_read import KINDS, LogRecord, Trace, event_times
+from frazil.dashboard.trace_read import LogRecord, Trace, event_times
 from frazil.dashboard.trace_tree import Row, Tree, rows
+from frazil.query.reads.filters import SPAN_KINDS
 
 _TEXT_MAX = 160
 _MARKS_MAX = 40
@@ -41,7 +42,7 @@ def drawing(trace: Trace, tree: Tree, path: Sequence[Stretch]) -> dict[str, Any]
     return {
         "length": _micros(end, start),
         "services": [[name[:_TEXT_MAX], colours[name]] for name in services],
-        "kinds": list(KINDS),
+        "kinds": list(SPAN_KINDS),
         "rows": [_row(tree, row, start, numbers, critical, logs) for row in rows(tree)],
     }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from frazil.query.reads.filters import Filter, Searched
+from frazil.query.reads.filters import SEVERITIES, STATUSES, Filter, Searched
 from frazil.query.reads.statement import Read, Statement
 from frazil.query.reads.time_range import Buckets, TimeRange
 
@@ -25,9 +25,9 @@ _SERIES_MAX = 20
 _NUMBERED: dict[str, tuple[str, Sequence[str]]] = {
     "severity": (
         "CASE WHEN severity_number BETWEEN 1 AND 24 THEN (severity_number + 3) // 4 ELSE 0 END",
-        ("unset", "trace", "debug", "info", "warn", "error", "fatal"),
+        ("unset", *SEVERITIES),
     ),
-    "status": ("CASE WHEN status_code IN (1, 2) THEN status_code ELSE 0 END", ("unset", "ok", "error")),
+    "status": ("CASE WHEN status_code IN (1, 2) THEN status_code ELSE 0 END", STATUSES),
     "none": ("0", ("all",)),
 }
 """SQL for the number of a record's group, and the names of the numbers."""

@@ -12,6 +12,12 @@ from frazil.times import iso
 
 Searched = Literal["logs", "spans"]
 
+SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
+"""Each has four numbers, from 1 on."""
+SPAN_KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
+STATUSES = ("unset", "ok", "error")
+STATUS_ERROR = STATUSES.index("error")
+
 _SPAN_TEXT = "concat_ws(' ', name, status_message)"
 # Texts of events, such as exceptions: their names and the values of their attributes. Most spans have no
 # events: only the others are looked at more closely.

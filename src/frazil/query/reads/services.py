@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from frazil.query.reads.filters import SEVERITIES, SPAN_KINDS, STATUS_ERROR
 from frazil.query.reads.statement import Conditions, Statement
 from frazil.query.reads.time_range import Buckets, TimeRange
 
 UNNAMED = "(no name)"
-_ERROR_SEVERITY = 17
+_ERROR_SEVERITY = 4 * SEVERITIES.index("error") + 1
+_REQUEST_KINDS = f"{SPAN_KINDS.index('server')}, {SPAN_KINDS.index('consumer')}"
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,10 @@ def red(range: TimeRange, buckets: Buckets) -> Statement:
     """Of spans of servers and consumers, and of roots: what a service was asked to do, or began by itself."""
     sql = f"""
 SELECT service_name, {Buckets.SQL} AS bucket, grouping(service_name) = 1 AS is_whole,
-       count(*) AS requests, count(*) FILTER (status_code = 2) AS errors,
+       count(*) AS requests, count(*) FILTER (status_code = {STATUS_ERROR}) AS errors,
        approx_quantile(duration_nano, [0.5, 0.95, 0.99]) AS quantiles
 FROM spans
-WHERE {{where}} AND (kind IN (2, 5) OR parent_span_id IS NULL)
+WHERE {{where}} AND (kind IN ({_REQUEST_KINDS}) OR parent_span_id IS NULL)
 GROUP BY GROUPING SETS ((service_name), (service_name, bucket), ())"""
     return _within(range, sql, buckets.first, buckets.width)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from frazil.errors import LimitReached
-from frazil.query.reads.filters import Searched, SpanFilter
+from frazil.query.reads.filters import STATUS_ERROR, Searched, SpanFilter
 from frazil.query.reads.statement import Conditions, Read, Statement
 from frazil.query.reads.time_range import TimeRange
 from frazil.tables import table_spec
@@ -35,7 +35,6 @@ _RANKED: dict[TraceOrder, tuple[str, str]] = {
     "slowest": ("duration_nano DESC NULLS LAST, time DESC", "longest DESC NULLS LAST, trace_id"),
 }
 """SQL: which spans are looked at, and which of their traces come first."""
-_STATUS_ERROR = 2
 _ROWS_MAX = 20_000
 """Spans, and logs, of one trace. A trace with more is a mistake of its sender, and too large to look at."""
 _EXACT_TIME: dict[Searched, str] = {"spans": "start_time_unix_nano", "logs": "time_unix_nano"}
@@ -149,7 +148,7 @@ def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statemen
         "min(moment) AS seen, min(started) AS started, max(ended) AS ended, "
         f"{first} AS first, {first} FILTER (WHERE is_root) AS root FROM ("
         "SELECT trace_id, coalesce(service_name, '') AS service, coalesce(name, '') AS name, "
-        f"coalesce(status_code = {_STATUS_ERROR}, false) AS is_error, parent_span_id IS NULL AS is_root, "
+        f"coalesce(status_code = {STATUS_ERROR}, false) AS is_error, parent_span_id IS NULL AS is_root, "
         "coalesce(start_time_unix_nano, end_time_unix_nano) AS started, "
         "coalesce(end_time_unix_nano, start_time_unix_nano) AS ended, "
         "coalesce(start_time_unix_nano, end_time_unix_nano, epoch_us(time) * 1000) AS moment "

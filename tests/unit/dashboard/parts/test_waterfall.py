@@ -3,8 +3,9 @@ from __future__ import annotations
 from frazil.dashboard.look import SEVERITY_COLOURS, service_colours
 from frazil.dashboard.parts.waterfall import drawing
 from frazil.dashboard.trace_critical import critical_path
-from frazil.dashboard.trace_read import CLIENT, KINDS, SERVER, LogRecord, SpanRecord, Trace
+from frazil.dashboard.trace_read import CLIENT, SERVER, LogRecord, SpanRecord, Trace
 from frazil.dashboard.trace_tree import build_tree
+from frazil.query.reads.filters import SPAN_KINDS
 from tests.unit.dashboard.test_trace_tree import span
 
 US = 1_000
@@ -29,7 +30,7 @@ def test_rows_have_what_is_drawn_in_microseconds_and_nothing_that_is_empty() -> 
     assert drawn == {
         "length": 100.0,
         "services": [["shop", colours["shop"]], ["cart", colours["cart"]]],
-        "kinds": list(KINDS),
+        "kinds": list(SPAN_KINDS),
         "rows": [
             {
                 "h": "a", "n": "a", "v": 0, "k": 2, "s": 0.0, "l": 100.0, "c": [[0, 20], [60, 40]],

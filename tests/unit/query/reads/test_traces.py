@@ -10,9 +10,9 @@ from frazil.query.reads import traces
 from frazil.query.reads.filters import LogFilter, SpanFilter
 from frazil.query.reads.time_range import TimeRange
 from frazil.query.reads.traces import FoundTraces, ServiceSpans, TraceOrder, TraceSearch, find_traces
-from tests.unit.serve.telemetry import BEGIN, spans
 
 from .engine import Engine
+from .telemetry import BEGIN, spans
 
 MS = 10**6
 SECOND = 10**9
