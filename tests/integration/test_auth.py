@@ -187,7 +187,7 @@ def test_rates_hold_over_grpc_too(keyed: Keyed, tenant: str) -> None:
 
 
 def test_health_and_metrics_need_no_key_and_tell_no_secret(keyed: Keyed) -> None:
-    for path in ("/healthz", "/readyz", "/livez", "/metrics"):
+    for path in ("/healthz", "/readyz", "/livez", "/metrics", "/status"):
         response = httpx.get(keyed.receiver.http + path)
         assert response.status_code == 200
         assert not any(key in response.text for key in keyed.keys.values())

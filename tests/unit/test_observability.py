@@ -37,6 +37,7 @@ UNITS = ("_seconds", "_bytes", "_total", "_info")
 COUNTS = {  # gauges and histograms of things that are counted
     "frazil_dashboard_sockets",
     "frazil_land_commit_files", "frazil_land_pending_segments", "frazil_land_stopped",
+    "frazil_maintain_failing",
     "frazil_pipeline_leader", "frazil_process_count", "frazil_process_open_files", "frazil_queries_running",
     "frazil_queries_waiting", "frazil_receive_ready_workers", "frazil_retention_held", "frazil_table_files",
     "frazil_table_files_per_moment", "frazil_table_manifests", "frazil_table_monthly_cost",

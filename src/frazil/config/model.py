@@ -91,7 +91,7 @@ class HttpConfig(Section):
                 "uses one path for two signals", "give logs, traces and metrics a path each", "logs_path"
             )
         for key, path in zip(("logs_path", "traces_path", "metrics_path"), paths, strict=True):
-            if path in ("/healthz", "/readyz", "/livez", "/metrics"):
+            if path in ("/healthz", "/readyz", "/livez", "/metrics", "/status"):
                 raise bad_value(f"is {path}, which frazil itself answers", f"for example /v1{path}", key)
         return self
 

@@ -31,7 +31,7 @@ Url = Annotated[str, AfterValidator(_url)]
 class StatusConfig(Section):
     receivers: tuple[Url, ...] = Field(
         (),
-        description="The receivers to ask for health and metrics, each by an address of its own: behind a "
+        description="The receivers to ask for their status, each by an address of its own: behind a "
         "balancer nobody knows who has answered. Empty: where this configuration's receiver listens.",
         examples=["http://10.0.0.7:4318"],
     )

@@ -13,11 +13,14 @@ from frazil.dashboard.ask import Trouble
 from frazil.dashboard.house import House
 from frazil.health import PATHS, Health
 from frazil.role_metrics import RoleCollector
+from frazil.role_status import RoleStatus
 
 
 def routes(house: House, config: Config) -> list[Route]:
     own = CollectorRegistry()
     own.register(RoleCollector("dashboard", config))
+
+    status = RoleStatus(list)  # its pages are shown by nobody else
 
     def problems() -> dict[str, str]:
         """It shows nothing without the API."""
@@ -29,7 +32,10 @@ def routes(house: House, config: Config) -> list[Route]:
 
     async def health(request: Request) -> Response:
         path = request.url.path
-        degraded = await to_thread.run_sync(problems) if path == "/healthz" else {}
+        degraded = await to_thread.run_sync(problems) if path in ("/healthz", "/status") else {}
+        if path == "/status":
+            report = status.report(Health("dashboard", degraded=degraded))
+            return Response(report.model_dump_json(), media_type="application/json")
         answer = Health("dashboard", degraded=degraded).answer(path, request.headers.get("accept", ""))
         return Response(answer.body, answer.status, media_type=answer.content_type)
 
@@ -38,4 +44,4 @@ def routes(house: House, config: Config) -> list[Route]:
             generate_latest() + generate_latest(own), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    return [*(Route(path, health) for path in PATHS), Route("/metrics", metrics)]
+    return [*(Route(path, health) for path in (*PATHS, "/status")), Route("/metrics", metrics)]

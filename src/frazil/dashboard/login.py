@@ -25,7 +25,7 @@ from frazil.dashboard.ask import Trouble
 from frazil.dashboard.house import House
 from frazil.dashboard.sessions import COOKIE
 
-_FOR_MACHINES = ("/livez", "/readyz", "/healthz", "/metrics", "/_stcore/health")
+_FOR_MACHINES = ("/livez", "/readyz", "/healthz", "/metrics", "/status", "/_stcore/health")
 """They are asked by whatever name, and tell nothing of anybody's data."""
 _OPEN_PATHS = {"/login", "/logout", *_FOR_MACHINES}
 _OPEN_FOLDER = "/static/"

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from frazil.config import split_listen
 from frazil.errors import ConfigError
 from frazil.health import PATHS, Health
+from frazil.role_status import RoleStatus
 
 Problems = Callable[[], dict[str, str]]
 
@@ -35,8 +36,8 @@ class HealthServer:
             pass
 
         Handler.registry = registry
-        Handler.problems = staticmethod(problems)
-        Handler.waiting = staticmethod(waiting)
+        Handler.status = self._status = RoleStatus(registry.collect)
+        Handler.health = staticmethod(lambda: Health("pipeline", failing=problems(), notices=waiting()))
         try:
             self._server = _Server(split_listen(listen), Handler)
         except OSError as error:
@@ -51,6 +52,7 @@ class HealthServer:
         return int(self._server.server_address[1])
 
     def start(self) -> None:
+        self._status.begin()
         self._thread.start()
 
     def stop(self) -> None:
@@ -69,8 +71,8 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
-    problems: Problems
-    waiting: Problems
+    status: RoleStatus
+    health: Callable[[], Health]
     timeout = 10
     server_version = "frazil"
     sys_version = ""
@@ -79,12 +81,15 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.registry))
+        elif path == "/status":
+            report = self.status.report(self.health())
+            self._answer(200, "application/json", report.model_dump_json().encode())
         elif path in PATHS:
-            found = Health("pipeline", failing=self.problems(), notices=self.waiting())
+            found = Health("pipeline") if path == "/livez" else self.health()
             answer = found.answer(path, self.headers.get("accept", ""))
             self._answer(answer.status, answer.content_type, answer.body)
         else:
-            self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /metrics\n")
+            self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /status /metrics\n")
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         with contextlib.suppress(ConnectionError):  # a prober that did not wait for the answer

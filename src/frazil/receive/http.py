@@ -175,13 +175,19 @@ class HttpApp:
         elif path == "/metrics":
             text = await asyncio.to_thread(self._intake.metrics.exposition)
             await _send(send, 200, text, "text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/status":
+            report = await asyncio.to_thread(self._intake.metrics.status.report, await self._health())
+            await _send(send, 200, report.model_dump_json().encode(), JSON)
         elif path in health.PATHS:
-            reason = "" if path == "/livez" else await self._problem()
-            found = health.Health("receiver", failing={"receiver": reason} if reason else {})
+            found = health.Health("receiver") if path == "/livez" else await self._health()
             answer = found.answer(path, headers.get("accept", ""))
             await _send(send, answer.status, answer.body, answer.content_type)
         else:
             await self._refuse(NOT_FOUND, headers, send)
+
+    async def _health(self) -> health.Health:
+        problem = await self._problem()
+        return health.Health("receiver", failing={"receiver": problem} if problem else {})
 
     async def _problem(self) -> str:
         """Returns why data cannot be made durable, or an empty text."""

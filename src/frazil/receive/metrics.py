@@ -8,7 +8,7 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -16,6 +16,9 @@ from frazil.config import Config
 from frazil.errors import FrazilError
 from frazil.tables import Signal
 from frazil.wal.group import SegmentWritten
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1, 2, 5, 10, 30)
 
@@ -39,8 +42,10 @@ class ReceiverMetrics:
 
         from frazil.objectives import Objectives
         from frazil.role_metrics import StoreMetrics
+        from frazil.role_status import RoleStatus
 
         self._config = config
+        self.status = RoleStatus(lambda: self._of_all_workers().collect(), os.getppid())
         self.registry = registry = CollectorRegistry()
         StoreMetrics(registry)
         self._objectives = Objectives(registry, config, ["ack"])
@@ -139,7 +144,12 @@ class ReceiverMetrics:
         self._failures.inc()
 
     def exposition(self) -> bytes:
-        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+        from prometheus_client import generate_latest
+
+        return bytes(generate_latest(self._of_all_workers()))
+
+    def _of_all_workers(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.multiprocess import MultiProcessCollector
 
         from frazil.role_metrics import RoleCollector
@@ -151,7 +161,7 @@ class ReceiverMetrics:
         parent = os.getppid()
         registry.register(RoleCollector("receiver", self._config, parent))
         ProcessCollector(pid=lambda: parent, registry=registry)
-        return bytes(generate_latest(registry))
+        return registry
 
 
 def _forget_dead_workers(folder: str) -> None:

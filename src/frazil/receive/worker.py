@@ -131,6 +131,7 @@ class Worker:
     async def _report(self) -> None:
         metrics, admission = self._intake.metrics, self._intake.admission
         large = False
+        await asyncio.to_thread(metrics.status.begin)
         while True:
             if large:
                 await asyncio.to_thread(give_back_memory)

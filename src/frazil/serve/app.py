@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,6 +15,7 @@ from frazil import __version__
 from frazil.config import Config
 from frazil.dependencies import Dependencies, checks_of
 from frazil.lake.catalog import open_catalog
+from frazil.role_status import RoleStatus
 from frazil.serve import health, page, reads, sql, status, tables
 from frazil.serve.auth import Door, require_admin
 from frazil.serve.errors import answer_errors
@@ -56,6 +58,8 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     # Queries do not read from Kafka: what waits there is not part of their results.
     stores = ("warehouse",) if config.wal.type == "kafka" else ("wal", "warehouse")
     app.state.dependencies = Dependencies(checks_of(config, *stores))
+    app.state.role_status = RoleStatus(queries.registry.collect, os.getppid())
+    app.state.role_status.begin()
     app.state.sampler = Sampler(config)
     app.state.books = Books(config)
     for part in (sql, tables, reads, status, health, page):

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from frazil.health import Health, HealthReport
+from frazil.role_status import RoleReport
 from frazil.serve.state import Asked, Life, Living
 
 if TYPE_CHECKING:
@@ -59,6 +60,20 @@ async def readyz(queries: Asked, life: Living, request: Request) -> Response:
 )
 async def healthz(queries: Asked, life: Living, request: Request) -> Response:
     return _answer(await _health(queries, life, request), request)
+
+
+@router.get(
+    "/status",
+    summary="Status of this process",
+    description="Health as `/healthz`, what the processes use, metrics, and rates of counters. For "
+    "`/api/v1/status`, which merges the status of all roles.",
+    response_class=Response,
+    responses={200: {"description": "Whatever the health is.", "model": RoleReport}},
+)
+async def role_status(queries: Asked, life: Living, request: Request) -> Response:
+    health = await _health(queries, life, request)
+    report = await asyncio.to_thread(request.app.state.role_status.report, health)
+    return Response(report.model_dump_json(), media_type="application/json")
 
 
 @router.get(

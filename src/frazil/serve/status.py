@@ -16,7 +16,7 @@ from frazil.serve.describe import errors
 from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Living
 from frazil.serve.tables import shown
-from frazil.status import Sampler
+from frazil.status import Sampler, Status
 from frazil.status.books import Books
 
 router = APIRouter(prefix="/api/v1", tags=["Status"], dependencies=[Depends(only_known)])
@@ -69,6 +69,7 @@ _EXAMPLE = {
     responses={
         200: {
             "description": "As of a moment ago.",
+            "model": Status,
             "content": {"application/json": {"example": _EXAMPLE}},
         },
         **errors(400, 401, 403, 503),

@@ -1,4 +1,4 @@
-"""Asks a role how it does and what it has counted, over HTTP. What keeps it from answering is the answer."""
+"""Requests the status of every role over HTTP. A role that does not answer is reported with the reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Literal
 
 from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutError
 
-from frazil import health, http_client
-from frazil.config import StatusConfig
+from frazil import http_client, role_status
+from frazil.config import Config, StatusConfig, TlsConfig
+from frazil.config.values import local_url
+from frazil.health import Role
 from frazil.http_client import HttpClient
-from frazil.status.places import Place
-from frazil.status.samples import SampleReader, Samples
+from frazil.role_status import RoleReport
 
 State = Literal["ok", "degraded", "down"]
 
@@ -29,22 +30,50 @@ _REASON_LENGTH_MAX = 500
 
 
 @dataclass(frozen=True)
+class Place:
+    role: Role
+    url: str
+    certificate: Path | None = None
+    """Of this configuration's own role, which is identified by it, whatever name the certificate is for. None
+    for plain text and for other roles.
+    """
+
+
+def places(config: Config) -> list[Place]:
+    """Returns every role to be asked, in the order in which data goes through them."""
+    status, receive, serve, dashboard = config.status, config.receive, config.serve, config.dashboard
+    pipeline = local_url(config.pipeline.listen, tls=False)
+    found = [
+        *_of("receiver", status.receivers, receive.url("http"), receive.tls),
+        *_of("pipeline", status.pipelines, pipeline, None),
+        *_of("api", status.apis, serve.url, serve.tls),
+    ]
+    if status.dashboard or dashboard.enabled:
+        found += _of("dashboard", status.dashboard, dashboard.url, dashboard.tls)
+    return found
+
+
+def _of(role: Role, named: tuple[str, ...], own: str, tls: TlsConfig | None) -> list[Place]:
+    if named:
+        return [Place(role, url) for url in named]
+    return [Place(role, own, None if tls is None else tls.cert_file)]
+
+
+@dataclass(frozen=True)
 class Heard:
-    """What a role has said. `samples` is None if it has not."""
+    """What a role has answered. `report` is None if it has not."""
 
     place: Place
     state: State
     reasons: Sequence[str] = ()
-    version: str | None = None
-    samples: Samples | None = field(default=None, repr=False)
+    report: RoleReport | None = field(default=None, repr=False)
 
 
 class Asker:
-    """Keeps connections, and a thread for each role that is asked: one that hangs must not hold up others."""
+    """Keeps connections, and a thread for each role that is asked: one that hangs must not delay others."""
 
     def __init__(self, config: StatusConfig) -> None:
         self._config = config
-        self._reader = SampleReader()
         self._clients: dict[Path | None, HttpClient] = {}
         self._threads = ThreadPoolExecutor(_ASKED_AT_ONCE_MAX, "status")
 
@@ -56,32 +85,20 @@ class Asker:
         return [asked.result() for asked in self.asking(places)]
 
     def ask(self, place: Place) -> Heard:
-        """Never raises for what a role does or does not say."""
+        """Does not raise, whatever a role answers."""
         try:
-            status, body = self._get(place, "/healthz")
+            client = self._clients.setdefault(place.certificate, self._client(place.certificate))
+            status, body = client.get(
+                f"{place.url}/status", seconds_max=READ_SECONDS_MAX, bytes_max=BODY_BYTES_MAX
+            )
         except (HTTPError, OSError, ValueError) as error:
             return Heard(place, "down", [_why(error)])
-        heard = understand(place, status, body)
-        if heard.state == "down":
-            return heard
-        try:
-            status, body = self._get(place, "/metrics")
-            if status != 200:
-                raise ValueError(f"it answered {status}")
-            samples = self._reader.read(body.decode("utf-8"))
-        except (HTTPError, OSError, ValueError) as error:
-            reasons = [*heard.reasons, f"its metrics cannot be read: {_why(error)}"]
-            return Heard(place, "degraded", reasons, heard.version)
-        return Heard(place, heard.state, heard.reasons, heard.version, samples)
+        return understand(place, status, body)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client in self._clients.values():
             client.close()
-
-    def _get(self, place: Place, path: str) -> tuple[int, bytes]:
-        client = self._clients.setdefault(place.certificate, self._client(place.certificate))
-        return client.get(place.url + path, seconds_max=READ_SECONDS_MAX, bytes_max=BODY_BYTES_MAX)
 
     def _client(self, certificate: Path | None) -> HttpClient:
         config = self._config
@@ -95,19 +112,15 @@ class Asker:
 
 
 def understand(place: Place, status: int, body: bytes) -> Heard:
-    """Returns what a role said of its health."""
-    report = health.parse(body)
+    report = role_status.parse(body) if status == 200 else None
     if report is None:
-        return Heard(place, "down", [f"something else answers there ({status}): check the address"])
-    reasons = report.reasons()
-    if status != 200 and not reasons:
-        reasons = [f"it answered {status}"]
-    reasons = [reason[:_REASON_LENGTH_MAX] for reason in reasons[:_REASONS_MAX]]
-    return Heard(place, "degraded" if reasons else "ok", reasons, report.version)
+        why = f"something else answers there ({status}), or another release: check the address"
+        return Heard(place, "down", [why])
+    reasons = [reason[:_REASON_LENGTH_MAX] for reason in report.reasons()[:_REASONS_MAX]]
+    return Heard(place, "degraded" if reasons else "ok", reasons, report)
 
 
 def _why(error: Exception) -> str:
-    """The operating system's words, without the objects that urllib3 puts around them."""
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLError):
         return f"its certificate is not trusted, or it wants ours: {str(error).rpartition(': ')[2]}"[:300]
     if isinstance(error.__cause__, ConnectionRefusedError):

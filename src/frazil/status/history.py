@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from frazil.config import StatusConfig
 from frazil.status.model import History, Series, Stages
-from frazil.status.objectives import Judged
-from frazil.status.totals import Span
+from frazil.status.rates import Rates
 from frazil.tables import SIGNALS
 
 _DIGITS = 5
@@ -36,12 +35,12 @@ class Lines:
         self._values: dict[Key, deque[float | None]] = {key: deque(maxlen=length) for key in SERIES}
         self._kept: deque[Mapping[str, bool]] = deque(maxlen=length)
 
-    def add(self, at: float, stages: Stages, since_last: Span, judged: Iterable[Judged]) -> None:
-        values = _values(stages, since_last)
+    def add(self, at: float, stages: Stages, recent: Rates, kept: Mapping[str, bool]) -> None:
+        values = _values(stages, recent)
         self._times.append(round(at, 3))
         for key, line in self._values.items():
             line.append(_short(values[key]))
-        self._kept.append({each.name: each.kept for each in judged})
+        self._kept.append(kept)
 
     def kept_ratio(self, objective: str) -> float | None:
         """None before the first look."""
@@ -53,15 +52,15 @@ class Lines:
         return History(self._sample_seconds, list(self._times), series)
 
 
-def _values(stages: Stages, span: Span) -> dict[Key, float | None]:
-    """Rates are of the time since the last look, so that a burst is seen where it was."""
+def _values(stages: Stages, span: Rates) -> dict[Key, float | None]:
+    """Rates are of the last seconds, so that a burst is seen where it was."""
     outcomes = span.rates("frazil_receive_requests_total", "outcome")
     refused = sum(rate for outcome, rate in outcomes.items() if outcome not in ("ok", "partial"))
     values: dict[Key, float | None] = {
         ("backlog_bytes", None): stages.wal.backlog.bytes,
         ("backlog_age_seconds", None): stages.wal.backlog.age_seconds,
         ("ack_p99_seconds", None): stages.receive.total.ack.p99_seconds,
-        ("refusals_per_second", None): refused if span.seconds > 0 else None,
+        ("refusals_per_second", None): refused if span.is_known else None,
         ("queries_per_second", None): span.rate("frazil_queries_total"),
         ("query_p95_seconds", None): stages.query.latency.p95_seconds,
     }

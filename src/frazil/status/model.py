@@ -1,7 +1,7 @@
 """The picture: what `GET /api/v1/status` answers, and what the terminal and the dashboard draw.
 
-None is what nobody knows: the role that would say so is down, or was seen only once. Rates are per second and
-of the last minute; so are latencies, but those of landing and of stores are of the last five.
+None is what nobody knows: the role that would say so is down, or was asked only once. Rates are per second
+and of the last minute; so are latencies, but those of landing and of stores are of the last five.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from frazil.status.ask import State
-
-RATE_SECONDS = 60.0
-LATENCY_SECONDS = 300.0
-"""For what happens less often than once a second."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,7 @@ class MaintainTask:
     last_at: float | None
     """When it last ended well, on any table; seconds since 1970."""
     failing: Sequence[str] = ()
-    """Tables on which it failed when it last ran, as far as anybody has looked."""
+    """Tables on which it failed when it last ran."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +214,7 @@ class Status:
     objectives: Sequence[Objective]
     history: History | None = None
     ledger: Mapping[str, Any] | None = None
-    """As `Books` says it, if it was asked for."""
+    """As `Books` says it, if it was requested."""
     tables: Sequence[Mapping[str, Any]] | None = None
     """As the API describes them, without their columns; None where it was not asked, or does not know."""
 

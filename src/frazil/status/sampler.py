@@ -1,4 +1,4 @@
-"""Looks at all roles again and again, inside the API."""
+"""Asks all roles: once, for a command, or again and again, inside the API."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import time
 import structlog
 
 from frazil.config import Config
-from frazil.status.ask import Asker
+from frazil.status.ask import Asker, places
 from frazil.status.model import Status
-from frazil.status.places import places
 from frazil.status.watcher import Watcher
 
 PAUSE_SECONDS_MIN = 0.5
@@ -20,6 +19,9 @@ _BEFORE_FIRST_SECONDS = 1.0
 """The API is itself among those that are asked, and answers only when it has started."""
 FRESH_SECONDS = 1.5
 """Who asks gets what was seen no longer ago than this."""
+
+APART_SECONDS = 1.0
+"""Between the two looks that rates need, if a role was not asked before."""
 
 log = structlog.get_logger("frazil.status")
 
@@ -72,4 +74,30 @@ class Sampler:
             # In threads of its own: queries must not wait for those that wait for a role.
             heard = await asyncio.gather(*map(asyncio.wrap_future, self._asker.asking(self._places)))
             self._looked_at = time.monotonic()
-            self._watcher.take(self._looked_at, heard)
+            self._watcher.take(heard)
+
+
+class Looker:
+    """For a caller without an event loop, that keeps no history."""
+
+    def __init__(self, config: Config) -> None:
+        self._asker = Asker(config.status)
+        self._places = places(config)
+        self._watcher = Watcher(config)
+        self._looks = 0
+
+    def look(self) -> Status:
+        """The first takes a second longer, unless nothing runs."""
+        found = self._once()
+        if self._looks == 1 and found.state != "down":
+            time.sleep(APART_SECONDS)
+            found = self._once()
+        return found
+
+    def close(self) -> None:
+        self._asker.close()
+
+    def _once(self) -> Status:
+        self._watcher.take(self._asker.ask_all(self._places))
+        self._looks += 1
+        return self._watcher.status(history=False)

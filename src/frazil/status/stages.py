@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from frazil.config import Config
+from frazil.role_status import LATENCY_SECONDS, RATE_SECONDS, RECENT_SECONDS, RoleReport
 from frazil.status.ask import Heard
 from frazil.status.model import (
     Backlog,
@@ -23,8 +25,7 @@ from frazil.status.model import (
     Waiting,
     WalStage,
 )
-from frazil.status.samples import Samples, by_label, value
-from frazil.status.totals import Span
+from frazil.status.rates import Rates, Samples, by_label, samples_of, value
 from frazil.tables import SIGNALS, table_specs
 
 _TAKEN = ("ok", "partial")
@@ -33,16 +34,34 @@ _STORES = ("wal", "lake")
 
 @dataclass(frozen=True)
 class Looked:
-    """One look at all roles: what they say now, and how their counters moved."""
+    """What all roles have answered at one time, with their rates added up."""
 
     heard: Sequence[Heard]
-    minute: Span
-    minutes: Span
-    """Of `LATENCY_SECONDS`."""
 
     def of(self, role: str) -> list[Samples]:
-        there = [heard.samples for heard in self.heard if heard.place.role == role]
-        return [samples for samples in there if samples is not None]
+        return [samples for name, samples in self._values if name == role]
+
+    @cached_property
+    def _values(self) -> list[tuple[str, Samples]]:
+        there = [(heard.place.role, heard.report) for heard in self.heard]
+        return [(role, samples_of(report.values)) for role, report in there if report is not None]
+
+    @cached_property
+    def _reports(self) -> list[RoleReport]:
+        return [heard.report for heard in self.heard if heard.report is not None]
+
+    @cached_property
+    def recent(self) -> Rates:
+        return Rates.of(self._reports, RECENT_SECONDS)
+
+    @cached_property
+    def minute(self) -> Rates:
+        return Rates.of(self._reports, RATE_SECONDS)
+
+    @cached_property
+    def minutes(self) -> Rates:
+        """For what happens less often than once a second."""
+        return Rates.of(self._reports, LATENCY_SECONDS)
 
     @property
     def leader(self) -> list[Samples]:
@@ -75,9 +94,9 @@ def _receive(looked: Looked) -> ReceiveStage:
     )
 
 
-def _received(span: Span, **labels: str) -> Received:
+def _received(span: Rates, **labels: str) -> Received:
     outcomes = span.rates("frazil_receive_requests_total", "outcome", **labels)
-    known = span.seconds > 0
+    known = span.is_known
     return Received(
         records_per_second=span.rate("frazil_receive_records_total", outcome="accepted", **labels),
         requests_per_second=sum(outcomes.values()) if known else None,
@@ -198,9 +217,11 @@ def _maintain(looked: Looked) -> MaintainStage:
     for samples in looked.leader:
         for task in sorted(by_label(samples, "frazil_maintain_runs_total", "task")):
             last = by_label(samples, "frazil_maintain_last_timestamp_seconds", "table", task=task)
+            failing = by_label(samples, "frazil_maintain_failing", "table", task=task)
             tasks[task] = MaintainTask(
                 runs=by_label(samples, "frazil_maintain_runs_total", "outcome", task=task),
                 last_at=max(last.values(), default=None),
+                failing=sorted(table for table, is_failing in failing.items() if is_failing),
             )
     measured = [*looked.leader, *looked.of("api")]
     merged = [name for name, spec in table_specs().items() if spec.merged_as is not None]
@@ -220,7 +241,7 @@ def _sum(found: Iterable[Samples], name: str, **labels: str) -> float | None:
     return sum(numbers) if numbers else None
 
 
-def _latency(span: Span, name: str, **labels: str) -> Latency:
+def _latency(span: Rates, name: str, **labels: str) -> Latency:
     return Latency(
         p50_seconds=span.quantile(0.5, name, **labels),
         p95_seconds=span.quantile(0.95, name, **labels),

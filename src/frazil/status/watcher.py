@@ -1,26 +1,19 @@
-"""What is known of all roles: takes looks, gives pictures. No I/O, so that time can be made up in tests."""
+"""Merges what roles answer into one status, judges the objectives and keeps history. No I/O."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from frazil import objectives
 from frazil.config import Config
 from frazil.status.ask import Heard, State
 from frazil.status.history import Lines
-from frazil.status.last_runs import LastRuns
-from frazil.status.model import LATENCY_SECONDS, RATE_SECONDS, Objective, RoleStatus, Status
-from frazil.status.objectives import Judged, judge
-from frazil.status.samples import Samples, value
+from frazil.status.model import Objective, RoleStatus, Stages, Status
 from frazil.status.stages import Looked, stages
-from frazil.status.totals import Totals
 
 _NO_LEADER = "none of the pipelines has the lease, so nothing is landed"
-_STARTED = ("process_start_time_seconds",)
-# The first is of all processes of a role together, the second of one, as Prometheus' own client says it.
-_MEMORY = ("frazil_process_memory_bytes", "process_resident_memory_bytes")
-_CPU = ("frazil_process_cpu_seconds_total", "process_cpu_seconds_total")
 
 
 class Watcher:
@@ -29,80 +22,69 @@ class Watcher:
     def __init__(self, config: Config, wall: Callable[[], float] = time.time) -> None:
         self._config = config
         self._wall = wall
-        self._totals = Totals(LATENCY_SECONDS)
         self._lines = Lines(config.status)
-        self._last_runs = LastRuns()
-        self._heard: Sequence[Heard] = ()
-        self._at = self._wall_at = 0.0
+        self._looked = Looked(())
+        self._at = 0.0
 
-    def take(self, at: float, heard: Sequence[Heard]) -> None:
-        """A look at all roles, at a time that never goes back."""
-        self._at, self._wall_at, self._heard = at, self._wall(), heard
-        said = {
-            each.place.url: (each.samples, self._up_seconds(each.samples))
-            for each in heard
-            if each.samples is not None
-        }
-        self._totals.take(at, said)
+    def take(self, heard: Sequence[Heard]) -> None:
+        """Takes what all roles have answered now."""
+        self._at, self._looked = self._wall(), Looked(heard)
 
     def sample(self) -> None:
-        """Keeps the last look for rates and lines."""
-        looked = self._looked()
-        found = stages(looked, self._config)
-        judged = judge(found, self._config, _answering(looked))
-        since = self._totals.span(self._at, 0.0)
-        self._lines.add(self._wall_at, found, since, judged)
-        self._last_runs.take(since.grown)
-        self._totals.keep(self._at)
+        """Adds a point to the history."""
+        found = stages(self._looked, self._config)
+        kept = {each.name: each.kept for each in self._objectives(found)}
+        self._lines.add(self._at, found, self._looked.recent, kept)
 
     def status(self, *, history: bool = True) -> Status:
-        looked = self._looked()
-        found = stages(looked, self._config)
-        roles = self._roles(lacks_leader=bool(looked.of("pipeline")) and not found.land.has_leader)
-        judged = judge(found, self._config, _answering(looked))
+        found = stages(self._looked, self._config)
+        lacks_leader = bool(self._looked.of("pipeline")) and not found.land.has_leader
+        roles = [self._role(heard, lacks_leader=lacks_leader) for heard in self._looked.heard]
         return Status(
-            at=self._wall_at,
+            at=self._at,
             state=_state(roles),
             roles=roles,
-            stages=replace(found, maintain=self._last_runs.of(found.maintain)),
-            objectives=[self._objective(each) for each in judged],
+            stages=found,
+            objectives=self._objectives(found),
             history=self._lines.history() if history else None,
         )
 
-    def _looked(self) -> Looked:
-        return Looked(
-            self._heard,
-            self._totals.span(self._at, RATE_SECONDS),
-            self._totals.span(self._at, LATENCY_SECONDS),
-        )
-
-    def _objective(self, judged: Judged) -> Objective:
-        return Objective(
-            judged.name, judged.target, judged.value, judged.kept, self._lines.kept_ratio(judged.name)
-        )
-
-    def _roles(self, *, lacks_leader: bool) -> list[RoleStatus]:
-        return [self._role(heard, lacks_leader=lacks_leader) for heard in self._heard]
+    def _objectives(self, stages: Stages) -> list[Objective]:
+        """Where nothing has happened that could be slow, an objective is kept; not where no role can know."""
+        answering = {heard.place.role for heard in self._looked.heard if heard.report is not None}
+        tables = stages.land.tables.values()
+        values: Mapping[objectives.Objective, tuple[str, float | None]] = {
+            "ack": ("receiver", stages.receive.total.ack.p99_seconds),
+            "freshness": ("api", _worst(table.freshness_seconds for table in tables)),
+            "landing_lag": ("pipeline", _worst(table.lag_seconds for table in tables)),
+        }
+        limits = objectives.targets(self._config)
+        return [
+            Objective(
+                name,
+                limits[name],
+                value,
+                kept=role in answering and (value is None or value <= limits[name]),
+                kept_ratio=self._lines.kept_ratio(name),
+            )
+            for name, (role, value) in values.items()
+        ]
 
     def _role(self, heard: Heard, *, lacks_leader: bool) -> RoleStatus:
-        samples: Samples = heard.samples or {}
-        state, reasons = heard.state, list(heard.reasons)
+        state, reasons, report = heard.state, list(heard.reasons), heard.report
         if lacks_leader and heard.place.role == "pipeline" and state == "ok":
             state, reasons = "degraded", [_NO_LEADER]
-        return RoleStatus(
-            name=heard.place.role,
-            url=heard.place.url,
-            state=state,
-            reasons=reasons,
-            up_seconds=self._up_seconds(samples),
-            version=heard.version or _version(samples),
-            memory_bytes=_first(samples, _MEMORY),
-            cpu_seconds=_first(samples, _CPU),
+        found = RoleStatus(heard.place.role, heard.place.url, state, reasons)
+        if report is None:
+            return found
+        started = report.started_at
+        return replace(
+            found,
+            up_seconds=None if started is None else max(0.0, self._at - started),
+            version=report.version,
+            memory_bytes=report.memory_bytes,
+            cpu_seconds=report.cpu_seconds,
         )
-
-    def _up_seconds(self, samples: Samples) -> float | None:
-        started = _first(samples, _STARTED)
-        return None if started is None else max(0.0, self._wall_at - started)
 
 
 def _state(roles: Sequence[RoleStatus]) -> State:
@@ -112,15 +94,5 @@ def _state(roles: Sequence[RoleStatus]) -> State:
     return "down" if states == {"down"} else "degraded"
 
 
-def _answering(looked: Looked) -> frozenset[str]:
-    return frozenset(heard.place.role for heard in looked.heard if heard.samples is not None)
-
-
-def _first(samples: Samples, names: Sequence[str]) -> float | None:
-    return next((found for name in names if (found := value(samples, name)) is not None), None)
-
-
-def _version(samples: Samples) -> str | None:
-    for labels in samples.get("frazil_build_info", {}):
-        return dict(labels).get("version")
-    return None
+def _worst(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

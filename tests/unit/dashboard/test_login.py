@@ -181,6 +181,7 @@ async def test_who_watches_it_may_use_any_name(house: House) -> None:
         for path, status in (
             ("/livez", 200),
             ("/metrics", 200),
+            ("/status", 200),
             ("/_stcore/health", 200),
             ("/metrics/x", 421),
         ):

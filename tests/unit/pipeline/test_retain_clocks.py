@@ -38,8 +38,7 @@ from frazil.pipeline.maintain import command, retain_rows
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task
-from frazil.status.ask import understand
-from frazil.status.places import Place
+from frazil.status.ask import Place, understand
 from tests.kept_lake import DAY, Kept
 from tests.run_here import RunHere
 
@@ -341,11 +340,13 @@ def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stay
     server.start()
     try:
         url = f"http://127.0.0.1:{server.port}"
-        answer = urllib3.PoolManager().request("GET", f"{url}/healthz")
+        answer, status = (
+            urllib3.PoolManager().request("GET", url + path) for path in ("/healthz", "/status")
+        )
     finally:
         server.stop()
     assert (answer.status, answer.json()["ok"]) == (200, True)
-    heard = understand(Place("pipeline", url), answer.status, answer.data)
+    heard = understand(Place("pipeline", url), status.status, status.data)
     assert (heard.state, heard.reasons) == ("degraded", [f"retention of logs: {why}"])
 
 

@@ -124,7 +124,17 @@ def test_the_iceberg_catalog_is_for_admins(keyed: Client) -> None:
 
 
 def test_health_and_pages_need_no_key(keyed: Client) -> None:
-    for path in ("/livez", "/readyz", "/healthz", "/metrics", "/", "/api", "/api/docs", "/api/openapi.json"):
+    for path in (
+        "/livez",
+        "/readyz",
+        "/healthz",
+        "/metrics",
+        "/status",
+        "/",
+        "/api",
+        "/api/docs",
+        "/api/openapi.json",
+    ):
         assert keyed.get(path).status_code == 200
 
 

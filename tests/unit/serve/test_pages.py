@@ -170,6 +170,7 @@ def test_the_description_is_whole(client: Client) -> None:
         "get /api/v1/spans/counts",
         "get /api/v1/status",
         "get /healthz",
+        "get /status",
         "get /readyz",
         "get /livez",
         "get /metrics",

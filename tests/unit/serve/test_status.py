@@ -11,15 +11,12 @@ import pytest
 from frazil.errors import CatalogUnavailable
 from frazil.keys import hash_key, new_key
 from tests.unit.query.reads.telemetry import logs
-from tests.unit.status.roles import healthy, serving
+from tests.unit.status.roles import page, serving
 
 from .asking import Client
 from .stand_in import StandIn
 
-RECEIVER = {
-    "/healthz": (200, healthy("receiver")),
-    "/metrics": (200, b'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n'),
-}
+RECEIVER = page("receiver", 'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n')
 NOBODY = "http://127.0.0.1:9"
 ALONE = {"pipelines": [NOBODY], "apis": [NOBODY], "dashboard": [NOBODY]}
 

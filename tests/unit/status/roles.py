@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from frazil.status.ask import Heard, State
-from frazil.status.places import Place, RoleName
-from frazil.status.samples import SampleReader
+from prometheus_client.parser import text_string_to_metric_families
 
-
-def healthy(role: RoleName, **problems: str) -> bytes:
-    report = {"ok": not problems, "role": role, "version": "1.2.3", "problems": problems}
-    return json.dumps(report).encode()
-
+from frazil.health import Health, Role
+from frazil.role_status import RoleReport, RoleStatus
+from frazil.status.ask import Heard, Place
 
 PORTS = {"receiver": 4318, "pipeline": 4381, "api": 4380, "dashboard": 8501}
 
 
-def place(role: RoleName, url: str | None = None) -> Place:
+def place(role: Role, url: str | None = None) -> Place:
     return Place(role, url or f"http://127.0.0.1:{PORTS[role]}")
 
 
-def heard(
-    role: RoleName,
-    text: str = "",
-    *,
-    state: State = "ok",
-    reasons: tuple[str, ...] = (),
-    url: str | None = None,
-) -> Heard:
-    """A role that answered, with these metrics."""
-    return Heard(place(role, url), state, reasons, "1.2.3", SampleReader().read(text))
+def reported(role: Role, text: str = "", **problems: str) -> RoleReport:
+    """What a role of these metrics, in Prometheus' text, answers when it is first asked."""
+    found = RoleStatus(lambda: text_string_to_metric_families(text)).report(Health(role, failing=problems))
+    return found.model_copy(update={"version": "1.2.3"})
 
 
-def down(role: RoleName) -> Heard:
+def page(role: Role, text: str = "", **problems: str) -> dict[str, tuple[int, bytes]]:
+    return {"/status": (200, reported(role, text, **problems).model_dump_json().encode())}
+
+
+@dataclass
+class Speaker:
+    """A role with counters that a test sets, as its metrics in Prometheus' text."""
+
+    role: Role
+    url: str | None = None
+    text: str = ""
+    now: float = 0.0
+    status: RoleStatus = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.status = RoleStatus(lambda: text_string_to_metric_families(self.text), clock=lambda: self.now)
+
+    def report(self, at: float, text: str) -> RoleReport:
+        self.now, self.text = at, text
+        found = self.status.report(Health(self.role))
+        return found.model_copy(update={"version": "1.2.3"})
+
+
+def down(role: Role) -> Heard:
     return Heard(place(role), "down", ("nothing listens there",))
 
 

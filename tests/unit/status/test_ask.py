@@ -19,18 +19,16 @@ from frazil.config import Config, StatusConfig
 from frazil.dashboard import health
 from frazil.dashboard.house import open_house
 from frazil.errors import ConfigError
-from frazil.status.ask import Asker, Heard, understand
-from frazil.status.places import Place, RoleName, places
-from frazil.status.samples import value
+from frazil.health import Role
+from frazil.status.ask import Asker, Heard, Place, places, understand
 from tests.integration.authority import Authority
 
-from .roles import healthy, place, serving
+from .roles import page, place, reported, serving
 
-OK = (200, healthy("receiver"))
-METRICS = (200, b"frazil_receive_ready_workers 1\n")
+PAGES = page("receiver", "frazil_receive_ready_workers 1\n")
 
 
-def ask(url: str, role: RoleName = "receiver") -> Heard:
+def ask(url: str, role: Role = "receiver") -> Heard:
     asker = Asker(StatusConfig())
     try:
         return asker.ask(Place(role, url))
@@ -38,34 +36,34 @@ def ask(url: str, role: RoleName = "receiver") -> Heard:
         asker.close()
 
 
-def test_a_role_that_is_well_is_asked_for_its_metrics() -> None:
-    with serving({"/healthz": OK, "/metrics": METRICS}) as url:
+def test_a_role_answers_with_its_health_and_its_numbers() -> None:
+    with serving(PAGES) as url:
         found = ask(url)
-    assert (found.state, found.reasons, found.version) == ("ok", [], "1.2.3")
-    assert found.samples == {"frazil_receive_ready_workers": {(): 1.0}}
+    assert found.report is not None
+    assert (found.state, found.reasons, found.report.version) == ("ok", [], "1.2.3")
+    assert found.report.values == [("frazil_receive_ready_workers", {}, 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "reasons"),
+    ("role", "problems", "reasons"),
     [
-        (503, healthy("receiver", receiver="the disk is full"), ["the disk is full"]),
+        ("receiver", {"receiver": "the disk is full"}, ["the disk is full"]),
         (
-            503,
-            healthy("api", catalog="does not answer", workers="none"),
+            "api",
+            {"catalog": "does not answer", "workers": "none"},
             ["catalog: does not answer", "workers: none"],
         ),
-        (503, healthy("receiver"), ["it answered 503"]),
     ],
 )
-def test_reasons_name_what_has_the_problem(status: int, body: bytes, reasons: list[str]) -> None:
-    found = understand(place("receiver"), status, body)
+def test_reasons_name_what_has_the_problem(role: Role, problems: dict[str, str], reasons: list[str]) -> None:
+    found = understand(place(role), 200, reported(role, **problems).model_dump_json().encode())
     assert (found.state, found.reasons) == ("degraded", reasons)
 
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[1, 2]", b'{"status": "up"}', b"\xff\xfe"])
 def test_a_stranger_on_the_port_is_said_to_be_one(body: bytes) -> None:
     found = understand(place("receiver"), 200, body)
-    assert (found.state, found.samples) == ("down", None)
+    assert (found.state, found.report) == ("down", None)
     assert "something else answers there" in found.reasons[0]
 
 
@@ -74,13 +72,6 @@ def test_nothing_on_the_port_is_said_in_plain_words() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         found = ask(f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert (found.state, found.reasons) == ("down", ["nothing listens there"])
-
-
-def test_metrics_that_cannot_be_read_make_a_role_degraded() -> None:
-    with serving({"/healthz": OK, "/metrics": (200, b"frazil_wal_rows_total{ 1")}) as url:
-        found = ask(url)
-    assert (found.state, found.version, found.samples) == ("degraded", "1.2.3", None)
-    assert found.reasons[0].startswith("its metrics cannot be read")
 
 
 def test_a_dashboard_says_how_it_is_and_what_it_uses() -> None:
@@ -92,20 +83,22 @@ def test_a_dashboard_says_how_it_is_and_what_it_uses() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://dashboard") as client:
             return await client.get(path)
 
-    answers = {path: asyncio.run(get(path)) for path in ("/healthz", "/metrics")}
-    with serving({path: (each.status_code, each.content) for path, each in answers.items()}) as url:
+    assert asyncio.run(get("/healthz")).status_code == 503
+    answer = asyncio.run(get("/status"))
+    with serving({"/status": (answer.status_code, answer.content)}) as url:
         found = ask(url, "dashboard")
-    assert (found.state, found.version) == ("degraded", __version__)
+    assert found.report is not None
+    assert (found.state, found.report.version) == ("degraded", __version__)
     assert found.reasons[0].startswith("api: ")
-    assert found.samples is not None
-    assert value(found.samples, "frazil_process_memory_bytes") > 1e6
+    assert found.report.memory_bytes is not None
+    assert found.report.memory_bytes > 1e6
 
 
 def test_a_role_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frazil.status.ask.READ_SECONDS_MAX", 0.3)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        serving({"/healthz": OK, "/metrics": METRICS}) as url,
+        serving(PAGES) as url,
     ):
         asker = Asker(StatusConfig())
         begin = time.monotonic()
@@ -142,7 +135,7 @@ def test_an_own_role_is_known_by_its_certificate_and_a_stranger_by_the_lack_of_i
     own = Certificate(ours, Authority("a"), "frazil.example.com")
     other = Certificate(theirs, Authority("a"))
     asker = Asker(StatusConfig())
-    with serving({"/healthz": OK, "/metrics": METRICS}, own.server()) as url:
+    with serving(PAGES, own.server()) as url:
         assert asker.ask(Place("receiver", url, own.file)).state == "ok"
         stranger = asker.ask(Place("receiver", url, other.file))
         unnamed = asker.ask(Place("receiver", url))
@@ -156,14 +149,13 @@ def test_an_own_role_is_known_by_its_certificate_and_a_stranger_by_the_lack_of_i
 
 def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp_path: Path) -> None:
     asker = Asker(StatusConfig())
-    pages = {"/healthz": OK, "/metrics": METRICS}
     states = []
     with contextlib.ExitStack() as stack:
         urls = []
         for day in (1, 2, 3):
             certificate = Certificate(tmp_path, Authority("a"))
             os.utime(certificate.file, (day, day))
-            urls.append(stack.enter_context(serving(pages, certificate.server())))
+            urls.append(stack.enter_context(serving(PAGES, certificate.server())))
             states.append([asker.ask(Place("receiver", url, certificate.file)).state for url in urls])
     asker.close()
     assert states == [["ok"], ["ok", "ok"], ["down", "ok", "ok"]]
@@ -175,7 +167,7 @@ def test_other_roles_are_known_by_their_authority_and_shown_our_certificate(tmp_
     ca.write_bytes(authority.certificate)
     own = Certificate(tmp_path, authority)
     settings = {"ca_file": ca, "client_cert_file": own.file, "client_key_file": own.key}
-    with serving({"/healthz": OK, "/metrics": METRICS}, own.server(clients=ca)) as url:
+    with serving(PAGES, own.server(clients=ca)) as url:
         asker, keyless = Asker(StatusConfig.model_validate(settings)), Asker(StatusConfig(ca_file=ca))
         assert asker.ask(Place("receiver", url)).state == "ok"
         refused = keyless.ask(Place("receiver", url))

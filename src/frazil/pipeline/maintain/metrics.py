@@ -41,6 +41,12 @@ class MaintainMetrics:
             ["task", "table"],
             registry=registry,
         )
+        self._failing = Gauge(
+            "frazil_maintain_failing",
+            "1 if the task failed on the table when it last ran, else 0.",
+            ["task", "table"],
+            registry=registry,
+        )
         self._rows = Counter("frazil_compacted_rows", "Rows that were rewritten", table, registry=registry)
         self._bytes_in = Counter("frazil_compacted_bytes_in", "Bytes merged", table, registry=registry)
         self._bytes_out = Counter(
@@ -83,6 +89,7 @@ class MaintainMetrics:
     def ran(self, task: Task, table: str, outcome: Outcome, seconds: float) -> None:
         self._runs.labels(task, table, outcome).inc()
         self._seconds.labels(task).observe(seconds)
+        self._failing.labels(task, table).set(outcome == "failed")
         if outcome != "failed":
             self._last.labels(task, table).set_to_current_time()
 
