@@ -297,7 +297,7 @@ def config(
     if check:
         loaded = _load(context)
         if any(rule.where is not None for rule in loaded.maintain.retention.rules):
-            from frazil.pipeline.maintain.retention_check import check_rules
+            from frazil.pipeline.maintain.retain.check import check_rules
 
             if problems := check_rules(loaded):
                 raise ConfigError("\n".join(problems))
@@ -422,7 +422,7 @@ def erase(
     """Remove rows from every table, old snapshots and the write-ahead log, and prove that they are gone."""
     config = _load(context)
     from frazil.folders import keep_private
-    from frazil.pipeline.maintain.erase_command import EraseOptions, run
+    from frazil.pipeline.maintain.erase.command import EraseOptions, run
 
     _quiet(config)
     keep_private(config)

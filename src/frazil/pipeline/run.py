@@ -78,7 +78,7 @@ def run(config: Config) -> int:
 def _check_retention(config: Config) -> None:
     if all(rule.where is None for rule in config.maintain.retention.rules):
         return
-    from frazil.pipeline.maintain.retention_check import check_rules
+    from frazil.pipeline.maintain.retain.check import check_rules
 
     if problems := check_rules(config):
         raise ConfigError("; ".join(problems))

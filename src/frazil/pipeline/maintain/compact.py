@@ -16,8 +16,8 @@ from frazil.lake.choose import Group, all_facts, choose
 from frazil.lake.commit import Committer
 from frazil.lake.live import LiveFile, live_files
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.bad import BadFiles
-from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
+from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, merge
+from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import Task, TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap

@@ -28,14 +28,14 @@ from frazil.lake.properties import MAINTENANCE, json_property, noted, set_proper
 from frazil.lake.tables import open_table
 from frazil.lake.tier import data_folders
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Compaction, Progress
 from frazil.pipeline.maintain.fill import Filling
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
-from frazil.pipeline.maintain.retain import retain
-from frazil.pipeline.maintain.rules import RetentionRun
+from frazil.pipeline.maintain.retain.retain import retain
+from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.maintain.tier import Tiering
 from frazil.pipeline.runner import Runner
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec

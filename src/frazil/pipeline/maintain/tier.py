@@ -30,8 +30,8 @@ from frazil.lake.files import LakeFileIO
 from frazil.lake.live import live_files
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folder
-from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Progress
+from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
