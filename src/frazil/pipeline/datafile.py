@@ -34,6 +34,7 @@ from frazil.pipeline.arrange import Part
 from frazil.tables import SEGMENT, Fill, Promoted, Signal, TableSpec, landed_spec
 from frazil.tables.encoding import FEW_VALUES, leaves, with_dictionary
 from frazil.tables.promoted import file_suffix
+from frazil.wal.promote import fill_columns
 
 _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})
@@ -342,3 +343,12 @@ def _bounded(aggregate: StatsAggregator) -> StatsAggregator:
     except UnicodeEncodeError:
         aggregate.current_max = None
     return aggregate
+
+
+def fill_promoted(table: pa.Table, layout: Layout, fingerprint: str) -> pa.Table:
+    """Add the columns of the layout, but for `_segment`, that the table does not have: from its maps, or
+    NULL. Segments and files may be older than the configuration that promotes a column, or filled from other
+    attributes; `fingerprint` says how.
+    """
+    schema = pa.schema([field for field in layout.coded if field.name != SEGMENT.name])
+    return fill_columns(table, schema, layout.fill.promoted, layout.fill.unfilled(fingerprint))

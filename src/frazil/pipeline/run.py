@@ -34,7 +34,7 @@ from frazil.pipeline.cluster import (
 )
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.sources import source_of
+from frazil.pipeline.land.source import source_of
 from frazil.pipeline.land.upkeep import UpkeepThread
 from frazil.pipeline.maintain.background import Background
 from frazil.pipeline.maintain.metrics import MaintainMetrics

@@ -191,3 +191,16 @@ def reason(error: Exception) -> str:
     elif "Caused by: " in text:
         text = text.rpartition("Caused by: ")[2]
     return (text.strip().splitlines() or [type(error).__name__])[0][:_REASON_CHARACTERS_MAX]
+
+
+def gathered(pieces: Iterable[T], bytes_of: Callable[[T], int], bytes_max: int) -> list[list[T]]:
+    """Cut work into tasks of at most `bytes_max` bytes, in its order. A larger piece is a task of its own."""
+    groups: list[list[T]] = []
+    size = 0
+    for piece in pieces:
+        if not groups or size + bytes_of(piece) > bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += bytes_of(piece)
+    return groups

@@ -18,8 +18,7 @@ from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder, conform
-from frazil.pipeline.datafile import Layout
-from frazil.pipeline.promote import fill_promoted
+from frazil.pipeline.datafile import Layout, fill_promoted
 from frazil.sql.older import from_map
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType

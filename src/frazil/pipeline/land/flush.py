@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from frazil.config import Config
 from frazil.errors import Fenced, Refused
 from frazil.pipeline.land.lander import Lander
-from frazil.pipeline.land.sources import source_of
+from frazil.pipeline.land.source import source_of
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
 from frazil.tables import SIGNALS, Signal

@@ -9,11 +9,10 @@ from functools import partial
 from frazil.config import Config
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.gather import gathered
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.land.task import land_segments, segment_of
-from frazil.pipeline.runner import Runner
+from frazil.pipeline.runner import Runner, gathered
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
 from frazil.wal.position import Position, StreamPosition

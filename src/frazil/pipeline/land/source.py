@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from frazil.config import Config
 from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult, Unreadable
 from frazil.pipeline.runner import Runner
+from frazil.tables import Signal
 from frazil.wal.position import Position
+from frazil.wal.reader import WalReader
 
 
 @dataclass(frozen=True)
@@ -74,3 +77,14 @@ class Source(Protocol):
     """Of one table."""
 
     def pending(self, position: Position) -> Work: ...
+
+
+def source_of(config: Config, signal: Signal, reader: WalReader | None) -> Source:
+    """Return the source that the configuration names. `reader` is None with Kafka."""
+    if reader is None:
+        from frazil.pipeline.land.kafka import KafkaSource
+
+        return KafkaSource(config, signal)
+    from frazil.pipeline.land.segments import SegmentSource
+
+    return SegmentSource(config, signal, reader)

@@ -11,10 +11,9 @@ import pyarrow as pa
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.pipeline.arrange import Horizon
-from frazil.pipeline.datafile import Layout, file_name
+from frazil.pipeline.datafile import Layout, file_name, fill_promoted
 from frazil.pipeline.land.chunks import Chunks
 from frazil.pipeline.land.results import TaskResult, Unreadable
-from frazil.pipeline.promote import fill_promoted
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups

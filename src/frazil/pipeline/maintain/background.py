@@ -10,10 +10,10 @@ import structlog
 from pyspark.sql import SparkSession
 
 from frazil.config import Config
+from frazil.errors import reason_of
 from frazil.lake.catalog import open_catalog
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.runner import SparkRunner
 from frazil.wal.lease import Keeper, Lease, open_lease
 

@@ -19,10 +19,9 @@ from frazil.errors import FrazilError, LimitReached, QueryInvalid
 from frazil.lake.damage import damage_of
 from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
-from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.merge.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
-from frazil.pipeline.runner import Runner
+from frazil.pipeline.runner import Runner, gathered
 from frazil.tables import SEGMENT
 
 Mask = npt.NDArray[np.bool_]

@@ -23,7 +23,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig, TierConfig
-from frazil.errors import Refused, StoreUnavailable
+from frazil.errors import Refused, StoreUnavailable, reason_of
 from frazil.lake.commit import Committer
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
@@ -32,7 +32,6 @@ from frazil.lake.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folder
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.quarantine import BadFiles
-from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner

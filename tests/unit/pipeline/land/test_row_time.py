@@ -21,9 +21,8 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.arrange import DAY_MICROS, Horizon, arrange
-from frazil.pipeline.datafile import Layout
+from frazil.pipeline.datafile import Layout, fill_promoted
 from frazil.pipeline.land.task import segment_of, with_segment
-from frazil.pipeline.promote import fill_promoted
 from frazil.query.segment_rows import SegmentDecoder
 from frazil.query.tail import Tail
 from frazil.tables import landed_spec

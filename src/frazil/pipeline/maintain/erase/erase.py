@@ -18,12 +18,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.errors import Refused
+from frazil.errors import Refused, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commit import read_checkpoint
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
-from frazil.pipeline.maintain.erase.kafka import delete_landed, kept_by_kafka
 from frazil.pipeline.maintain.erase.report import Erasure
 from frazil.pipeline.maintain.erase.set_aside import SetAside
 from frazil.pipeline.maintain.erase.table import Found, TableEraser, pinned
@@ -32,6 +31,7 @@ from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, landed_spec
 from frazil.wal.journal import promoted
+from frazil.wal.kafka.topics import Topics
 from frazil.wal.local import LocalStore
 from frazil.wal.position import Position
 from frazil.wal.reader import WalReader
@@ -272,3 +272,48 @@ class _Erasing:
         if self._store is None:
             places += kept_by_kafka(self._config, signals, deleted=self._request.delete_kafka_records)
         return tuple(places)
+
+
+# Messages in Kafka outlive their landing.
+
+
+def delete_landed(config: Config, signal: Signal, position: Position) -> dict[str, int]:
+    """Deletes what has landed, of all tenants: Kafka cannot delete single messages. By partition, the first
+    offset that is left.
+    """
+    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    topics = Topics(config.wal.kafka)
+    state = topics.state(signal)
+    if state is None:
+        return {}
+    for at in position.topics.values():
+        if at.id == state.id:
+            offsets = {
+                number: part.offset for number, part in at.partitions.items() if number in state.partitions
+            }
+            topics.delete_before(signal, offsets)
+            return {f"{state.name}/{number}": offset for number, offset in offsets.items()}
+    return {}
+
+
+def kept_by_kafka(config: Config, signals: Sequence[Signal], *, deleted: bool) -> list[str]:
+    """What the topics keep, for the report."""
+    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    if deleted:
+        return ["segments of Kafka's log that its brokers have not deleted yet (file.delete.delay.ms)"]
+    topics = Topics(config.wal.kafka)
+    return [f"the topic {config.wal.kafka.topic(signal)}: {_kept(topics, signal)}" for signal in signals]
+
+
+def _kept(topics: Topics, signal: Signal) -> str:
+    try:
+        retention_ms = topics.retention_ms(signal)
+    except StoreUnavailable as error:
+        return f"how long it keeps messages is unknown ({error})"
+    if retention_ms is None:
+        return "there is none"
+    if retention_ms < 0:
+        return (
+            "it keeps messages for ever (retention.ms = -1); --delete-kafka-records deletes what has landed"
+        )
+    return f"it keeps messages for {retention_ms / 3_600_000:g} hours (retention.ms = {retention_ms})"

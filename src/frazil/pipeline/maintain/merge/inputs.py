@@ -12,10 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
-from frazil.errors import StoreUnavailable
-from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.reasons import reason_of
-from frazil.pipeline.promote import fill_promoted
+from frazil.errors import StoreUnavailable, reason_of
+from frazil.pipeline.datafile import Layout, fill_promoted
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import leaves
 from frazil.tables.promoted import fingerprint_of

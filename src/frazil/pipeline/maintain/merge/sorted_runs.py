@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
+from frazil.errors import StoreUnavailable
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.inputs import Input
-from frazil.pipeline.maintain.merge.order import Longs, cuts, is_sorted, row_keys
-from frazil.pipeline.maintain.merge.rows import in_order, weight
-from frazil.pipeline.maintain.merge.spill import Spilled
+from frazil.pipeline.maintain.merge.order import Longs, cuts, in_order, is_sorted, row_keys, weight
 
 _STRIDES_PER_GROUP = 8
 _WEIGHT_MAX = 3
@@ -148,3 +151,42 @@ class Stream:
 def _key_columns(each: Input, sort_by: Sequence[str]) -> pa.Table:
     tables = each.read(columns=sort_by)
     return pa.concat_tables(tables)
+
+
+class Spilled:
+    """Rows in order that wait on the local disk until it is their turn. As fast to write and to read as
+    memory allows; an open one holds a single batch. Where the system allows it, the file has no name: it is
+    deleted with this object, also if the process is killed.
+    """
+
+    def __init__(self, table: pa.Table, batch_rows: int) -> None:
+        try:
+            descriptor, name = tempfile.mkstemp(prefix="frazil-")
+        except OSError as error:
+            raise StoreUnavailable(f"no temporary file can be made: {error}") from None
+        os.close(descriptor)
+        try:
+            with (
+                pa.OSFile(name, "wb") as sink,
+                pa.ipc.new_file(
+                    sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+                ) as writer,
+            ):
+                writer.write_table(table, batch_rows)
+            self._file = pa.OSFile(name)
+        except OSError as error:
+            raise StoreUnavailable(f"{name}: {error}; a merge needs room for temporary files") from None
+        finally:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+
+    def tables(self) -> Iterator[pa.Table]:
+        reader = pa.ipc.open_file(self._file)
+        for number in range(reader.num_record_batches):
+            yield pa.Table.from_batches([reader.get_batch(number)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.identical import Mask
 from frazil.pipeline.maintain.merge.inputs import Input
-from frazil.pipeline.maintain.merge.order import row_keys
-from frazil.pipeline.maintain.merge.rows import in_order
+from frazil.pipeline.maintain.merge.order import in_order, row_keys
 
 _GROUP_MAX = 2
 """How much larger than the others a row group may be."""

@@ -21,7 +21,6 @@ from frazil.lake.commit import committer_of
 from frazil.lake.live import LiveFile, in_parallel, live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.gather import gathered
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match, parse_predicate
 from frazil.pipeline.maintain.report import TaskReport, Totals
 from frazil.pipeline.maintain.retain.rules import (
@@ -39,7 +38,7 @@ from frazil.pipeline.maintain.retain.rules import (
 )
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
-from frazil.pipeline.runner import Runner
+from frazil.pipeline.runner import Runner, gathered
 from frazil.tables import Signal, TableSpec, landed_spec
 from frazil.wal.journal import promoted
 
