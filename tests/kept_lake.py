@@ -17,11 +17,11 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.maintain.erase import Request, erase
-from frazil.pipeline.maintain.erase_report import Erasure
+from frazil.pipeline.maintain.erase.erase import Request, erase
+from frazil.pipeline.maintain.erase.report import Erasure
 from frazil.pipeline.maintain.report import TaskReport
-from frazil.pipeline.maintain.retain import retain
-from frazil.pipeline.maintain.rules import RetentionRun
+from frazil.pipeline.maintain.retain.retain import retain
+from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName

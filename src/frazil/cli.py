@@ -297,7 +297,7 @@ def config(
     if check:
         loaded = _load(context)
         if loaded.maintain.retention.rules:
-            from frazil.pipeline.maintain.retention_check import check_rules
+            from frazil.pipeline.maintain.retain.check import check_rules
 
             if problems := check_rules(loaded):
                 raise ConfigError("\n".join(problems))
@@ -422,11 +422,12 @@ def erase(
     """Remove rows from every table, old snapshots and the write-ahead log, and prove that they are gone."""
     config = _load(context)
     from frazil.folders import keep_private
-    from frazil.pipeline.maintain.erase_command import EraseOptions, run
+    from frazil.pipeline.maintain.erase.command import run
+    from frazil.pipeline.maintain.erase.erase import Request
 
     _quiet(config)
     keep_private(config)
-    options = EraseOptions(
+    request = Request(
         tenant=tenant,
         where=where,
         tables=tuple(table or ()),
@@ -435,10 +436,8 @@ def erase(
         drop_set_aside=drop_set_aside,
         delete_kafka_records=delete_kafka_records,
         yes=yes,
-        report=report,
-        json_output=json_output,
     )
-    raise typer.Exit(run(config, options))
+    raise typer.Exit(run(config, request, report=report, json_output=json_output))
 
 
 @tag_app.command("create")

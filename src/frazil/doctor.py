@@ -175,7 +175,7 @@ def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
 
 def check_retention(config: Config) -> Iterator[Check]:
     """Rules that cannot be understood keep rows for ever, so they are to be found before they are due."""
-    from frazil.pipeline.maintain.retention_check import check_rules
+    from frazil.pipeline.maintain.retain.check import check_rules
 
     problems = check_rules(config)
     for problem in problems:

@@ -186,3 +186,12 @@ class DataLost(Permanent):
 
 class Refused(Permanent):
     """A command of an operator that must not be done as it was given. Nothing was changed."""
+
+
+_REASON_CHARACTERS_MAX = 600
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the error as one line. Errors of other packages get their type's name; long ones are cut."""
+    text = str(error) if isinstance(error, FrazilError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:_REASON_CHARACTERS_MAX]

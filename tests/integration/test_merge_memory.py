@@ -17,7 +17,7 @@ from bench.payloads import MAKERS
 from frazil.tables import SIGNALS, Signal
 from tests.components.memory import memory_folder
 from tests.components.process import dies_with_parent
-from tests.unit.pipeline.test_merge import NOON, landed, layout_of, rows_of
+from tests.unit.pipeline.maintain.test_merge import NOON, landed, layout_of, rows_of
 
 FILES, ROWS = 240, 300
 ROW_GROUPS = 10
@@ -29,11 +29,11 @@ with all files open. Decoded rows take two to three times as much, and are held 
 _CHILD = """
 import json, pickle, sys
 import pyarrow as pa
-from frazil.pipeline.maintain import runs
-from frazil.pipeline.maintain.merge import Merge, MergeSettings, merge
+from frazil.pipeline.maintain.merge import sorted_runs
+from frazil.pipeline.maintain.merge.merge import Merge, MergeSettings, merge
 
 layout, files, day, row_group_bytes, open_max = pickle.load(open(sys.argv[1], "rb"))
-runs._OPEN_MAX = open_max or runs._OPEN_MAX
+sorted_runs._OPEN_MAX = open_max or sorted_runs._OPEN_MAX
 result = merge(layout, Merge(tuple(files), "acme", day), MergeSettings(2**30, row_group_bytes, 3, False))
 peak = pa.default_memory_pool().max_memory()
 print(json.dumps({"peak": peak, "rss": result.rss_bytes, "rows": result.rows}))

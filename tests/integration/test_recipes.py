@@ -68,7 +68,7 @@ NOT_RUN = {
     ("docs/design.md", " SDKs, Collectors"): DIAGRAM,
     ("docs/engines.md", "frazil keys new"): MAKES_A_KEY,
     ("docs/engines.md", "connector.name=iceberg"): "needs Trino, which is not among the tests' components",
-    ("docs/erasure.md", "frazil erase"): "deletes rows; tests/unit/pipeline/test_erase.py",
+    ("docs/erasure.md", "frazil erase"): "deletes rows; tests/unit/pipeline/maintain/test_erase.py",
     (
         "docs/landing.md",
         "exporters:",
@@ -77,7 +77,10 @@ NOT_RUN = {
         "docs/maintenance.md",
         "frazil maintain --dry-run",
     ): "changes tables; tests/integration/test_maintain_*.py",
-    ("docs/maintenance.md", "frazil maintain fill"): "changes tables; tests/unit/pipeline/test_fill.py",
+    (
+        "docs/maintenance.md",
+        "frazil maintain fill",
+    ): "changes tables; tests/unit/pipeline/maintain/test_fill.py",
     ("docs/querying.md", "service_name     n"): OUTPUT,
     ("docs/quickstart.md", "make run"): STARTS_ALL,
     (

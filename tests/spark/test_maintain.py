@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from frazil.errors import JobFailed, Refused
 from frazil.lake.commit import LANDED, Committer
 from frazil.lake.live import live_files
-from frazil.pipeline.maintain.cut import create_cut, delete_cut, list_cuts
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut, list_cuts
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.tables import SIGNALS, Signal

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from frazil.ledger import balance
-from frazil.pipeline.maintain.erase import Request, erase
-from frazil.pipeline.maintain.retain import retain
-from frazil.pipeline.maintain.rules import RetentionRun
+from frazil.pipeline.maintain.erase.erase import Request, erase
+from frazil.pipeline.maintain.retain.retain import retain
+from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.runner import SparkRunner
 from tests.kept_lake import Kept, holding
 

@@ -19,10 +19,10 @@ from frazil.lake.live import live_files, partition_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import arrange
 from frazil.pipeline.datafile import Layout, write_part
-from frazil.pipeline.maintain.cut import create_cut, delete_cut
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.retention_check import check_rules
+from frazil.pipeline.maintain.retain.check import check_rules
+from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics
 from frazil.position import LandingPosition
 from frazil.query.model import AsOf

@@ -28,7 +28,7 @@ from frazil.pipeline.land.source import source_of
 from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
 from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.retention_check import check_rules
+from frazil.pipeline.maintain.retain.check import check_rules
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.shared_spark import SharedSpark

@@ -25,7 +25,6 @@ from frazil.storage import metrics as store_metrics
 
 T = TypeVar("T")
 R = TypeVar("R")
-Piece = TypeVar("Piece")
 Batches = Iterable[pa.RecordBatch]
 
 _COLUMNS = "result binary, calls binary"
@@ -156,19 +155,6 @@ def _cancel(spark: SparkSession, group: str) -> None:
         spark.sparkContext.cancelJobGroup(group)
 
 
-def gathered(pieces: Iterable[Piece], bytes_of: Callable[[Piece], int], bytes_max: int) -> list[list[Piece]]:
-    """Cuts work into tasks of at most `bytes_max`, in its order; a larger piece is a task of its own."""
-    groups: list[list[Piece]] = []
-    size = 0
-    for piece in pieces:
-        if not groups or size + bytes_of(piece) > bytes_max:
-            groups.append([])
-            size = 0
-        groups[-1].append(piece)
-        size += bytes_of(piece)
-    return groups
-
-
 def packed(work: Callable[[], object]) -> pa.RecordBatch:
     """Run the work in the worker. Return its result and its store calls as a row."""
     with store_metrics.gathering() as calls:
@@ -205,3 +191,16 @@ def reason(error: Exception) -> str:
     elif "Caused by: " in text:
         text = text.rpartition("Caused by: ")[2]
     return (text.strip().splitlines() or [type(error).__name__])[0][:_REASON_CHARACTERS_MAX]
+
+
+def gathered(pieces: Iterable[T], bytes_of: Callable[[T], int], bytes_max: int) -> list[list[T]]:
+    """Cut work into tasks of at most `bytes_max` bytes, in its order. A larger piece is a task of its own."""
+    groups: list[list[T]] = []
+    size = 0
+    for piece in pieces:
+        if not groups or size + bytes_of(piece) > bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += bytes_of(piece)
+    return groups

@@ -13,7 +13,7 @@ from frazil.config import Config
 from frazil.errors import Forbidden
 from frazil.serve.iceberg import _served_files
 from frazil.serve.iceberg_files import COLDER_FOLDER, LakeFiles
-from tests.unit.pipeline.test_tier import cold, kept, move
+from tests.unit.pipeline.maintain.test_tier import cold, kept, move
 from tests.unit.serve.test_iceberg import Client, _file_paths, key_of, signed
 
 

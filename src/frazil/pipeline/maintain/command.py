@@ -18,16 +18,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from frazil.config import Config
-from frazil.errors import FrazilError, Refused, StoreUnavailable
+from frazil.errors import FrazilError, Refused, StoreUnavailable, reason_of
 from frazil.lake.catalog import open_catalog
 from frazil.lease import open_lease
 from frazil.pipeline.cluster import wait_for_executor
 from frazil.pipeline.maintain.background import LEASE, kept
-from frazil.pipeline.maintain.cut import Cut, create_cut, delete_cut, list_cuts
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.reasons import reason_of
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
+from frazil.pipeline.maintain.tag_tables import Cut, create_cut, delete_cut, list_cuts
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig
-from frazil.errors import JobFailed
+from frazil.errors import JobFailed, reason_of
 from frazil.lake.choose import Group, all_facts, choose
 from frazil.lake.commit import Committer
 from frazil.lake.live import LiveFile, live_files
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.bad import BadFiles
-from frazil.pipeline.maintain.merge import Merge, Merged, MergeSettings, merge
-from frazil.pipeline.maintain.reasons import reason_of
+from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, merge
+from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.report import Task, TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner
+from frazil.tables.promoted import fingerprint_of
 
 log = structlog.get_logger("frazil.maintain")
 Progress = Callable[[int, int], None]
@@ -169,6 +170,33 @@ class Compaction:
                 "bad_files": self._bad_files,
             },
         )
+
+
+class Filling(Compaction):
+    """Rewrites each such file alone, with the reading, writing and commits of compaction; those of the newest
+    days first, because most queries read them. What is committed is not done again: a run that was stopped
+    goes on with the next.
+    """
+
+    task: Task = "fill"
+    event = "promoted columns filled"
+
+    def _groups(self, files: Sequence[LiveFile], now_seconds: float) -> list[Group]:
+        unfilled = [each for each in files if is_unfilled(each.file, self._layout)]
+        groups = [
+            Group(facts.tenant, facts.day, (facts,), gain=1.0, closed=True)
+            for facts in all_facts(unfilled, self._table)
+        ]
+        return sorted(groups, key=lambda group: (-(group.day or 0), group.files[0].path))
+
+
+def is_unfilled(file: DataFile, layout: Layout) -> bool:
+    """Whether some promoted column has its values only in the map."""
+    if layout.fill.unfilled(fingerprint_of(file.file_path)):
+        return True
+    there = {*(file.value_counts or ()), *(file.column_sizes or ())}
+    wanted = {field.field_id for field in layout.schema.fields if field.name in layout.fill.promoted}
+    return bool(there) and not wanted <= there
 
 
 def _numbered(

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from frazil import telemetry
 from frazil.config import Config
-from frazil.errors import Refused, Stopped
+from frazil.errors import Refused, Stopped, reason_of
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.clock import known_time, noted_time
 from frazil.lake.commit import committer_of
@@ -28,14 +28,12 @@ from frazil.lake.properties import MAINTENANCE, json_property, noted, set_proper
 from frazil.lake.tables import open_table
 from frazil.lake.tier import data_folders
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.bad import BadFiles
-from frazil.pipeline.maintain.compact import Compaction, Progress
-from frazil.pipeline.maintain.fill import Filling
+from frazil.pipeline.maintain.compact import Compaction, Filling, Progress
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.reasons import reason_of
+from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
-from frazil.pipeline.maintain.retain import retain
-from frazil.pipeline.maintain.rules import RetentionRun
+from frazil.pipeline.maintain.retain.retain import retain
+from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.maintain.tier import Tiering
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs

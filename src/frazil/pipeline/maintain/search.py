@@ -20,8 +20,8 @@ from frazil.lake.damage import damage_of
 from frazil.lake.live import partition_of
 from frazil.pipeline.arrange import compact
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
-from frazil.pipeline.maintain.inputs import opened
-from frazil.pipeline.maintain.predicate import Matcher
+from frazil.pipeline.maintain.merge.inputs import opened
+from frazil.pipeline.maintain.predicates.match import Matcher
 from frazil.pipeline.runner import Runner, gathered
 from frazil.tables import SEGMENT, TableSpec
 

@@ -22,7 +22,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig, TierConfig
-from frazil.errors import Refused, StoreUnavailable
+from frazil.errors import Refused, StoreUnavailable, reason_of
 from frazil.lake.commit import Committer
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
@@ -30,9 +30,8 @@ from frazil.lake.live import live_files
 from frazil.lake.pyiceberg_compat import at_path
 from frazil.lake.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folders
-from frazil.pipeline.maintain.bad import BadFiles
 from frazil.pipeline.maintain.compact import Progress
-from frazil.pipeline.maintain.reasons import reason_of
+from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner

@@ -1,0 +1,96 @@
+"""What an erasure refuses before anything is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Sequence
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from frazil.config import Config, tenant_id
+from frazil.errors import QueryInvalid, QueryRefused, Refused, SegmentCorrupt, SegmentUnknown
+from frazil.lake.commit import read_checkpoint
+from frazil.lake.erased import erased_tenants
+from frazil.pipeline.maintain.erase.history import read_history
+from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
+from frazil.position import WalPosition, landing_position
+from frazil.storage import Store
+from frazil.tables import Signal, TableSpec, table_spec, table_specs
+from frazil.tables.promoted import promoted
+from frazil.wal.reader import WalReader
+
+_NAMED_MAX = 20
+
+
+def checked_tables(config: Config, names: Sequence[str]) -> tuple[TableSpec, ...]:
+    """All that rows can be erased from, if none is named."""
+    specs = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.erased == "rows"}
+    for name in names:
+        if name not in specs:
+            near = difflib.get_close_matches(name, specs, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise Refused(f"there is no table {name}; there are: {', '.join(specs)}{hint}")
+    return tuple(spec for name, spec in specs.items() if not names or name in names)
+
+
+def checked_predicates(where: str, specs: Sequence[TableSpec], named: Sequence[str]) -> dict[str, Predicate]:
+    """One for each table: a column may have another place, or none, in each."""
+    found: dict[str, Predicate] = {}
+    errors: dict[str, QueryInvalid | QueryRefused] = {}
+    for spec in specs:
+        try:
+            found[spec.name] = parse_predicate(where, spec)
+        except (QueryInvalid, QueryRefused) as error:
+            errors[spec.name] = error
+    if errors and (named or not found):
+        raise next(iter(errors.values()))
+    if errors:
+        table, reason = next(iter(errors.items()))
+        fitting = " ".join(f"--table {name}" for name in found)
+        raise Refused(
+            f"the condition does not fit the table {table}: {reason}. To erase where it does: {fitting}"
+        )
+    return found
+
+
+def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant: str) -> None:
+    """Known is who has a key, or has or had rows in a table, or has some in the write-ahead log."""
+    try:
+        tenant_id(tenant)
+    except Exception as error:
+        raise Refused(f"{tenant!r} is no tenant's id: {error}") from None
+    known = {key.tenant for key in config.auth.keys} or {config.tenants.default}
+    if tenant in known:
+        return
+    for spec in checked_tables(config, ()):
+        position = WalPosition()
+        with contextlib.suppress(NoSuchTableError):
+            checkpoint = read_checkpoint(catalog, (*config.lake.namespace.split("."), spec.name))
+            if spec.signal is not None:
+                position = landing_position(checkpoint.position).wal
+            known |= read_history(checkpoint.table, tenant).tenants
+            known |= erased_tenants(checkpoint.table.metadata)
+        if store is not None and spec.signal is not None and tenant not in known:
+            known |= _waiting(config, store, spec.signal, position)
+    if tenant not in known:
+        near = difflib.get_close_matches(tenant, sorted(known), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        names = sorted(known)
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        raise Refused(
+            f"there is no tenant {tenant}: it has no key, and no rows. There are: "
+            f"{', '.join(names[:_NAMED_MAX])}{more}{hint}"
+        )
+
+
+def _waiting(config: Config, store: Store, signal: Signal, position: WalPosition) -> set[str]:
+    """Whose rows have not landed yet."""
+    reader, spec = WalReader(store), table_spec(signal, promoted(config))
+    found: set[str] = set()
+    for segment in reader.pending(signal, position):
+        with contextlib.suppress(SegmentCorrupt, SegmentUnknown, FileNotFoundError):
+            _, rows = reader.rows(segment.name, spec)
+            found.update(rows["tenant_id"].unique().to_pylist())
+    return found

@@ -1,0 +1,47 @@
+"""`frazil erase`: asks where it must, says what it does, and leaves a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from frazil.config import Config
+from frazil.errors import Refused
+from frazil.pipeline.maintain.command import opened, our_turn
+from frazil.pipeline.maintain.erase.erase import EverythingMatches, Request, erase
+from frazil.pipeline.maintain.erase.report import Erasure
+
+
+def run(config: Config, request: Request, *, report: Path | None, json_output: bool) -> int:
+    """1 if it could not be proven that nothing is left."""
+    console = Console(stderr=True, highlight=False)
+    if report is not None and not report.absolute().parent.is_dir():
+        raise Refused(f"the report cannot be written: {report.absolute().parent} is not there")
+    try:
+        erasure = _erased(config, request, console)
+    except EverythingMatches as error:
+        if not console.is_terminal or not _agreed(console, error):
+            raise
+        erasure = _erased(config, dataclasses.replace(request, yes=True), console)
+    as_json = json.dumps(erasure.as_dict(), indent=2)
+    if report is not None:
+        report.write_text(as_json + "\n")
+        console.print(f"the report is in {report}")
+    print(as_json if json_output else erasure.text())
+    return 0 if erasure.is_proven or erasure.dry_run else 1
+
+
+def _agreed(console: Console, error: EverythingMatches) -> bool:
+    console.print(str(error))
+    return console.input("Erase all of it? Type yes: ").strip() == "yes"
+
+
+def _erased(config: Config, request: Request, console: Console) -> Erasure:
+    with opened(config) as (catalog, runner), our_turn(config, console):
+        if not console.is_terminal:
+            return erase(config, catalog, request, runner)
+        with console.status("looking") as status:
+            return erase(config, catalog, request, runner, say=status.update)

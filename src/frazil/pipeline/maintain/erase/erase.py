@@ -1,0 +1,323 @@
+"""Erasure: rows of a tenant go from the tables, from all that the tables were, and from the write-ahead log.
+
+The order makes it safe to be killed anywhere and done again: what was acked is landed first, the tables lose
+the rows, then their past does, then the log, then what lies about. Whoever comes again finds what is left.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from frazil.config import Config
+from frazil.errors import Refused, StoreUnavailable
+from frazil.lake.catalog import catalog_errors, table_or_none
+from frazil.lake.commit import read_checkpoint
+from frazil.pipeline.land.flush import land_all
+from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
+from frazil.pipeline.maintain.erase.report import Erasure
+from frazil.pipeline.maintain.erase.set_aside import SetAside
+from frazil.pipeline.maintain.erase.table import Found, TableEraser, pinned
+from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
+from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.runner import Runner
+from frazil.position import KafkaPosition, LandingPosition, WalPosition, landing_position
+from frazil.storage import Store
+from frazil.storage.local import LocalStore
+from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
+from frazil.tables.columns import RECEIVED
+from frazil.wal.kafka.topics import Topics
+from frazil.wal.reader import WalReader
+from frazil.wal.store import open_store
+from frazil.wal.sweep import leave_mark, sweep
+
+LOOK_SECONDS = 30.0
+"""Between a mark in the log and the deletion of what lies before it: longer than anybody looks at the log."""
+_PROOFS_MAX = 3
+
+log = structlog.get_logger("frazil.maintain")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator asks for. `tables`: all, if there is none."""
+
+    tenant: str
+    where: str
+    tables: Sequence[str] = ()
+    drop_tags: bool = False
+    drop_set_aside: bool = False
+    delete_kafka_records: bool = False
+    yes: bool = False
+    """Also if everything that the tenant has matches."""
+    dry_run: bool = False
+
+
+class EverythingMatches(Refused):
+    """Every row of the tenant would go. Whoever means it says so."""
+
+
+def erase(
+    config: Config,
+    catalog: Catalog,
+    request: Request,
+    runner: Runner,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+    sync: Callable[[], None] = os.sync,
+) -> Erasure:
+    """Raises Refused, QueryInvalid or QueryRefused before anything is changed, if it must not be done so.
+
+    May fail or be killed anywhere and be done again. Others may land and query meanwhile. Another maintainer
+    should not run (the lease): what it has read and not yet written could come to lie about after the proof.
+    """
+    with catalog_errors():
+        return _Erasing(config, catalog, request, runner, say, clock, sleep, sync).run()
+
+
+class _Erasing:
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        request: Request,
+        runner: Runner,
+        say: Callable[[str], None],
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        sync: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._request = request
+        self._runner = runner
+        self._say = say
+        self._clock = clock
+        self._sleep = sleep
+        self._sync = sync
+        self._store: Store | None = None if config.wal.type == "kafka" else open_store(config)
+        self._set_aside = SetAside(config, catalog, self._store)
+        self._namespace = tuple(config.lake.namespace.split("."))
+        self._begin = time.monotonic()
+        self._erasure = Erasure(uuid.uuid4().hex, request.tenant, int(clock() * 1e6), dry_run=request.dry_run)
+
+    def run(self) -> Erasure:
+        specs = checked_tables(self._config, self._request.tables)
+        signals = [spec.signal for spec in specs if spec.signal is not None]
+        predicates = checked_predicates(self._request.where, specs, self._request.tables)
+        checked_tenant(self._config, self._catalog, self._store, self._request.tenant)
+        if not self._request.drop_set_aside and not self._request.dry_run:
+            self._set_aside.refuse(signals)
+        is_constant = any(predicate.is_constant for predicate in predicates.values())
+        if is_constant and not self._request.yes and not self._request.dry_run:
+            raise EverythingMatches(
+                "the condition names no column: it holds for all rows or for none. --yes, if that is meant"
+            )
+        if not self._request.dry_run:
+            self._say("landing what the write-ahead log holds")
+            land_all(
+                self._config,
+                self._catalog,
+                self._runner,
+                Metrics(),
+                skip=self._set_aside.streams(SIGNALS) if self._request.drop_set_aside else (),
+                sleep=self._sleep,
+            )
+            if not self._request.drop_set_aside:
+                self._set_aside.refuse(signals)
+        erasers = {
+            spec.name: TableEraser(
+                self._config,
+                self._catalog,
+                self._runner,
+                spec,
+                self._request.tenant,
+                predicates[spec.name],
+                self._before_cut(spec),
+                self._erasure.id,
+            )
+            for spec in specs
+            if self._table(spec.name) is not None
+        }
+        self._erasure.tables = [eraser.report for eraser in erasers.values()]
+        found = self._looked(erasers)
+        self._erasure.outside = self._outside(signals)
+        if not self._request.dry_run:
+            self._do(erasers, [signal for signal in signals if signal in erasers])
+        else:
+            for name, eraser in erasers.items():
+                eraser.report.rows_removed = found[name].matches
+                eraser.report.rows_of_tenant = found[name].rows
+                eraser.report.files_rewritten = found[name].files_part
+                eraser.report.files_dropped = found[name].files_whole
+        self._erasure.seconds = time.monotonic() - self._begin
+        return self._erasure
+
+    def _before_cut(self, spec: TableSpec) -> Predicate:
+        """The condition, for rows that were received before the erasure began where the table says when."""
+        where = self._request.where
+        if spec.has(RECEIVED):
+            cut = datetime.datetime.fromtimestamp(self._erasure.cut_unix_micros / 1e6, datetime.UTC)
+            where = f"({where}\n) AND {RECEIVED} < TIMESTAMPTZ '{cut:%Y-%m-%d %H:%M:%S.%f}+00'"
+        return parse_predicate(where, spec)
+
+    def _looked(self, erasers: dict[str, TableEraser]) -> dict[str, Found]:
+        """Searches everything, and refuses what needs a decision. Nothing was changed so far."""
+        found: dict[str, Found] = {}
+        for name, eraser in erasers.items():
+            self._say(f"searching {name}")
+            found[name] = eraser.look()
+        request = self._request
+        tags: dict[str, Sequence[str]] = {name: each.tags for name, each in found.items() if each.tags}
+        if request.drop_set_aside and (names := self._set_aside.pinning()):
+            tags[SET_ASIDE.name] = names
+        if tags and not request.drop_tags and not request.dry_run:
+            raise Refused(pinned(tags))
+        rows, matches = (
+            sum(each.rows for each in found.values()),
+            sum(each.matches for each in found.values()),
+        )
+        if matches and matches == rows and not request.yes and not request.dry_run:
+            raise EverythingMatches(
+                f"all {rows:,} rows of tenant {request.tenant} in {', '.join(found)} match. --yes, if that "
+                "is meant"
+            )
+        return found
+
+    def _do(self, erasers: dict[str, TableEraser], signals: Sequence[Signal]) -> None:
+        for _ in range(_PROOFS_MAX):
+            for name, eraser in erasers.items():
+                self._say(f"erasing from {name}")
+                eraser.remove()
+                eraser.expire(drop_tags=self._request.drop_tags)
+            if self._request.drop_set_aside:
+                dropped = self._set_aside.drop(self._erasure.id, drop_tags=self._request.drop_tags)
+                self._erasure.set_aside_dropped += dropped + self._set_aside.delete_strays(signals)
+            left = self._sweep(signals)
+            for eraser in erasers.values():
+                eraser.delete_unreferenced()
+            self._make_durable()
+            self._say("searching again")
+            proofs = [eraser.prove(left.get(name, 0)) for name, eraser in erasers.items()]
+            if all(proof.holds for proof in proofs):
+                break
+        log.info(
+            "erased", id=self._erasure.id, rows=self._erasure.rows_removed, proven=self._erasure.is_proven
+        )
+
+    # The write-ahead log
+
+    def _sweep(self, signals: Sequence[Signal]) -> dict[str, int]:
+        """Deletes what has landed from the log. How much of it is left of each signal."""
+        if self._store is None:
+            self._delete_kafka_records(signals)
+            return {}
+        positions = {signal: self._position(signal).wal for signal in signals}
+        due = {signal: at for signal, at in positions.items() if self._below(signal, at)}
+        if isinstance(self._store, LocalStore):
+            self._store.remove_abandoned(self._clock())
+        if due:
+            self._make_durable()  # what is deleted now must not be the only copy
+            for signal, position in due.items():
+                leave_mark(self._store, signal, position, self._clock())
+            self._say("waiting for queries that look at the write-ahead log")
+            self._sleep(LOOK_SECONDS)
+        for signal, position in due.items():
+            deleted = sweep(self._store, signal, position)
+            report = next(each for each in self._erasure.tables if each.table == signal)
+            report.wal_segments_deleted += len(deleted)
+        return {signal: self._below(signal, at) for signal, at in positions.items()}
+
+    def _below(self, signal: Signal, position: WalPosition) -> int:
+        assert self._store is not None  # noqa: S101
+        return sum(
+            segment.name.stream in position.streams
+            and segment.name.sequence < position.streams[segment.name.stream].sequence
+            for segment in WalReader(self._store).segments(signal)
+        )
+
+    def _position(self, signal: Signal) -> LandingPosition:
+        return landing_position(read_checkpoint(self._catalog, (*self._namespace, signal)).position)
+
+    def _delete_kafka_records(self, signals: Sequence[Signal]) -> None:
+        if self._request.delete_kafka_records:
+            for signal in signals:
+                deleted = delete_landed(self._config, signal, self._position(signal).kafka)
+                self._erasure.kafka_records_deleted.update(deleted)
+
+    # Beside that
+
+    def _table(self, name: str) -> Table | None:
+        return table_or_none(self._catalog, self._config.lake.namespace, name)
+
+    def _make_durable(self) -> None:
+        if "://" not in self._config.warehouse or self._config.warehouse.startswith("file:"):
+            self._sync()
+
+    def _outside(self, signals: Sequence[Signal]) -> tuple[str, ...]:
+        places = [
+            "backups, and copies that other systems have made",
+            "answers that were downloaded, and what collectors and applications keep themselves",
+            "temporary files of processes that were killed, on the machines where they ran",
+            "what a process that had read such rows before writes from now on, until its commit is refused",
+        ]
+        if self._config.warehouse.startswith("s3://") or self._config.wal.type == "s3":
+            places.append("earlier versions of objects, where a bucket keeps versions")
+        if self._store is None:
+            places += kept_by_kafka(self._config, signals, deleted=self._request.delete_kafka_records)
+        return tuple(places)
+
+
+# Messages in Kafka outlive their landing.
+
+
+def delete_landed(config: Config, signal: Signal, position: KafkaPosition) -> dict[str, int]:
+    """Deletes what has landed, of all tenants: Kafka cannot delete single messages. By partition, the first
+    offset that is left.
+    """
+    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    topics = Topics(config.wal.kafka)
+    state = topics.state(signal)
+    if state is None:
+        return {}
+    for at in position.topics.values():
+        if at.id == state.id:
+            offsets = {
+                number: part.offset for number, part in at.partitions.items() if number in state.partitions
+            }
+            topics.delete_before(signal, offsets)
+            return {f"{state.name}/{number}": offset for number, offset in offsets.items()}
+    return {}
+
+
+def kept_by_kafka(config: Config, signals: Sequence[Signal], *, deleted: bool) -> list[str]:
+    """What the topics keep, for the report."""
+    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    if deleted:
+        return ["segments of Kafka's log that its brokers have not deleted yet (file.delete.delay.ms)"]
+    topics = Topics(config.wal.kafka)
+    return [f"the topic {config.wal.kafka.topic(signal)}: {_kept(topics, signal)}" for signal in signals]
+
+
+def _kept(topics: Topics, signal: Signal) -> str:
+    try:
+        retention_ms = topics.retention_ms(signal)
+    except StoreUnavailable as error:
+        return f"how long it keeps messages is unknown ({error})"
+    if retention_ms is None:
+        return "there is none"
+    if retention_ms < 0:
+        return (
+            "it keeps messages for ever (retention.ms = -1); --delete-kafka-records deletes what has landed"
+        )
+    return f"it keeps messages for {retention_ms / 3_600_000:g} hours (retention.ms = {retention_ms})"

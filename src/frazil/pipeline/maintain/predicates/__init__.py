@@ -1,0 +1,3 @@
+"""Conditions of operators on rows: parsed, checked to depend on one row alone, and matched with data files.
+Start reading at `parse`.
+"""

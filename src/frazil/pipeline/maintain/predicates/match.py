@@ -1,0 +1,181 @@
+"""Which rows of a data file meet a condition, and which files can have any.
+
+    predicate = parse_predicate("attributes['user.id'] = 'u42'", landed_spec("logs"))
+    matcher = Matcher.of(predicate, spec, table.schema())
+    matcher.matching("/path/of/a.parquet")  # a mask over the file's rows
+
+A row matches where `SELECT … FROM <table> WHERE (<condition>)` would answer it: where it is TRUE.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+
+from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
+from frazil.pipeline.maintain.predicates.parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
+from frazil.sql.index import Index, of_files
+from frazil.sql.older import from_map
+from frazil.sql.sandbox import Sandbox, Settings, TableSource
+from frazil.sql.types import duckdb_type, quoted
+from frazil.tables import Fill, TableSpec
+from frazil.tables.promoted import fingerprint_of
+
+__all__ = ["Matcher", "Predicate", "may_match", "parse_predicate"]
+
+Mask = npt.NDArray[np.bool_]
+_ROW_NUMBER = "number of the row"
+_BATCH_ROWS = 65_536
+_FIELD_ID = b"PARQUET:field_id"
+_NO_ID = 1_000_000
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """Goes to other processes with all that it needs. Each call has a DuckDB of its own."""
+
+    predicate: Predicate
+    columns: Sequence[tuple[str, str, int]]
+    """Of the table: name, type of DuckDB, Iceberg field id."""
+    promoted: Mapping[str, str] = field(default_factory=dict)
+    """What a file has instead of a promoted column that it is older than, or that was filled differently."""
+    fill: Fill = field(default_factory=lambda: Fill({}))
+    memory_bytes: int = 512 << 20
+    """DuckDB's bound for what it reads and keeps. What one step makes of a few thousand rows is not in it."""
+    temp_bytes: int = 4 << 30
+    temp_dir: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        predicate: Predicate,
+        spec: TableSpec,
+        schema: Schema,
+        *,
+        properties: Mapping[str, str] | None = None,
+        memory_bytes: int = 512 << 20,
+        temp_bytes: int = 4 << 30,
+        temp_dir: str | None = None,
+    ) -> Matcher:
+        """`schema` and `properties` are the table's.
+        What does not fit in memory goes to a folder in `temp_dir`, which is gone afterwards.
+        """
+        ids = {field.name: field.field_id for field in schema.fields}
+        columns = [
+            (column.name, duckdb_type(column.type), ids.get(column.name, _NO_ID + at))
+            for at, column in enumerate(spec.columns)
+        ]
+        fill = Fill.of(spec.promoted, properties)
+        promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
+        return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir)
+
+    def matching(self, path: str, original: str | None = None) -> Mask:
+        """For each row of a local Parquet file of the table, in the file's order, whether it matches. Of a
+        copy, `original` is the file's path in the table.
+
+        QueryInvalid if that cannot be said of some row, as where a text is cast that is no number.
+        """
+        file = _looked_at(path, self.predicate.table)
+        mask = np.zeros(file.rows, np.bool_)
+        with tempfile.TemporaryDirectory(prefix="frazil-match-", dir=self.temp_dir) as folder:
+            sandbox = Sandbox(Settings(1, self.memory_bytes, self.temp_bytes, folder, NAMESPACE))
+            try:
+                unfilled = self.fill.unfilled(fingerprint_of(original or path))
+                sandbox.fill([self._source(path, file.field_ids, unfilled)])
+                self._mark(sandbox, mask)
+            except (*BROKEN, pa.ArrowException) as error:
+                raise self._failed(error, path) from None
+            finally:
+                sandbox.close()
+        return mask
+
+    def _source(self, path: str, field_ids: frozenset[int], unfilled: frozenset[str]) -> TableSource:
+        table = self.predicate.table
+        missing = {
+            name: self.promoted[name]
+            for name, _, identity in self.columns
+            if name in self.predicate.columns
+            and name in self.promoted
+            and (identity not in field_ids or name in unfilled)
+        }
+        if missing:
+            older = {"files": [path], "columns": missing}
+            return TableSource(table, self.columns, (), (), [older], [table], _ROW_NUMBER)
+        named = [column for column in self.columns if column[0] in self.predicate.columns]
+        return TableSource(table, named or self.columns[:1], [path], (), (), [table], _ROW_NUMBER)
+
+    def _mark(self, sandbox: Sandbox, mask: Mask) -> None:
+        count = 0
+        for batch in sandbox.connection.execute(self._sql).to_arrow_reader(_BATCH_ROWS):
+            mask[batch.column(0).to_numpy()] = True
+            count += batch.num_rows
+        if count != np.count_nonzero(mask):
+            raise RuntimeError("DuckDB gave a row of a file twice")
+
+    @property
+    def _sql(self) -> str:
+        table = quoted(self.predicate.table)
+        return f"SELECT {quoted(_ROW_NUMBER)} FROM {table} WHERE {self.predicate.where}"  # noqa: S608
+
+    def _failed(self, error: Exception, path: str) -> Exception:
+        found = failed(error, self._sql, [name for name, _, _ in self.columns], [path])
+        if isinstance(found, StoreUnavailable):
+            return StoreUnavailable(f"{self.predicate.table}: a data file cannot be read: {found}")
+        if isinstance(found, LimitReached):
+            return LimitReached(f"{self.predicate.table}: {found}", limit=found.limit)
+        return type(found)(
+            f"{self.predicate.table}: there are rows of which the condition cannot be told: {found}. Where "
+            "that is to be no match, write TRY_CAST(… AS …) or TRY(…)"
+        )
+
+
+def may_match(
+    predicate: Predicate, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec, fill: Fill
+) -> list[bool]:
+    """Of each file, whether it may have a row that matches. It may, wherever its statistics do not say no.
+    Statistics of promoted columns that were filled in another way than `fill` says are left out.
+    """
+    if not predicate.constraints:
+        return [True] * len(files)
+    manifest = of_files(files, spec, schema, predicate.table, fill)
+    index = Index([manifest])
+    tenants = {tenant for tenant in manifest.tenants if isinstance(tenant, str)}
+    found = {
+        file.path for tenant in tenants for file in index.select(tenant, predicate.constraints, schema).files
+    }
+    return [
+        tenant not in tenants or file.file_path in found
+        for tenant, file in zip(manifest.tenants, files, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _File:
+    rows: int
+    field_ids: frozenset[int]
+
+
+def _looked_at(path: str, table: str) -> _File:
+    try:
+        with pq.ParquetFile(path) as file:
+            ids = [(field.metadata or {}).get(_FIELD_ID) for field in file.schema_arrow]
+            rows = file.metadata.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise StoreUnavailable(f"{table}: a data file cannot be read: {error}") from error
+    known = frozenset(int(identity) for identity in ids if identity is not None)
+    if not known:
+        # Nothing would be found in it by field id, so that no row would match.
+        raise QueryInvalid(
+            f"{table}: a data file has no Iceberg field ids, so its columns are not known. Rewrite it with "
+            "Spark's rewrite_data_files"
+        )
+    return _File(rows, known)

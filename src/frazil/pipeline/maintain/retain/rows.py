@@ -1,0 +1,333 @@
+"""Retention: rows go when they are as old as the rules say, whole files where that will do.
+
+What is taken out of a table is counted in its position, by where it came from: the ledger still adds up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from frazil.config import Config, RetentionRule
+from frazil.errors import ConfigError, QueryInvalid, QueryRefused
+from frazil.lake.clock import clock_held, forget_late, late_days, note_time, utc
+from frazil.lake.commit import committer_of
+from frazil.lake.live import LiveFile, in_parallel, live_files
+from frazil.lake.properties import json_property, set_properties
+from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match, parse_predicate
+from frazil.pipeline.maintain.report import TaskReport, Totals
+from frazil.pipeline.maintain.retain.rules import (
+    RETENTION,
+    Applied,
+    Due,
+    RetentionPlan,
+    RetentionRun,
+    is_new_ground,
+    key_of,
+    plan_retention,
+    progress,
+    read_applied,
+    write_applied,
+)
+from frazil.pipeline.maintain.rewrite import Rewrite, Swap
+from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.runner import Runner, gathered
+from frazil.tables import TableSpec
+
+_DROPS_PER_COMMIT_MAX = 1000
+"""Files that one commit drops. Each commit makes landings that are under way begin again, so few
+large commits are better than many small ones.
+"""
+_DROPS_PER_ROUND_MAX = 10_000
+"""Then the other tasks have their turn."""
+
+log = structlog.get_logger("frazil.maintain")
+
+
+class Retention:
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        runner: Runner,
+        table: Table,
+        spec: TableSpec,
+        rules: Sequence[RetentionRule],
+    ) -> None:
+        self._catalog = catalog
+        self._runner = runner
+        self._table = table
+        self._name = table.name()[-1]
+        self._rules = rules
+        self._settings = config.maintain.retention
+        self._round_bytes_max = config.maintain.retention.rewrite_round_bytes_max
+        self._totals = Totals()
+        self._rewrite = Rewrite(
+            table,
+            committer_of(config, catalog),
+            self._totals,
+            "rows removed by retention",
+            counted_as="frazil.retained",
+        )
+        self._layout = Layout.of(table, spec, config.maintain.compact.compression_level, rewriting=True)
+        self._predicates: dict[str, Predicate] = {
+            key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
+        }
+        self._matchers = {
+            key: Matcher.of(predicate, spec, table.schema(), properties=table.properties)
+            for key, predicate in self._predicates.items()
+        }
+        self._passed_over: set[str] = set()
+        self._finished: set[str] = set()
+        self._failed: dict[str, str] = {}
+        """Rules that have no answer for some row, and why."""
+        self._partitions: set[tuple[str, int]] = set()
+        self._searched_files = self._lost = self._unreadable = 0
+        main = table.current_snapshot()
+        self._sequence = 0 if main is None else main.sequence_number or 0
+        self._is_alone = True
+
+    def run(self, run: RetentionRun, begin: float) -> TaskReport:
+        """`begin` is by the monotonic clock."""
+        metadata, files = self._table.metadata, live_files(self._table)
+        before, late = read_applied(json_property(metadata, RETENTION)), late_days(metadata)
+        wanted = plan_retention(files, self._rules, run.clock, before, late)
+        now = run.believed(metadata, self._settings)
+        plan = wanted if now == run.clock else plan_retention(files, self._rules, now, before, late)
+        held = clock_held(self._name, now, run.clock) if wanted.files - plan.files else ""
+        held = held or ("" if run.confirmed else self._share_held(plan, files, before, now))
+        if run.dry_run:
+            self._would(wanted)
+            return self._report(begin, wanted, dry_run=True, held=held)
+        if held:
+            return self._report(begin, wanted, dry_run=False, held=held)
+        note_time(self._catalog, self._table, now)
+        whole, done = self._drop(plan), 0
+        size, left = 0, _in_days(plan.searched, self._round_bytes_max)
+        while left and whole and size < self._round_bytes_max:
+            group = left.pop(0)
+            parts = gathered(group, lambda due: due.bytes, self._round_bytes_max)
+            if not all(self._apply(part) for part in parts):
+                left.append(group)
+                break  # what was replaced meanwhile is to be searched in its new place
+            size += self._spent(group)
+            done += len(group)
+        applied = progress(plan, done, before, self._sequence, self._failed.keys())
+        # What was to be dropped, and is still there, was not searched.
+        if whole and applied != before:
+            set_properties(self._catalog, self._table, {RETENTION: write_applied(applied)})
+        is_all = whole and not left
+        if is_all and late:
+            longest = max(rule.after_seconds for rule in self._rules)
+            forget_late(self._catalog, self._table, now - longest)
+        return self._report(begin, wanted, dry_run=False, is_unfinished=not is_all and bool(self._finished))
+
+    def _drop(self, plan: RetentionPlan) -> bool:
+        """Drops the files of which all rows are due. Returns False if some are left for the next round."""
+        due = plan.dropped[:_DROPS_PER_ROUND_MAX]
+        groups = gathered(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
+        applied = [self._apply(group) for group in groups]  # one that was overtaken leaves the others alone
+        return all(applied) and len(due) == len(plan.dropped)
+
+    def _share_held(
+        self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, Applied], now: float
+    ) -> str:
+        """Why the round must not be done without a confirmation; empty if it may. What fell due just now is
+        what every day brings, and does not count. Of files that are searched, all rows count: how many would
+        go is known only after the search.
+        """
+        before = now - self._settings.clock_gap_seconds_max
+        new = [due for due in plan.searched if due.since < before and is_new_ground(due, applied)]
+        may_go = [due for due, names in zip(new, self._may_match(new), strict=True) if names]
+        whole = [due for due in plan.dropped if due.since < before]
+        rows = sum(due.live.file.record_count for due in (*whole, *may_go))
+        total = sum(live.file.record_count for live in files)
+        if rows < self._settings.confirm_rows_min or rows <= self._settings.confirm_share * total:
+            return ""
+        return (
+            f"up to {rows:,} of {total:,} rows of {self._name} have long been due at {utc(now)}, more than "
+            f"maintain.retention.confirm_share allows; check the rules and the clock, then run "
+            f"`frazil maintain retention --confirm {self._name}`"
+        )
+
+    def _apply(self, group: Sequence[Due]) -> bool:
+        """Search the files, write those with due rows again, and commit. Return False if another process has
+        changed these files meanwhile.
+        """
+        began = time.time()
+        both = self._searched(group, rewrite=True)
+        swap = Swap.of(((due.live.file, searched) for due, searched in both), began)
+        if not self._pass_over([searched for _, searched in both]):
+            self._rewrite.discard(swap, "a file has been replaced")
+            return False
+        if swap.removed:
+            committed = self._rewrite.commit([swap])
+            if committed is None:
+                return False
+            self._partitions |= {due.partition for due, searched in both if searched.matches}
+            own = committed.metadata.snapshot_by_id(committed.snapshot_id)
+            self._is_alone &= own is not None and own.sequence_number == self._sequence + 1
+            self._sequence += self._is_alone  # else files of others, not searched yet, are up to it
+        self._finish(group)
+        return True
+
+    def _finish(self, group: Sequence[Due]) -> None:
+        self._finished |= {due.live.file.file_path for due in group} - self._passed_over
+
+    def _pass_over(self, found: Sequence[Searched]) -> bool:
+        """Leaves out the files that are gone or cannot be read, if the table still says that it has them:
+        nobody has replaced them then, and no round that waits for them would ever end.
+        """
+        gone = [each for each in found if each.is_gone]
+        unreadable = [each for each in found if each.unreadable is not None]
+        if not gone and not unreadable:
+            return True
+        if not self._live_now().issuperset(each.path for each in (*gone, *unreadable)):
+            return False
+        self._passed_over |= {each.path for each in (*gone, *unreadable)}
+        self._lost += len(gone)
+        self._unreadable += len(unreadable)
+        for each in gone:
+            log.warning("a file of the table is gone; retention goes on without it", path=each.path)
+        for each in unreadable:
+            log.warning(
+                "a file of the table cannot be read; retention goes on without it",
+                path=each.path,
+                reason=each.unreadable,
+            )
+        return True
+
+    def _spent(self, group: Sequence[Due]) -> int:
+        """Bytes. What was passed over, or is only for rules without an answer, comes again each time and must
+        not use up the round.
+        """
+        return sum(
+            due.bytes
+            for due in group
+            if due.live.file.file_path not in self._passed_over
+            and not (due.names and self._failed.keys() >= set(due.names))
+        )
+
+    def _live_now(self) -> set[str]:
+        return {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
+
+    def _searched(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, Searched]]:
+        """Without those files whose statistics say that no row can be meant."""
+        wanted = {
+            due.live.file.file_path: (due, names)
+            for due, names in zip(group, self._may_match(group), strict=True)
+            if names or not due.names
+        }
+        jobs = [Wanted.of(due.live.file, names) for due, names in wanted.values()]
+        found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
+        self._searched_files += len(found)
+        self._totals.cpu_seconds += sum(each.cpu_seconds for each in found)
+        for each in found:
+            self._failed |= each.failed
+        return [(wanted[each.path][0], each) for each in found]
+
+    def _may_match(self, group: Sequence[Due]) -> list[tuple[str, ...]]:
+        names: list[list[str]] = [[] for _ in group]
+        for key, predicate in self._predicates.items():
+            if key in self._failed:
+                continue
+            concerned = [at for at, due in enumerate(group) if key in due.names]
+            files = [group[at].live.file for at in concerned]
+            may = may_match(predicate, files, self._table.schema(), self._table.spec(), self._layout.fill)
+            for at, yes in zip(concerned, may, strict=True):
+                if yes:
+                    names[at].append(key)
+        return [tuple(each) for each in names]
+
+    def _would(self, plan: RetentionPlan) -> None:
+        """Counts, and changes nothing."""
+        searched = self._searched(plan.searched, rewrite=False)
+        both = [*zip(plan.dropped, in_parallel(self._whole, plan.dropped), strict=True), *searched]
+        self._pass_over([found for _, found in both])
+        for due, found in both:
+            if found.matches:
+                self._totals.count([due.live.file], [], found.matches)
+                self._totals.files_out += found.matches < found.rows
+                self._partitions.add(due.partition)
+
+    def _whole(self, due: Due) -> Searched:
+        """As if it had been searched: the manifests say how many rows it has."""
+        path, rows = due.live.file.file_path, due.live.file.record_count
+        try:
+            size = len(self._table.io.new_input(path))
+        except FileNotFoundError:
+            return Searched(path, is_gone=True)
+        if size != due.bytes:
+            return Searched(path, unreadable=f"it has {size:,} bytes, and the table says {due.bytes:,}")
+        return Searched(path, rows, Counter({"": rows}))
+
+    def _refuse_failed(self) -> None:
+        """At the end, when all else is done."""
+        reasons = [
+            f"`{rule.where}` cannot be told of every row, and was left out: {self._failed[key_of(rule)]}"
+            for rule in self._rules
+            if key_of(rule) in self._failed
+        ]
+        if reasons:
+            raise ConfigError("maintain.retention.rules: " + "; ".join(reasons))
+
+    def _report(
+        self, begin: float, plan: RetentionPlan, *, dry_run: bool, held: str = "", is_unfinished: bool = False
+    ) -> TaskReport:
+        """`plan` has all that is due by the clock. ConfigError if a rule could not be applied and the others
+        have no more to do.
+        """
+        if not is_unfinished:
+            self._refuse_failed()
+        totals = self._totals
+        due = (*plan.dropped, *plan.searched)
+        left = [each.since for each in due if each.live.file.file_path not in self._finished]
+        since = min((plan.next_due, *left))
+        return totals.report(
+            "retention",
+            self._name,
+            begin,
+            dry_run=dry_run,
+            rows=0,
+            detail={
+                "files_dropped": totals.files_in - totals.files_out,
+                "files_rewritten": totals.files_out,
+                "files_searched": self._searched_files,
+                "partitions": len(self._partitions),
+                "conflicts": self._rewrite.conflicts,
+                "files_lost": self._lost,
+                "files_unreadable": self._unreadable,
+            },
+            is_unfinished=is_unfinished,
+            held=held,
+            due_since=None if since == math.inf else since,
+        )
+
+
+def _parsed(rule: RetentionRule, where: str, spec: TableSpec) -> Predicate:
+    try:
+        return parse_predicate(where, spec)
+    except (QueryInvalid, QueryRefused) as error:
+        hint = "" if rule.table else "; name the `table` that it is for"
+        raise ConfigError(f"maintain.retention.rules: `{where}` cannot be used: {error}{hint}") from None
+
+
+def _in_days(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
+    """Groups of about so many bytes. No day is cut: only whole days can be remembered as searched."""
+    groups: list[list[Due]] = []
+    size = 0
+    for each in due:
+        is_new_day = bool(groups) and groups[-1][-1].day != each.day
+        if not groups or (is_new_day and size + each.bytes > bytes_max):
+            groups.append([])
+            size = 0
+        groups[-1].append(each)
+        size += each.bytes
+    return groups

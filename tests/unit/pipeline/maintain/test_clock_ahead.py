@@ -1,0 +1,73 @@
+"""A clock that was ahead for one commit: what keeps the tables and the log goes on as before."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from frazil.lake import staging
+from frazil.lake.expire import expire_old
+from frazil.ledger import balance
+from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
+from frazil.pipeline.metrics import Metrics
+from frazil.wal.reader import WalReader
+from tests.kept_lake import DAY, Kept, holding
+from tests.upkeep import Upkeep
+
+MARKER = "zanzibar"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    """The second of three landings was 400 days ahead."""
+    with contextlib.closing(Kept(tmp_path / "data", maintain={"expire": {"snapshots_kept": 1}})) as lake:
+        lake.fill([("acme", "u1 stays", 9, 0.0)])
+        real = time.time
+        with monkeypatch.context() as patched:
+            patched.setattr(staging, "time", SimpleNamespace(time=lambda: real() + 400 * DAY))
+            lake.fill([("acme", f"u42 {MARKER}", 9, 0.0)])
+        lake.fill([("acme", "u2 stays", 9, 0.0)])
+        yield lake
+
+
+def test_erasure_is_proven(lake: Kept) -> None:
+    report = lake.erase("attributes['user.id'] = 'u42'")
+    assert report.is_proven
+    assert report.rows_removed == 1
+    assert lake.bodies() == Counter(["u1 stays", "u2 stays"])
+    assert holding(lake.config.data_dir, MARKER) == []
+    assert balance(lake.config).problems == []
+
+
+def test_a_name_for_all_tables_can_be_given_and_taken(lake: Kept) -> None:
+    cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-42")
+    assert {tag.table for tag in cut.tags} >= {"logs"}
+    assert delete_cut(lake.config, lake.catalog, "incident-42") == len(cut.tags)
+
+
+def test_what_has_landed_leaves_the_log_when_its_time_has_come(lake: Kept) -> None:
+    lake.write([("acme", "u3 waits", 9, 0.0)])
+    grace = lake.config.land.wal_grace_seconds
+    for seconds, left in ((grace - 60, 4), (grace + 60, 1)):
+        later = time.time() + seconds
+        upkeep = Upkeep(lake.config, lake.store, Metrics(), wall_clock=lambda at=later: at)  # type: ignore[misc]
+        upkeep.round("logs", lake.table().metadata)
+        assert len(list(WalReader(lake.store).segments("logs"))) == left
+    assert balance(lake.config).problems == []
+
+
+def test_old_snapshots_go_and_young_ones_stay(lake: Kept) -> None:
+    config = lake.config.maintain.expire
+    before = len(lake.table().metadata.snapshots)
+    assert expire_old(lake.catalog, lake.table(), config).snapshots == ()
+    later = time.time() + config.kept_seconds + 60
+    gone = expire_old(lake.catalog, lake.table(), config, clock=lambda: later)
+    assert len(gone.snapshots) == before - len(lake.table().metadata.snapshots) > 0
+    assert sum(lake.bodies().values()) == 3
+    assert balance(lake.config).problems == []
