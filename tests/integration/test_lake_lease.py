@@ -13,11 +13,12 @@ import pytest
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.lake.catalog import open_catalog
+from frazil.lake.catalog import LEASES, open_catalog
 from frazil.lease import Lease, open_lease
 from frazil.lease.epochs import EpochLease
 from frazil.lease.local import LocalLease
-from frazil.lease.table import LEASES, TableEpochs
+from frazil.lease.table import TableEpochs
+from frazil.query.lake import Lake
 from tests.components.iceberg_rest import RestCatalogServer
 from tests.components.postgres import PostgresServer
 from tests.wal_stores import HandClock
@@ -142,3 +143,14 @@ def test_a_catalog_that_is_away_is_a_store_that_does_not_answer(tmp_path: Path) 
 def test_with_kafka_and_a_catalog_on_this_machine_the_lease_is_on_this_machine_too(tmp_path: Path) -> None:
     config = Config.model_validate({"data_dir": tmp_path, "wal": KAFKA})
     assert isinstance(open_lease(config), LocalLease)
+
+
+def test_the_table_of_leases_is_not_read_ahead_as_if_it_held_telemetry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config.model_validate({"data_dir": tmp_path})
+    assert TableEpochs(config, "pipeline").add(0, b"{}")
+    lake = Lake(config)
+    lake.warm()
+    lake.close()
+    assert "read ahead" not in capsys.readouterr().out

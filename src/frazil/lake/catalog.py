@@ -40,7 +40,9 @@ from frazil.lake.pyiceberg_compat import (
 )
 from frazil.storage.durable import DurableFolders
 
-# Whoever asks again may get another answer: the network, the server, its rights.
+LEASES = "leases"
+"""The table of leases. It is beside the others and holds no telemetry."""
+# A second attempt may get another answer: the network, the server, its rights.
 _PASSING = (
     DatabaseError,
     InterfaceError,

@@ -22,13 +22,12 @@ from pyiceberg.types import NestedField, StringType
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, StoreUnavailable
-from frazil.lake.catalog import catalog_errors, ensure_namespace, full_name, open_catalog
+from frazil.lake.catalog import LEASES, catalog_errors, ensure_namespace, full_name, open_catalog
 from frazil.lake.change import Step, change
 from frazil.lake.pyiceberg_compat import commit_creation, new_table
 from frazil.lake.staging import FileChange
 from frazil.lake.tags import set_tag, where
 
-LEASES = "leases"
 _EPOCH = "frazil.lease-epoch"
 _DATA = "frazil.lease-data"
 _SCHEMA = Schema(NestedField(1, "lease", StringType(), required=False))

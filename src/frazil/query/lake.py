@@ -31,7 +31,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, FrazilError, QueryInvalid, StoreUnavailable
-from frazil.lake.catalog import catalog_errors, full_name, metadata_location, open_catalog
+from frazil.lake.catalog import LEASES, catalog_errors, full_name, metadata_location, open_catalog
 from frazil.lake.commit import ancestors, checkpoint_of
 from frazil.lake.erased import erasures
 from frazil.lake.files import LakeFileIO
@@ -286,11 +286,11 @@ class Lake:
         except Exception as error:
             log.info("tables could not be read ahead", reason=str(error))
             return
-        for identifier in found:
+        for name in {identifier[-1] for identifier in found} - {LEASES}:
             try:
-                self.version(identifier[-1])
+                self.version(name)
             except Exception as error:
-                log.warning("table could not be read ahead", table=identifier[-1], reason=str(error))
+                log.warning("table could not be read ahead", table=name, reason=str(error))
 
     def forget_manifests(self) -> None:
         """Statistics hold values of rows. What is still needed is read again."""
