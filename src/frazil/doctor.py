@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import sys
 import tempfile
@@ -25,11 +23,11 @@ from frazil.config import Config, KafkaConfig, TlsConfig, format_bytes, split_li
 from frazil.config.values import local_url
 from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
-from frazil.errors import ConfigError, FrazilError, StoreUnavailable, StoreUnsafe
-from frazil.folders import is_open_to_others, private_folders, try_to_write
+from frazil.errors import ConfigError, FrazilError, SetupFault, StoreUnavailable, StoreUnsafe
+from frazil.folders import check_writable, is_open_to_others, private_folders
 from frazil.http_client import HttpClient
+from frazil.ports import PortTaken, check_free
 from frazil.preflight import check_sqlite
-from frazil.process import port_owner
 from frazil.storage.durable import nearest_existing
 from frazil.tables import SIGNALS
 from frazil.tls import faults, listeners
@@ -130,35 +128,21 @@ def check_ports(config: Config) -> Iterator[Check]:
 
 def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) -> Check:
     """`health` is where the process that has the port says that it is frazil's."""
-    host, port = split_listen(listen)
-    if port == 0:
+    if split_listen(listen)[1] == 0:
         return Check(name, "ok", f"{listen}: any free port will be taken")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError:
-        return Check(name, "fail", f"{host} is not a known address", f"correct {key}")
-    try:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            return Check(name, "ok", f"{listen} is free")
-    except PermissionError:
-        return Check(
-            name, "fail", f"{listen} needs rights that this user lacks", f"set {key} to a port above 1023"
-        )
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            fix = f"set {key} to an address of this machine"
-            return Check(name, "fail", f"{listen} cannot be listened on: {error.strerror}", fix)
-    owner = port_owner(port)
-    by = f"by {owner}" if owner else "by a process that this user cannot see"
-    if frazil_answers(health, tls):
-        return Check(name, "ok", f"{listen} is in use {by}: frazil is running and answers /healthz")
-    fix = f"stop that process, or set {key} to another port"
-    if tls is not None and tls.client_ca_file is not None:
-        found = f"{listen} is in use {by}, perhaps frazil: it would only answer a client certificate"
-        return Check(name, "warn", found, f"if it is something else: {fix}")
-    return Check(name, "fail", f"{listen} is in use {by}", fix)
+        check_free(key, listen)
+    except PortTaken as taken:
+        if frazil_answers(health, tls):
+            by = taken.owner or "a process that this user cannot see"
+            return Check(name, "ok", f"{listen} is in use by {by}: frazil is running and answers /healthz")
+        if tls is not None and tls.client_ca_file is not None:
+            found = f"{taken.found}, perhaps frazil: it would only answer a client certificate"
+            return Check(name, "warn", found, f"if it is something else: {taken.fix}")
+        return Check(name, "fail", taken.found, taken.fix)
+    except SetupFault as fault:
+        return Check(name, "fail", fault.found, fault.fix)
+    return Check(name, "ok", f"{listen} is free")
 
 
 def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
@@ -189,11 +173,11 @@ def check_retention(config: Config) -> Iterator[Check]:
 
 def check_data_folder(config: Config) -> Iterator[Check]:
     """Folders can be written, survive a crash, and have room."""
-    folders = {"data folder": config.data_dir}
+    folders = [("data folder", "data_dir", config.data_dir)]
     if config.wal.type == "local" and config.wal_dir.resolve().parent != config.data_dir.resolve():
-        folders["wal folder"] = config.wal_dir
-    for name, folder in folders.items():
-        written = _writable(name, folder)
+        folders.append(("wal folder", "wal.local.path", config.wal_dir))
+    for name, key, folder in folders:
+        written = _writable(name, key, folder)
         yield written
         if written.status == "fail":
             continue
@@ -217,19 +201,12 @@ def _private(config: Config) -> Check:
     return Check("other users", "ok", "only the owner and the group of the folders can read the data")
 
 
-def _writable(name: str, folder: Path) -> Check:
-    elsewhere = "set data_dir (or wal.local.path) elsewhere"
+def _writable(name: str, key: str, folder: Path) -> Check:
     try:
-        nearest = try_to_write(folder)
-    except NotADirectoryError as error:
-        return Check(name, "fail", f"{error.filename} is a file, not a folder", elsewhere)
-    except OSError as error:
-        nearest = nearest_existing(folder)
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        rights = f"give this user the right to write to {nearest}, or {elsewhere}"
-        found = f"{nearest} cannot be written to: {error.strerror}"
-        return Check(name, "fail", found, "free some disk" if is_full else rights)
-    if nearest != folder.absolute():
+        check_writable(key, folder, may_be_full=False)
+    except SetupFault as fault:
+        return Check(name, "fail", fault.found, fault.fix)
+    if not folder.exists():
         return Check(name, "ok", f"{folder} does not exist yet and can be made")
     return Check(name, "ok", f"{folder} can be written to")
 
@@ -456,9 +433,8 @@ def _check_sqlite(config: Config) -> Check:
         return Check("catalog", "ok", f"{path} does not exist yet and will be made at the start")
     try:
         check_sqlite(path)
-    except ConfigError as error:
-        found, _, fix = str(error).partition(": ")
-        return Check("catalog", "fail", found, fix or "correct lake.catalog.sqlite.path")
+    except SetupFault as fault:
+        return Check("catalog", "fail", fault.found, fault.fix)
     return Check("catalog", "ok", f"{path} is a SQLite database and can be written to")
 
 
@@ -466,7 +442,7 @@ def check_warehouse(config: Config) -> Iterator[Check]:
     """Whether the warehouse can be listed, written, read and deleted from. Leaves nothing behind."""
     where = config.warehouse
     if not where.startswith("s3://"):
-        yield _writable("warehouse", Path(where))
+        yield _writable("warehouse", "lake.warehouse", Path(where))
         return
     if config.lake.catalog.type == "rest" and config.lake.s3.access_key_id is None:
         yield Check(

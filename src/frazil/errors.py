@@ -108,6 +108,14 @@ class ConfigError(Permanent):
     """The configuration cannot be used. The text names the place and what to write instead."""
 
 
+class SetupFault(ConfigError):
+    """This machine does not fit the configuration. A start raises it; `frazil doctor` shows it."""
+
+    def __init__(self, found: str, fix: str) -> None:
+        super().__init__(f"{found}: {fix}")
+        self.found, self.fix = found, fix
+
+
 class RequestInvalid(Permanent):
     """A request that cannot be decoded."""
 

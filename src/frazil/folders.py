@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from frazil.config import Config
-from frazil.errors import ConfigError
+from frazil.errors import SetupFault
 from frazil.storage.durable import nearest_existing
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -139,18 +139,19 @@ def try_to_write(folder: Path) -> Path:
         return nearest
 
 
-def check_writable(key: str, folder: Path) -> None:
-    """A full disk is no reason to refuse: room may come, and until then requests are refused."""
+def check_writable(key: str, folder: Path, *, may_be_full: bool = True) -> None:
+    """Raises SetupFault. A full disk is no reason not to start: room may come, and until then requests are
+    refused.
+    """
     try:
         try_to_write(folder)
     except NotADirectoryError as error:
-        raise ConfigError(
-            f"{error.filename} is a file, not a folder: move it away, or set {key} elsewhere"
-        ) from None
+        found = f"{error.filename} is a file, not a folder"
+        raise SetupFault(found, f"move it away, or set {key} elsewhere") from None
     except OSError as error:
-        if error.errno not in _FULL:
-            nearest = nearest_existing(folder)
-            raise ConfigError(
-                f"{nearest} cannot be written to: {error.strerror}. Give this user the right to, or set "
-                f"{key} elsewhere"
-            ) from None
+        is_full = error.errno in _FULL
+        if is_full and may_be_full:
+            return
+        found = f"{nearest_existing(folder)} cannot be written to: {error.strerror}"
+        rights = f"give this user the right to, or set {key} elsewhere"
+        raise SetupFault(found, "free some disk" if is_full else rights) from None

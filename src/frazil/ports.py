@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterator
 
 from frazil.config import Config, split_listen
-from frazil.errors import ConfigError
-from frazil.process import port_owner
+from frazil.errors import SetupFault
+from frazil.process import PortOwner, port_owner
 
 
 def with_ports(config: Config) -> Config:
@@ -51,9 +51,15 @@ def _with_port(listen: str) -> str:
         return f"{listen.rpartition(':')[0]}:{probe.getsockname()[1]}"
 
 
+class PortTaken(SetupFault):
+    def __init__(self, found: str, fix: str, owner: PortOwner | None) -> None:
+        super().__init__(found, fix)
+        self.owner = owner
+
+
 def check_free(key: str, listen: str) -> None:
-    """Workers share their port with SO_REUSEPORT, and would silently share it with a stranger of the same
-    user.
+    """Raises SetupFault. Workers share their port with SO_REUSEPORT, and would silently share it with another
+    program of the same user.
     """
     host, port = split_listen(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -62,18 +68,20 @@ def check_free(key: str, listen: str) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise ConfigError(f"cannot listen on {listen}: {_why(error, key, port)}") from None
+            raise _fault(error, key, listen, port) from None
 
 
-def _why(error: OSError, key: str, port: int) -> str:
+def _fault(error: OSError, key: str, listen: str, port: int) -> SetupFault:
+    found = f"cannot listen on {listen}"
     if error.errno == errno.EACCES:
-        return f"this user may not. Set {key} to a port above 1023"
+        return SetupFault(f"{found}: this user may not", f"set {key} to a port above 1023")
     if error.errno != errno.EADDRINUSE:
-        return f"{error.strerror}. Set {key} to an address of this machine"
+        return SetupFault(f"{found}: {error.strerror}", f"set {key} to an address of this machine")
     owner = port_owner(port)
     if owner is None:
-        return f"a process that this user cannot see has the port. Stop it, or set {key} to another one"
-    if owner.frazil_id is not None:
-        stop = f"Stop it (`kill {owner.frazil_id}`)"
-        return f"another frazil is running there. {stop}, or set {key} to another port"
-    return f"{owner} has the port. Stop it, or set {key} to another one"
+        by, stop = "a process that this user cannot see has the port", "stop it"
+    elif owner.frazil_id is not None:
+        by, stop = "another frazil is running there", f"stop it (`kill {owner.frazil_id}`)"
+    else:
+        by, stop = f"{owner} has the port", "stop it"
+    return PortTaken(f"{found}: {by}", f"{stop}, or set {key} to another port", owner)

@@ -14,7 +14,7 @@ import structlog
 
 from frazil import tls
 from frazil.config import Config, split_listen
-from frazil.errors import ConfigError
+from frazil.errors import ConfigError, SetupFault
 from frazil.folders import check_writable
 from frazil.ports import check_free, listeners
 
@@ -71,15 +71,15 @@ def _check_folders(config: Config) -> None:
 
 
 def check_sqlite(path: Path) -> None:
-    """Raises ConfigError if the file is no database, or cannot be written by this user. A locked one is only
+    """Raises SetupFault if the file is no database, or cannot be written by this user. A locked one is only
     warned of: the roles wait for it.
     """
     if not path.exists():
         return
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder: set lake.catalog.sqlite.path to a file")
+        raise SetupFault(f"{path} is a folder", "set lake.catalog.sqlite.path to a file")
     if not os.access(path, os.R_OK | os.W_OK):
-        raise ConfigError(f"{path} cannot be read and written: give this user the right to")
+        raise SetupFault(f"{path} cannot be read and written", "give this user the right to")
     try:
         with contextlib.closing(
             sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)
@@ -92,7 +92,7 @@ def check_sqlite(path: Path) -> None:
             reason=str(error),
         )
     except sqlite3.DatabaseError as error:
-        raise ConfigError(
-            f"the catalog {path} is damaged or no SQLite database ({error}): move it away, then "
-            "`frazil doctor --rebuild-catalog` makes a new one from the tables' own files"
+        raise SetupFault(
+            f"the catalog {path} is damaged or no SQLite database ({error})",
+            "move it away, then `frazil doctor --rebuild-catalog` makes a new one from the tables' own files",
         ) from None

@@ -70,7 +70,7 @@ def test_each_port_that_a_stranger_has_is_named_with_its_key_and_the_stranger(tm
         with socket.create_server((host, int(port))):
             said = refused(path)
         assert f"cannot listen on {listen}: process {os.getpid()} (" in said
-        assert f"set {key} to another one" in said
+        assert f"set {key} to another port" in said
     assert not (tmp_path / "data").exists()
 
 

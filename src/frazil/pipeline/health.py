@@ -43,7 +43,7 @@ class HealthServer:
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may "
-                "know who), or set pipeline.listen to another one"
+                "know who), or set pipeline.listen to another port"
             ) from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 

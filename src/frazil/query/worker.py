@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import duckdb
 import orjson
+import psutil
 import pyarrow as pa
 
 from frazil.process import end_with_parent
@@ -274,9 +275,8 @@ class _Memory:
 
 def _bytes_used() -> tuple[int, int]:
     """What is in memory, and what RLIMIT_DATA counts."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        pages = [int(count) for count in file.read().split()]
-    return pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()
+    used = psutil.Process().memory_info()
+    return used.rss, used.data
 
 
 def main() -> None:
