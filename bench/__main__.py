@@ -31,7 +31,7 @@ PUT_DOLLARS = 0.005 / 1000
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
 LANDING = ("land", "backlog", "commits", "cluster", "idle")
-ASKING = ("query", "questions", "freshness")
+ASKING = ("query", "questions", "freshness", "tail")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
 ATTACKED = ("hostile",)
@@ -242,13 +242,15 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
 
 
 def asking(bench: Bench, only: str | None) -> None:
-    from bench import freshness, questions
+    from bench import freshness, questions, tail
 
     configure_logging(LogConfig(level="warning"))
     if only in (None, "query", "questions"):
         questions.questions(bench)
     if only in (None, "query", "freshness"):
         freshness.freshness(bench)
+    if only in (None, "query", "tail"):
+        tail.tail(bench)
 
 
 def maintaining(bench: Bench, compared: Bench, only: str | None) -> None:

@@ -71,8 +71,9 @@ class QueryConfig(Section):
     tail_bytes_max: Bytes = Field(
         1 * GIB,
         ge=16 * MIB,
-        description="Decoded rows that have not landed yet, kept to be asked. When landing stands still and "
-        "more waits, the newest of each table are asked and answers say so.",
+        description="Decoded rows that have not landed yet, kept for 60 s after the last query that used "
+        "them. Tenants have equal shares. When landing stands still and more waits, queries see the newest "
+        "rows of each table, and results say so.",
     )
     metadata_age_max_seconds: Seconds = Field(
         1,

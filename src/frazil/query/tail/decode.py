@@ -167,9 +167,9 @@ class SegmentDecoder:
 
 def _time_bounds(footer: pq.FileMetaData) -> tuple[int, int] | None:
     """None if some row group does not say."""
-    schema = footer.schema
-    at = next((n for n in range(footer.num_columns) if schema.column(n).path == "time"), None)
-    if at is None or footer.num_row_groups == 0:
+    names = range(footer.num_columns if footer.num_row_groups else 0)
+    at = next((n for n in names if footer.row_group(0).column(n).path_in_schema == "time"), None)
+    if at is None:
         return None
     found = [footer.row_group(n).column(at).statistics for n in range(footer.num_row_groups)]
     if any(each is None or not each.has_min_max for each in found):

@@ -37,6 +37,8 @@ class PositionTooOld(Transient):
 class Waiting:
     """The segments behind a position: sequences by stream."""
 
+    swept: int
+    """How many rows had landed when segments were last deleted at once, because rows in them were erased."""
     streams: dict[str, range] = field(default_factory=dict)
     gaps: list[SegmentName] = field(default_factory=list)
     """Segments that are not there although later ones of their stream are. The later ones are left out."""
@@ -90,7 +92,7 @@ class Listing:
         self._looked = 0
         self._failed: tuple[int, StoreUnavailable] | None = None
         self._there: frozenset[str] = frozenset()
-        self._swept = 0
+        self.swept = 0
         self._streams: dict[str, _Stream] = {}
         self._passed: dict[str, int] = {}
         """By stream, the furthest sequence of all positions seen."""
@@ -117,9 +119,9 @@ class Listing:
             return
         streams, swept = self._reader.look(self._signal)
         self._there = frozenset(streams)
-        if swept > self._swept:
+        if swept > self.swept:
             self._on_erased()
-        self._swept = swept
+        self.swept = swept
         self._looked = began
         now = self._clock()
         for name, stream in list(self._streams.items()):
@@ -130,7 +132,7 @@ class Listing:
         self._passed = {name: sequence for name, sequence in self._passed.items() if name in known}
 
     def _behind(self, position: WalPosition, arrived: int, began: int) -> Waiting:
-        if self._swept > position.rows:
+        if self.swept > position.rows:
             raise PositionTooOld(self._signal, f"what was in the log of {self._signal}")
         for name, at in position.streams.items():
             self._passed[name] = max(self._passed.get(name, 0), at.sequence)
@@ -140,7 +142,7 @@ class Listing:
             (name, at) for name, at in zip(names, positions, strict=True) if at is None or not at.closed
         ]
         found = self._pool.map(lambda each: self._stream(each[0], each[1], arrived, began), wanted)
-        waiting = Waiting()
+        waiting = Waiting(self.swept)
         for (name, _), (segments, gap) in zip(wanted, found, strict=True):
             if gap:
                 self._add_gap(waiting, SegmentName(self._signal, name, segments.stop))

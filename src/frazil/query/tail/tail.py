@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -66,8 +66,6 @@ class _Table:
     reader: SegmentReader
     views: dict[tuple[str, frozenset[str] | None], View] = field(default_factory=dict)
     """By tenant and columns."""
-    erasures: int = 0
-    """How often all that was kept was dropped, because rows were erased."""
 
 
 class Tail:
@@ -120,12 +118,12 @@ class Tail:
         """
         table, bounds = self._tables[signal], Bounds(lower, upper)
         with self._open():
-            waiting, erasures = table.listing.waiting(position), table.erasures
+            waiting = table.listing.waiting(position)
             view = self._view(table, tenant, None if columns is None else frozenset(columns))
             with view.loading:
                 view.load(waiting, bounds, self._room(view), self._bytes_max)
                 with self._lock:
-                    if table.erasures != erasures:  # rows that were loaded meanwhile may be erased
+                    if table.listing.swept > waiting.swept:  # what was loaded may hold erased rows
                         view.forget()
                         raise PositionTooOld(signal, f"what was in the log of {signal}")
                     self._make_room()
@@ -167,7 +165,7 @@ class Tail:
             if self._closed:
                 raise RuntimeError
             yield
-        except (RuntimeError, OSError):
+        except (RuntimeError, OSError, CancelledError):
             if self._closed:
                 raise StoreUnavailable("the query service is closing") from None
             raise
@@ -219,7 +217,6 @@ class Tail:
         table = self._tables[signal]
         table.reader.forget()
         with self._lock:
-            table.erasures += 1
             for view in table.views.values():
                 view.forget()
 
