@@ -19,7 +19,7 @@ from bench.serving import running_api
 from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.otlp.decode import Decoder
-from frazil.position import Position
+from frazil.position import WalPosition
 from frazil.query.tail import Tail
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.segment import SegmentWriter
@@ -145,9 +145,9 @@ def _many_tenants(bench: Bench, place: Path) -> None:
         _write(data / "wal", 1, TENANTS_ROWS, tenants)
         tenant = "default" if tenants == 1 else "tenant-7"
         with closing(Tail(Config(data_dir=data), data / "tail")) as rows:
-            rows.cut("logs", Position(), tenant, ["body"]).release()
+            rows.cut("logs", WalPosition(), tenant, ["body"]).release()
             begin = time.process_time()
-            assert rows.cut("logs", Position(), tenant).rows == TENANTS_ROWS // tenants
+            assert rows.cut("logs", WalPosition(), tenant).rows == TENANTS_ROWS // tenants
             found[tenants] = (time.process_time() - begin) * 1000
     bench.add(
         Row(
