@@ -30,8 +30,7 @@ from frazil.tables import Column, TableSpec, View, declared, markdown, table_spe
 from frazil.tables.columns import TIMESTAMP
 from tests.kept_lake import DAY, Kept
 from tests.unit.query.made import Service
-from tests.unit.status.roles import heard
-from tests.unit.status.test_watcher import Story
+from tests.unit.status.test_watcher import Said, Story
 
 EDGES = TableSpec(
     "edges",
@@ -205,7 +204,7 @@ def test_a_named_tag_pins_it(lake: Edges) -> None:
 
 
 def test_status_shows_its_health(lake: Edges) -> None:
-    pipeline = heard("pipeline", 'frazil_pipeline_leader 1\nfrazil_table_files{table="edges"} 2\n')
+    pipeline = Said("pipeline", 'frazil_pipeline_leader 1\nfrazil_table_files{table="edges"} 2\n')
     stages = Story().look(pipeline).status["stages"]
     assert stages["lake"]["tables"]["edges"]["files"] == 2
     assert "edges" in stages["maintain"]["waiting"]
