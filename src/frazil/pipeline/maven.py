@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from frazil.errors import Permanent, Transient
-from frazil.pipeline.trust import trust_options
+from frazil.pipeline.java import trust_options
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,6 @@ class Metrics:
         self._seconds.labels(table).observe(seconds)
         self._commit_seconds.labels(table).observe(commit_seconds)
         self._last.labels(table).set(time.time())
-        self._set_stopped(table, "landing", False)
         oldest = [
             nano for result in outcome.results if (nano := result.oldest_received_unix_nano) is not None
         ]

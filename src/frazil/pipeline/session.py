@@ -25,9 +25,8 @@ from frazil.errors import Stopped
 from frazil.folders import OwnFolder
 from frazil.pipeline.cluster import COMMAND_PART, cores_share
 from frazil.pipeline.jars import jars
-from frazil.pipeline.java import cache_folder
+from frazil.pipeline.java import cache_folder, trust_options
 from frazil.pipeline.jvm import end_jvm, start_jvm
-from frazil.pipeline.trust import trust_options
 
 LOCAL_ADDRESS = "127.0.0.1"
 # A worker holds a batch as Arrow, again as what it makes of it, and in pipes between.

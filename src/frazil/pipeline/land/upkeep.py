@@ -37,15 +37,12 @@ _ROUND_SECONDS = 30.0
 log = structlog.get_logger("frazil.land")
 
 
-def settled_position(metadata: TableMetadata, grace_seconds: float, now_seconds: float) -> WalPosition | None:
-    """Where the table stood `grace_seconds` ago. Its snapshots tell, so nothing else has to remember it."""
-    return _settled(metadata, grace_seconds, now_seconds)[0]
-
-
-def _settled(
+def settled_position(
     metadata: TableMetadata, grace_seconds: float, now_seconds: float
 ) -> tuple[WalPosition | None, float | None]:
-    """Also when the first landing after it was committed, in seconds since 1970; None if there is none."""
+    """Returns the table's position `grace_seconds` ago, and when the first landing after it was committed, in
+    seconds since 1970. The table's snapshots tell both.
+    """
     landed = landed_snapshot(metadata)
     times = commit_times(metadata, int(now_seconds * 1000))
     later: float | None = None
@@ -116,7 +113,7 @@ class CleanUpStep(Step):
     def _clean_up(self, metadata: TableMetadata) -> frozenset[str]:
         """Deletes batch by batch. Returns the closed streams of which nothing is left."""
         grace = self._config.land.wal_grace_seconds
-        settled, later = _settled(metadata, grace, self._wall_clock())
+        settled, later = settled_position(metadata, grace, self._wall_clock())
         landed = _landed_position(metadata) or WalPosition()
         first = self._first_left(landed)
         self._observe(first, landed)
