@@ -54,13 +54,14 @@ class LocalStore:
         with self._writing(target):
             self._check_room(len(data))
             try:
-                self._link(temporary, target, data, overwrite=overwrite)
-            except FileExistsError:
-                taken = target.read_bytes() != data
+                try:
+                    self._link(temporary, target, data, overwrite=overwrite)
+                except FileExistsError:
+                    taken = target.read_bytes() != data
+                fsync_folder(target.parent)
             finally:
                 with contextlib.suppress(OSError):
                     temporary.unlink()
-            fsync_folder(target.parent)
         if taken:
             raise _taken(target)
 
