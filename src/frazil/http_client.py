@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import urllib3
 from urllib3.exceptions import ProtocolError, SSLError
 
-if TYPE_CHECKING:
-    from frazil.tls import OwnRole
-
 _CHUNK_BYTES = 1 << 16
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class HttpClient:
@@ -39,11 +38,7 @@ class HttpClient:
         self._verify = verify
         self._connect_seconds = connect_seconds
         self._connections_max = connections_max
-        self._own: OwnRole | None = None
-        if own_certificate is not None:
-            from frazil.tls import OwnRole  # which loads the configuration: `frazil query` starts without it
-
-            self._own = OwnRole(own_certificate, self._pool_of)
+        self._own = None if own_certificate is None else _OwnRole(own_certificate, self._pool_of)
         self._plain = urllib3.PoolManager(maxsize=connections_max)
         self._trusted: urllib3.PoolManager | None = None
 
@@ -128,6 +123,53 @@ class HttpClient:
         return urllib3.PoolManager(
             maxsize=self._connections_max, ssl_context=ssl_context, assert_hostname=assert_hostname
         )
+
+
+class _OwnRole:
+    """Connections to a role of this configuration. It is identified by the very certificate that the
+    configuration names, whoever signed it and for whatever name.
+    """
+
+    def __init__(self, certificate: Path, make: Callable[..., urllib3.PoolManager]) -> None:
+        """`make` takes what a PoolManager takes, and may add to it."""
+        self.certificate, self._make = certificate, make
+        self._pool: urllib3.PoolManager | None = None
+        self._changed = 0
+        self._pem = ""
+
+    def pool(self) -> urllib3.PoolManager:
+        """Made again after a renewal. Raises OSError or ValueError if there never was a certificate."""
+        try:
+            changed = self.certificate.stat().st_mtime_ns
+            if self._pool is None or changed != self._changed:
+                pem = _leaf(self.certificate)
+                # For a while the role still shows the one before.
+                trusting = _trusting(f"{pem}\n{self._pem}")
+                self._pool = self._make(ssl_context=trusting, assert_hostname=False)
+                self._pem, self._changed = pem, changed
+        except (OSError, ValueError):
+            if self._pool is None:
+                raise
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.clear()
+
+
+def _leaf(file: Path) -> str:
+    """Without those that follow it, which would make others trusted that they signed."""
+    if (found := _CERTIFICATE.search(file.read_text())) is None:
+        raise ValueError(f"{file} holds no certificate")
+    return found[0]
+
+
+def _trusting(certificates: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=certificates)
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
+    return context
 
 
 def reason(error: Exception) -> str:

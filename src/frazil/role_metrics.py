@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,12 +14,11 @@ from prometheus_client.registry import Collector
 
 from frazil import __version__
 from frazil.config import Config
+from frazil.health import Role
 from frazil.objectives import targets
 from frazil.process import process_tree
 from frazil.storage import metrics as store_metrics
 from frazil.storage.durable import nearest_existing
-
-Role = Literal["receiver", "pipeline", "api", "dashboard"]
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """From a file in the page cache to a bucket that is slow and tried several times."""

@@ -1,21 +1,18 @@
-"""The files of TLS: what is wrong with them, how renewed ones come to be used, and who is known by them."""
+"""The files of TLS of listeners: their faults, and how renewed ones come to be used."""
 
 from __future__ import annotations
 
-import re
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-import urllib3
 
 from frazil.config import Config, TlsConfig
 from frazil.errors import ConfigError
 
-_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _NOT_ITS_KEY = {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"}
 
 log = structlog.get_logger("frazil.tls")
@@ -135,53 +132,6 @@ class _Renewing:
             return  # half-way through a renewal
         self._seen = now
         log.info("certificates changed; new connections are shown them", file=str(self._tls.cert_file))
-
-
-class OwnRole:
-    """Connections to a role of this configuration. It is known by the very certificate that the configuration
-    names: whoever signed it, for whatever name.
-    """
-
-    def __init__(self, certificate: Path, make: Callable[..., urllib3.PoolManager]) -> None:
-        """`make` takes what a PoolManager takes, and may add to it."""
-        self.certificate, self._make = certificate, make
-        self._pool: urllib3.PoolManager | None = None
-        self._changed = 0
-        self._pem = ""
-
-    def pool(self) -> urllib3.PoolManager:
-        """Made anew when the certificate was renewed. Raises OSError or ValueError if there never was one."""
-        try:
-            changed = self.certificate.stat().st_mtime_ns
-            if self._pool is None or changed != self._changed:
-                pem = _leaf(self.certificate)
-                # For a while the role still shows the one before.
-                trusting = _trusting(f"{pem}\n{self._pem}")
-                self._pool = self._make(ssl_context=trusting, assert_hostname=False)
-                self._pem, self._changed = pem, changed
-        except (OSError, ValueError):
-            if self._pool is None:
-                raise
-        return self._pool
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.clear()
-
-
-def _leaf(file: Path) -> str:
-    """Without those that follow it: whoever they signed for would be trusted too."""
-    if (found := _CERTIFICATE.search(file.read_text())) is None:
-        raise ValueError(f"{file} holds no certificate")
-    return found[0]
-
-
-def _trusting(certificates: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=certificates)
-    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-    context.check_hostname = False
-    return context
 
 
 def _files(tls: TlsConfig) -> dict[str, Path]:

@@ -20,7 +20,7 @@ def routes(house: House, config: Config) -> list[Route]:
     own = CollectorRegistry()
     own.register(RoleCollector("dashboard", config))
 
-    status = RoleStatus(list)  # its pages are shown by nobody else
+    status = RoleStatus(list)  # `frazil status` shows none of its metrics
 
     def problems() -> dict[str, str]:
         """It shows nothing without the API."""
@@ -34,7 +34,7 @@ def routes(house: House, config: Config) -> list[Route]:
         path = request.url.path
         degraded = await to_thread.run_sync(problems) if path in ("/healthz", "/status") else {}
         if path == "/status":
-            report = status.report(Health("dashboard", degraded=degraded))
+            report = await to_thread.run_sync(status.report, Health("dashboard", degraded=degraded))
             return Response(report.model_dump_json(), media_type="application/json")
         answer = Health("dashboard", degraded=degraded).answer(path, request.headers.get("accept", ""))
         return Response(answer.body, answer.status, media_type=answer.content_type)

@@ -21,10 +21,10 @@ from frazil.serve.auth import Door, require_admin
 from frazil.serve.errors import answer_errors
 from frazil.serve.guard import Guard
 from frazil.serve.iceberg import iceberg_router
+from frazil.serve.ledger_cache import LedgerCache
 from frazil.serve.state import Life
 from frazil.serve.streams import ClientGone
 from frazil.status import Sampler
-from frazil.status.books import Books
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -61,7 +61,7 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     app.state.role_status = RoleStatus(queries.registry.collect, os.getppid())
     app.state.role_status.begin()
     app.state.sampler = Sampler(config)
-    app.state.books = Books(config)
+    app.state.ledger = LedgerCache(config)
     for part in (sql, tables, reads, status, health, page):
         app.include_router(part.router)
     iceberg = iceberg_router(config, catalog, require_admin, queries.forget_also)

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from frazil.errors import FrazilError, StoreUnavailable
 from frazil.serve.auth import Caller, require_admin
 from frazil.serve.describe import errors
+from frazil.serve.ledger_cache import LedgerCache
 from frazil.serve.parameters import only_known
 from frazil.serve.state import Asked, Living
 from frazil.serve.tables import shown
 from frazil.status import Sampler, Status
-from frazil.status.books import Books
 
 router = APIRouter(prefix="/api/v1", tags=["Status"], dependencies=[Depends(only_known)])
 
@@ -92,9 +92,9 @@ async def status(
     if life.stopping:
         raise StoreUnavailable("the API is shutting down")
     sampler: Sampler = request.app.state.sampler
-    books: Books = request.app.state.books
+    ledgers: LedgerCache = request.app.state.ledger
     seen, tables, balance = await asyncio.gather(
-        sampler.status(history=history), _tables(queries, caller), books.read() if ledger else _nothing()
+        sampler.status(history=history), _tables(queries, caller), ledgers.read() if ledger else _nothing()
     )
     whole = dataclasses.replace(seen, tables=tables, ledger=balance)
     return Response(orjson.dumps(whole.to_json()), media_type="application/json")

@@ -214,7 +214,7 @@ class Status:
     objectives: Sequence[Objective]
     history: History | None = None
     ledger: Mapping[str, Any] | None = None
-    """As `Books` says it, if it was requested."""
+    """As the API's `LedgerCache` returns it, if it was requested."""
     tables: Sequence[Mapping[str, Any]] | None = None
     """As the API describes them, without their columns; None where it was not asked, or does not know."""
 

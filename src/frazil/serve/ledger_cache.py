@@ -1,4 +1,4 @@
-"""The ledger, for who asks for it here: reading it can be costly, so seldom and never twice at once."""
+"""The ledger for `GET /api/v1/status`. Reading it can be costly: results are kept, and one runs at a time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WAIT_SECONDS_MAX = 20.0
 _PROBLEMS_MAX = 50
 _NUMBERS = ("durable", "landed", "removed", "waiting", "set_aside", "segments", "bytes")
 
-log = structlog.get_logger("frazil.status")
+log = structlog.get_logger("frazil.serve")
 
 
-class Books:
+class LedgerCache:
     """`read` answers with what is known: `{"state": "ready" | "running" | "failed", …}`."""
 
     def __init__(self, config: Config, read: Callable[[Config], Ledger] = balance) -> None:

@@ -12,8 +12,8 @@ import pytest
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.ledger.balance import Ledger, Line
-from frazil.status import books as module
-from frazil.status.books import Books
+from frazil.serve import ledger_cache as module
+from frazil.serve.ledger_cache import LedgerCache
 
 
 class Reading:
@@ -40,7 +40,7 @@ def reading() -> Reading:
 
 
 def test_streams_are_summed_by_table_and_problems_are_named(reading: Reading) -> None:
-    found = asyncio.run(Books(Config(), reading).read())
+    found = asyncio.run(LedgerCache(Config(), reading).read())
     assert (found["state"], found["ok"], found["problems"]) == ("ready", False, ["b: 1 row is missing"])
     assert found["tables"] == {
         "logs": {
@@ -53,31 +53,31 @@ def test_streams_are_summed_by_table_and_problems_are_named(reading: Reading) ->
 def test_it_is_read_once_for_all_who_ask_within_a_while(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    books = Books(Config(), reading)
+    cache = LedgerCache(Config(), reading)
 
     async def ask() -> list[Any]:
         reading.gate.clear()
-        asked = [asyncio.create_task(books.read()) for _ in range(5)]
+        asked = [asyncio.create_task(cache.read()) for _ in range(5)]
         await asyncio.sleep(0)
         reading.gate.set()
-        return [*await asyncio.gather(*asked), await books.read()]
+        return [*await asyncio.gather(*asked), await cache.read()]
 
     found = asyncio.run(ask())
     assert reading.times == 1
     assert all(each == found[0] for each in found)
     monkeypatch.setattr(module, "KEPT_SECONDS", 0.0)
-    asyncio.run(books.read())
+    asyncio.run(cache.read())
     assert reading.times == 2
 
 
 def test_who_cannot_wait_is_told_that_it_is_being_read_and_gets_it_later(reading: Reading) -> None:
-    books = Books(Config(), reading)
+    cache = LedgerCache(Config(), reading)
 
     async def ask() -> tuple[dict[str, Any], dict[str, Any]]:
         reading.gate.clear()
-        at_first = await books.read(wait_seconds=0.01)
+        at_first = await cache.read(wait_seconds=0.01)
         reading.gate.set()
-        return at_first, await books.read()
+        return at_first, await cache.read()
 
     at_first, later = asyncio.run(ask())
     assert set(at_first) == {"state", "begun_at"}
@@ -87,10 +87,10 @@ def test_who_cannot_wait_is_told_that_it_is_being_read_and_gets_it_later(reading
 
 def test_a_ledger_that_cannot_be_read_says_why(reading: Reading) -> None:
     reading.failure = StoreUnavailable("the bucket does not answer")
-    found = asyncio.run(Books(Config(), reading).read())
+    found = asyncio.run(LedgerCache(Config(), reading).read())
     assert (found["state"], found["error"]) == ("failed", "the bucket does not answer")
 
 
 def test_the_real_ledger_of_an_empty_folder_balances(tmp_path: Path) -> None:
-    found = asyncio.run(Books(Config(data_dir=tmp_path)).read())
+    found = asyncio.run(LedgerCache(Config(data_dir=tmp_path)).read())
     assert (found["state"], found["ok"], found["tables"]) == ("ready", True, {})
