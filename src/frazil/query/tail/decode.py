@@ -47,6 +47,7 @@ class Summary:
     """
 
     received: int = 0
+    """When its last rows came, in nanoseconds."""
     rows_before: int | None = None
     rows_after: int | None = None
     """Of the stream, all tenants."""
@@ -111,14 +112,15 @@ class SegmentDecoder:
     def _summary(self, facts: Facts, file: pq.ParquetFile) -> tuple[Summary, bool]:
         """And whether `time` of all rows is within the horizon: landing leaves it as it is."""
         received = (facts.received_min_unix_nano // 1000, facts.received_max_unix_nano // 1000)
+        counts = (facts.received_max_unix_nano, facts.stream_rows - facts.rows, facts.stream_rows)
         found = _time_bounds(file.metadata)
         if found is None:
-            return Summary(received[1], facts.stream_rows - facts.rows, facts.stream_rows), facts.rows == 0
+            return Summary(*counts), facts.rows == 0
         first, last = found
         is_timed = first >= received[1] - self._past_micros and last <= received[0] + self._ahead_micros
         if not is_timed:
             first, last = min(first, received[0]), max(last, received[1])
-        return Summary(received[1], facts.stream_rows - facts.rows, facts.stream_rows, first, last), is_timed
+        return Summary(*counts, first, last), is_timed
 
     def _read(self, facts: Facts, file: pq.ParquetFile, schema: pa.Schema, *, is_timed: bool) -> pa.Table:
         """All tenants' rows. Read once more where columns are to be filled from the maps."""

@@ -205,8 +205,7 @@ class Tail:
         before = self._clock() - KEPT_SECONDS
         for table in self._tables.values():
             for key, view in list(table.views.items()):
-                for chunk in [each for each in view.chunks if each.used_at < before]:
-                    view.drop(chunk)
+                view.chunks[:] = [chunk for chunk in view.chunks if chunk.used_at >= before]
                 if view.used_at < before and not view.chunks and not view.loading.locked():
                     del table.views[key]
         if not any(table.views for table in self._tables.values()):
@@ -244,14 +243,13 @@ class Tail:
     def _cut(
         self, view: View, waiting: Waiting, bounds: Bounds, missing: Sequence[str], what: str
     ) -> TailCut:
-        """Pins the chunks. Under the lock."""
+        """Under the lock."""
         found: list[tuple[Chunk, list[Part]]] = []
         for chunk in view.chunks:
             parts = chunk.behind(waiting)
             if parts:
                 chunk.used_at = self._clock()
                 if not bounds.exclude(chunk.time_min, chunk.time_max):
-                    self._folder.pin(chunk)
                     found.append((chunk, parts))
         return TailCut(
             [_reference(chunk, parts) for chunk, parts in found],
@@ -259,13 +257,8 @@ class Tail:
             tuple(missing),
             _key(what, missing, [part for _, parts in found for part in parts]),
             max((chunk.time_max for chunk, _ in found), default=None),
-            partial(self._unpin, [chunk for chunk, _ in found]),
+            found.clear,
         )
-
-    def _unpin(self, pins: list[Chunk]) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self._folder.unpin(pins.pop())
 
 
 def _reference(chunk: Chunk, parts: Sequence[Part]) -> ChunkRef:

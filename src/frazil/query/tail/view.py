@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import threading
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -24,11 +23,11 @@ from frazil.wal.clock import Clock
 from frazil.wal.names import SegmentName
 
 READERS = 8
-_BATCHES_AHEAD = 2 * READERS
-_AHEAD_BYTES = 16 * 2**20
-_BATCH_BYTES = 2**20
 _BATCH_MAX = 8
-_IN_A_ROW = 8
+_BATCH_BYTES = 2**18
+_AHEAD_MAX = READERS + 2
+_AHEAD_BYTES = 4 * 2**20
+"""Of segments, which are several times as large when they are decoded."""
 _SUMMARIES_MAX = 100_000
 
 
@@ -74,7 +73,7 @@ class SegmentReader:
             # Measured: handing small segments to a thread one by one costs a tenth of decoding them.
             while batch := list(itertools.islice(rest, max(1, min(_BATCH_MAX, _BATCH_BYTES // size)))):
                 ahead.append(self._pool.submit(self._decode, batch, tenant, schema, bounds))
-                while len(ahead) >= _BATCHES_AHEAD or len(ahead) * len(batch) * size >= _AHEAD_BYTES:
+                while len(ahead) >= min(_AHEAD_MAX, max(2, _AHEAD_BYTES // (len(batch) * size))):
                     found = ahead.popleft().result()
                     size = max(1, *(each.size for each in found))
                     yield from found
@@ -124,23 +123,32 @@ class SegmentReader:
 
 
 class _NewestFirst:
-    """Segments of several streams, the latest received first as far as that is known from those read."""
+    """Segments of several streams, the latest received first as far as that follows from those read."""
 
     def __init__(self, todo: Mapping[str, Iterable[int]]) -> None:
         self._rest = {stream: rest for stream, sequences in todo.items() if (rest := sorted(sequences))}
         self._taken: Counter[str] = Counter()
-        self.received: dict[str, int] = {}
-        """By stream, of the segment that was read last."""
+        self._read: dict[str, tuple[int, int, int]] = {}
+        """By stream, when the first and the last of those read were received, and how many were."""
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         while self._rest:
-            newest = max(self._rest, key=lambda each: (self.received.get(each, math.inf), -self._taken[each]))
-            rest = self._rest[newest]
-            for _ in range(min(_IN_A_ROW, len(rest))):
-                self._taken[newest] += 1
-                yield newest, rest.pop()
-            if not rest:
-                del self._rest[newest]
+            is_known = self._rest.keys() <= self._read.keys()
+            stream = max(self._rest, key=self._received if is_known else lambda each: -self._taken[each])
+            self._taken[stream] += 1
+            yield stream, self._rest[stream].pop()
+            if not self._rest[stream]:
+                del self._rest[stream]
+
+    def note(self, stream: str, received: int) -> None:
+        first, _, read = self._read.get(stream, (received, received, 0))
+        if received:
+            self._read[stream] = (first, received, read + 1)
+
+    def _received(self, stream: str) -> int:
+        """Of its next segment, about: some that were taken are not read yet."""
+        first, last, read = self._read[stream]
+        return last - (first - last) * (self._taken[stream] - read) // max(1, read - 1)
 
 
 class View:
@@ -184,7 +192,7 @@ class View:
         with contextlib.closing(self._reader.decoded(order, self.tenant, self._schema, bounds)) as found:
             for stream, sequence, size, summary, table in found:
                 todo[stream].discard(sequence)
-                order.received[stream] = summary.received
+                order.note(stream, summary.received)
                 read_bytes += size
                 if table is not None:
                     pending.append((Part(stream, sequence, 0, 0, summary.rows_after or 0), table))
@@ -246,7 +254,6 @@ class View:
         found = [*pending]
         for chunk in taken:
             found += self._folder.read(chunk, self._schema, chunk.behind(waiting))
-            self._folder.drop(chunk)
         return found
 
     def _write(self, rows: Rows) -> None:
@@ -257,10 +264,6 @@ class View:
 
     # Under the lock
 
-    def drop(self, chunk: Chunk) -> None:
-        self.chunks.remove(chunk)
-        self._folder.drop(chunk)
-
     def evict_oldest(self) -> None:
         """Makes room. There is a chunk."""
         oldest = min(self.chunks, key=lambda chunk: chunk.time_max)
@@ -268,11 +271,10 @@ class View:
             self._floor[part.stream] = max(
                 self._floor.get(part.stream, (0, 0)), (part.sequence + 1, part.rows_after)
             )
-        self.drop(oldest)
+        self.chunks.remove(oldest)
 
     def forget(self) -> None:
-        for chunk in [*self.chunks]:
-            self.drop(chunk)
+        self.chunks.clear()
         self._floor.clear()
 
     def problems(self, waiting: Waiting) -> list[str]:
