@@ -52,7 +52,7 @@ class SqlRequest(BaseModel):
             }
         ),
     ] = None
-    """What the tables held then: a time, a snapshot or a tag."""
+    """Query the tables as they were: at a time, in a snapshot or under a tag."""
     seconds_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Less than the server's limit."""
     rows_max: Annotated[int, Field(gt=0), BeforeValidator(_whole)] | None = None
