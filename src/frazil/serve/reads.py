@@ -80,6 +80,7 @@ def _together(first: Stats, second: Stats) -> Stats:
         files=max(first.files, second.files),
         bytes=max(first.bytes, second.bytes),
         tail_rows=max(first.tail_rows, second.tail_rows),
+        cached=first.cached and second.cached,
         stale=second.stale or first.stale,
         missing=tuple(dict.fromkeys([*first.missing, *second.missing])),
     )
