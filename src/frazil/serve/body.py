@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import structlog
 from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect
 
 from frazil.config import Config
@@ -52,7 +53,7 @@ class SqlRequest(BaseModel):
             }
         ),
     ] = None
-    """What the tables held then: a time, a snapshot or a tag."""
+    """Query the tables as they were: at a time, in a snapshot or under a tag."""
     seconds_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Less than the server's limit."""
     rows_max: Annotated[int, Field(gt=0), BeforeValidator(_whole)] | None = None
@@ -122,23 +123,26 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 def _parsed(body: bytes, *, is_plain: bool) -> SqlRequest:
     try:
-        return SqlRequest(sql=body.decode()) if is_plain else SqlRequest.model_validate_json(body)
+        return SqlRequest(**({"sql": body.decode()} if is_plain else _members(body)))
     except UnicodeDecodeError:
         raise RequestInvalid("the SQL is not UTF-8") from None
     except ValidationError as error:
-        raise RequestInvalid(_mistake(error)) from None
+        raise RequestInvalid(_MISTAKES[str(error.errors(include_url=False)[0]["loc"][0])]) from None
 
 
-def _mistake(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
-    if not first["loc"]:
-        return 'the body must be an object, such as {"sql": "SELECT 1"}'
-    name = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
-        return f"there is no member `{name[:100]}`.{suggestion(name, list(SqlRequest.model_fields))}"
-    return _MISTAKES[name]
+def _members(body: bytes) -> dict[str, Any]:
+    try:
+        members = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestInvalid(f"the body is not valid JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise RequestInvalid('the body must be an object, such as {"sql": "SELECT 1"}')
+    for name in members:
+        if name not in SqlRequest.model_fields:  # pydantic would list all of them: seconds for a large body
+            raise RequestInvalid(
+                f"there is no member `{name[:100]}`.{suggestion(name, list(SqlRequest.model_fields))}"
+            )
+    return members
 
 
 def _as_of(given: Any) -> AsOf | None:

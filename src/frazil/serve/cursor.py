@@ -21,17 +21,17 @@ _INT64 = 2**63
 class Cursor:
     range: TimeRange
     """Fixed by the first page: `-15m` must not move on between pages."""
-    question: str
+    search: str
     """A digest of the search: a cursor is refused by another search."""
     after: PageEnd
 
     def text(self) -> str:
-        parts = [self.range.begin, self.range.end, self.question, self.after.key, self.after.seen]
+        parts = [self.range.begin, self.range.end, self.search, self.after.key, self.after.seen]
         return urlsafe_b64encode(orjson.dumps([_VERSION, *parts])).rstrip(b"=").decode()
 
     @classmethod
-    def parse(cls, text: str, question: str) -> Cursor:
-        """RequestInvalid unless it is a cursor of this question."""
+    def parse(cls, text: str, search: str) -> Cursor:
+        """Raises RequestInvalid unless it is a cursor of this search."""
         try:
             version, begin, end, digest, key, seen = orjson.loads(_decoded(text))
             cursor = cls(TimeRange(begin, end), digest, PageEnd(_checked(key), seen))
@@ -44,9 +44,9 @@ class Cursor:
             raise RequestInvalid("the cursor is of another release; begin without one")
         if not all(is_time(micros) for micros in (begin, end, cursor.after.key[0])):
             raise RequestInvalid("the cursor is broken: it is of no time; begin without one")
-        if digest != question:
+        if digest != search:
             raise RequestInvalid(
-                "the cursor belongs to another question: repeat all parameters of the first page beside it"
+                "the cursor belongs to another search: repeat all parameters of the first page"
             )
         return cursor
 

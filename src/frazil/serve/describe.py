@@ -97,7 +97,7 @@ _ERRORS = {
     503: ("The store or the catalog does not answer.", "store_unavailable", "the store does not answer"),
 }
 QUERY_ERRORS = (400, 401, 403, 413, 422, 429, 503)
-"""What any query can end in."""
+"""The errors of any query."""
 
 
 def errors(*codes: int) -> Responses:
@@ -112,7 +112,7 @@ def errors(*codes: int) -> Responses:
 _STATS = {"rows": 1, "files": 2, "files_total": 500, "tail_rows": 120}
 PAGE = described(
     RecordPage,
-    "A page of records; `next` is null on the last one. What is NULL is left out. Integers beyond 2^53 and "
+    "A page of records; `next` is null on the last one. NULL is left out. Integers beyond 2^53 and "
     "exact nanoseconds are text.",
     {
         "records": [

@@ -80,6 +80,7 @@ def _together(first: Stats, second: Stats) -> Stats:
         files=max(first.files, second.files),
         bytes=max(first.bytes, second.bytes),
         tail_rows=max(first.tail_rows, second.tail_rows),
+        cached=first.cached and second.cached,
         stale=second.stale or first.stale,
         missing=tuple(dict.fromkeys([*first.missing, *second.missing])),
     )
@@ -90,8 +91,8 @@ class _Runner:
     """Runs reads for one request: for the tenant of its key, until its client is gone."""
 
     request: Request
-    caller: Caller
-    queries: Queries
+    caller: Reader
+    queries: Asked
 
     async def json(self, read: Read[T], body: Callable[[T, Stats], Any], what: str) -> Response:
         result, stats = await unless_gone(self.request, run(self.queries, self.caller, read, what))
@@ -99,31 +100,17 @@ class _Runner:
         return Response(content, media_type="application/json")
 
 
-def _runner(request: Request, caller: Reader, queries: Asked) -> _Runner:
-    return _Runner(request, caller, queries)
-
-
-Runner = Annotated[_Runner, Depends(_runner)]
-
-
 @dataclass(frozen=True)
 class _Paging:
-    limit: int
-    cursor: str | None
-    order: Order
-
-
-async def _paging(
-    limit: Annotated[int, Query(description="Records on a page.", ge=1, le=1_000)] = 100,
+    limit: Annotated[int, Query(description="Records on a page.", ge=1, le=1_000)] = 100
     cursor: Annotated[
         str | None, Query(description="`next` of the page before, with all its other parameters.")
-    ] = None,
-    order: Annotated[Order, Query(description="`desc`: newest first.")] = "desc",
-) -> _Paging:
-    return _Paging(limit, cursor, order)
+    ] = None
+    order: Annotated[Order, Query(description="`desc`: newest first.")] = "desc"
 
 
-Paging = Annotated[_Paging, Depends(_paging)]
+Runner = Annotated[_Runner, Depends()]
+Paging = Annotated[_Paging, Depends()]
 Buckets = Annotated[
     int, Query(description="The most buckets; their width is a round number.", ge=1, le=400, examples=[60])
 ]

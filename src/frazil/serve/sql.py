@@ -126,7 +126,7 @@ def _compact(stats: Stats) -> str:
 
 _PROGRESS = described(
     QueryProgress,
-    "How far it is.",
+    "The state of the query.",
     {"id": "q1", "state": "running", "percent": 42.0, "seconds": 1.3},
     errors(401, 403, 404),
 )

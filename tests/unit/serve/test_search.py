@@ -197,13 +197,13 @@ def test_a_cursor_with_strange_members_is_refused(client: Client, queries: Stand
         assert "cursor" in refused(client, "logs", limit=1, cursor=text)
 
 
-def test_a_cursor_is_for_its_own_question(client: Client, queries: StandIn) -> None:
+def test_a_cursor_is_for_its_own_search(client: Client, queries: StandIn) -> None:
     queries.add("logs", logs(*({"nanos": i} for i in range(3))))
     cursor = found(client, "logs", limit=1)["next"]
     assert found(client, "logs", limit=2, cursor=cursor)["next"] is None
     for other in ({"service": "pay"}, {"order": "asc"}, {"from": "0"}):
-        assert "another question" in refused(client, "logs", cursor=cursor, **other)
-    assert "another question" in refused(client, "spans", cursor=cursor)
+        assert "another search" in refused(client, "logs", cursor=cursor, **other)
+    assert "another search" in refused(client, "spans", cursor=cursor)
 
 
 @pytest.mark.parametrize(

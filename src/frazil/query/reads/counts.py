@@ -20,7 +20,7 @@ GROUPS: dict[Searched, tuple[str, ...]] = {
     "logs": ("severity", "service", "none"),
     "spans": ("status", "service", "none"),
 }
-"""What the records of each table can be counted by."""
+"""The groups by which the records of each table can be counted."""
 _SERIES_MAX = 20
 _NUMBERED: dict[str, tuple[str, Sequence[str]]] = {
     "severity": (

@@ -43,7 +43,7 @@ _ATTRIBUTE: dict[Searched, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What the rows of a table must be like. All that is given must hold."""
+    """Conditions on the rows of a table. All that are given must hold."""
 
     table: ClassVar[Searched]
     services: Sequence[str] = ()

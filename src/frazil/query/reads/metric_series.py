@@ -31,7 +31,7 @@ from frazil.query.reads.time_range import MICRO, TimeRange
 from frazil.times import iso, micros_of
 
 HOLD_SECONDS = 120
-"""Twice the interval at which SDKs export unless told otherwise."""
+"""Twice the default interval at which SDKs export."""
 SERIES_MAX = 10
 _BUCKETS_MAX = 120
 OTHERS = "all others"
@@ -332,7 +332,7 @@ FROM ranked GROUP BY bucket, series ORDER BY bucket, series"""
 
 
 def _explicit_buckets() -> str:
-    """What a step adds to each bucket: the point's counts, less those of the point before."""
+    """The increase of each bucket in a step: the point's counts, less those of the point before."""
     return """    SELECT label, f, t, sign * counts[i] AS n,
            coalesce(bounds[i - 1], least(bounds[1], 0)) AS low, coalesce(bounds[i], bounds[i - 1]) AS high
     FROM (SELECT *, unnest(range(1, len(counts) + 1)) AS i FROM (

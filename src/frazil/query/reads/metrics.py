@@ -30,7 +30,7 @@ AGGREGATIONS: dict[Kind, tuple[Aggregation, ...]] = {
     "exponential_histogram": _SPREAD,
     "summary": ("mean", "rate", "p50", "p95", "p99"),
 }
-"""What has a meaning for each kind; the default comes first."""
+"""The aggregations that each kind has; the default comes first."""
 _VALUES_MAX = 40
 
 _LIST = """\
