@@ -394,6 +394,17 @@ def test_a_segment_that_vanishes_while_it_is_read_means_that_the_position_is_too
         wal.tail.cut("logs", at(1), "acme")
 
 
+def test_a_segment_that_went_after_it_was_listed_is_not_asked_for_again(wal: Wal) -> None:
+    """The position may be the newest that the catalog can say: the planner knows how old it is."""
+    name = wal.append(0)
+    wal.append(1)
+    assert len(wal.bodies(at(0, 0), tenant="globex")) == 6
+    wal.store.delete(name.path)
+    with pytest.raises(PositionTooOld):
+        wal.bodies(at(0, 0))
+    assert len(wal.bodies(at(0, 0))) == 3
+
+
 def test_bounds_on_time_leave_out_chunks_that_are_wholly_outside(wal: Wal) -> None:
     before = time.time_ns() // 1000
     wal.append(0)

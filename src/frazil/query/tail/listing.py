@@ -114,6 +114,11 @@ class Listing:
                 self._failed = (began, error)
                 raise
 
+    def forget(self) -> None:
+        """After a listed segment was found to be gone: the next look lists all that is there."""
+        with self._lock:
+            self._streams.clear()
+
     def _look(self, arrived: int, began: int) -> None:
         if self._looked > arrived:
             return

@@ -121,7 +121,11 @@ class Tail:
             waiting = table.listing.waiting(position)
             view = self._view(table, tenant, None if columns is None else frozenset(columns))
             with view.loading:
-                view.load(waiting, bounds, self._room(view), self._bytes_max)
+                try:
+                    view.load(waiting, bounds, self._room(view), self._bytes_max)
+                except PositionTooOld:
+                    table.listing.forget()
+                    raise
                 with self._lock:
                     if table.listing.swept > waiting.swept:  # what was loaded may hold erased rows
                         view.forget()
