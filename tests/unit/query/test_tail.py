@@ -27,6 +27,7 @@ from frazil.errors import SegmentCorrupt, StoreUnavailable
 from frazil.otlp.decode import Decoder, conform
 from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.query.tail import KEPT_SECONDS, PositionTooOld, Tail, TailCut
+from frazil.query.tail.view import View
 from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.tables.promoted import promoted
@@ -556,6 +557,21 @@ def test_rows_that_have_landed_are_kept_for_a_while_and_then_dropped(wal: Wal) -
     assert len(wal.files()) == 1
     with pytest.raises(PositionTooOld):
         wal.bodies(at(1))
+
+
+def test_rows_do_not_expire_while_a_query_counts_on_them(wal: Wal, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal.append(0)
+    assert len(wal.bodies()) == 3
+    wal.clock.seconds += KEPT_SECONDS + 1
+    load = View.load
+
+    def with_another(view: View, *rest: Any) -> None:
+        monkeypatch.undo()
+        load(view, *rest)
+        wal.bodies(tenant="globex")
+
+    monkeypatch.setattr(View, "load", with_another)
+    assert len(wal.bodies()) == 3
 
 
 def test_over_the_bound_the_newest_are_kept_and_the_count_of_the_others_is_said(

@@ -133,8 +133,8 @@ class Tail:
                     self._make_room()
                     missing = self._missing(signal, view, position, waiting)
                     cut = self._cut(view, waiting, bounds, missing, f"{signal}/{tenant}")
-                    self._expire()
-                    return cut
+            self._expire()
+            return cut
 
     def follow(self, positions: Mapping[Signal, WalPosition]) -> None:
         """Drops rows that were not used for a while, or were erased. Reads ahead from a bucket what came into
@@ -147,8 +147,7 @@ class Tail:
                     waiting = table.listing.waiting(position)
                     if self._cache.takes(1):
                         table.reader.fetch(waiting)
-            with self._lock:
-                self._expire()
+            self._expire()
 
     @property
     def bytes(self) -> int:
@@ -206,14 +205,18 @@ class Tail:
             max(self._views(), key=lambda each: (by_tenant[each.tenant], each.bytes)).evict_oldest()
 
     def _expire(self) -> None:
+        """Not of a view whose rows are being loaded: that query counts on them."""
         before = self._clock() - KEPT_SECONDS
-        for table in self._tables.values():
-            for key, view in list(table.views.items()):
-                view.chunks[:] = [chunk for chunk in view.chunks if chunk.used_at >= before]
-                if view.used_at < before and not view.chunks and not view.loading.locked():
-                    del table.views[key]
-        if not any(table.views for table in self._tables.values()):
-            self._cache.clear()
+        with self._lock:
+            for table in self._tables.values():
+                for key, view in list(table.views.items()):
+                    if view.loading.locked():
+                        continue
+                    view.chunks[:] = [chunk for chunk in view.chunks if chunk.used_at >= before]
+                    if view.used_at < before and not view.chunks:
+                        del table.views[key]
+            if not any(table.views for table in self._tables.values()):
+                self._cache.clear()
 
     def _forget(self, signal: Signal) -> None:
         """Rows were erased: what is kept may hold them."""
