@@ -69,6 +69,7 @@ NOT_RUN = {
     ("docs/engines.md", "frazil keys new"): MAKES_A_KEY,
     ("docs/engines.md", "connector.name=iceberg"): "needs Trino, which is not among the tests' components",
     ("docs/erasure.md", "frazil erase"): "deletes rows; tests/unit/pipeline/maintain/test_erase.py",
+    ("docs/operations.md", '{"ok": false, "role": "receiver"'): OUTPUT,
     (
         "docs/landing.md",
         "exporters:",

@@ -169,8 +169,11 @@ class LocalStore:
         with contextlib.suppress(FileNotFoundError), self._failures(path, "listed"):
             about = os.lstat(os.path.join(self.root, path))
             if stat.S_ISREG(about.st_mode):
-                # A file that was moved here keeps its old time of modification.
-                return Entry(path, about.st_size, max(about.st_mtime, about.st_ctime))
+                # A data file that was moved here counts as new, so that it is not taken for an orphan. A
+                # segment of a restored log keeps its age.
+                is_segment = self.name == "wal"
+                changed = about.st_mtime if is_segment else max(about.st_mtime, about.st_ctime)
+                return Entry(path, about.st_size, changed)
         return None
 
     def _keys(self, prefix: str) -> Iterator[str]:

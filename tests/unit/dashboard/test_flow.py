@@ -15,7 +15,7 @@ def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
     story = (
         Story()
         .look(receiver(0), pipeline(), api())
-        .look(receiver(1000, busy=10), pipeline(30, 500, failed=2), api(20))
+        .look(receiver(1000, busy=10), pipeline(30, 500, failing=1), api(20))
     )
     cards = said(story)
     assert list(cards) == ["Receive", "Write-ahead log", "Land", "Tables", "Maintain", "Query"]
@@ -32,9 +32,9 @@ def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
 
 
 def test_what_failed_once_and_went_well_since_is_a_number_and_no_trouble() -> None:
-    story = Story().look(pipeline()).look(pipeline(failed=2)).look(pipeline(failed=2, done=6))
+    story = Story().look(pipeline()).look(pipeline(failing=1)).look(pipeline())
     card = said(story)["Maintain"]
-    assert (dict(card.lines)["failed"], card.trouble) == ("2", None)
+    assert (dict(card.lines)["failed"], card.trouble) == ("1", None)
 
 
 def test_what_nobody_knows_is_a_dash_and_no_error() -> None:

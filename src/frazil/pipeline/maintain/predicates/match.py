@@ -108,7 +108,7 @@ class Matcher:
             and (identity not in field_ids or name in unfilled)
         }
         if missing:
-            older = {"files": [path], "columns": missing}
+            older = {"files": [path], "columns": missing, "maps": ()}
             return TableSource(table, self.columns, (), (), [older], [table], _ROW_NUMBER)
         named = [column for column in self.columns if column[0] in self.predicate.columns]
         return TableSource(table, named or self.columns[:1], [path], (), (), [table], _ROW_NUMBER)
