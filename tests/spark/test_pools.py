@@ -11,14 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from frazil.config import Config
 from frazil.errors import Stopped
 from frazil.lease import open_lease
 from frazil.pipeline import shared_spark
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.session import POOL, Pool
+from frazil.pipeline.runner import Pool, SparkRunner
 from frazil.pipeline.shared_spark import SharedSpark
 
 PROPERTY = "spark.scheduler.pool"
@@ -62,19 +62,23 @@ def shared(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return SharedSpark(config, Metrics(), open_lease(config), lambda: False)
 
 
-def test_each_threads_jobs_are_in_the_pool_of_its_step(shared: SharedSpark) -> None:
+def test_each_runners_jobs_are_in_its_pool(shared: SharedSpark) -> None:
     pools: tuple[Pool, ...] = ("land", "derive", "sample", "maintain", "land")
     together = threading.Barrier(len(pools))
 
-    def pool_of_a_thread(pool: Pool) -> str | None:
-        POOL.set(pool)
-        spark = shared.session()
-        together.wait(60)
-        spark.range(1).collect()
-        return spark.sparkContext.getLocalProperty(PROPERTY)
+    def pool_of_a_job(pool: Pool) -> str | None:
+        found: list[str | None] = []
+
+        def read(spark: SparkSession) -> DataFrame:
+            together.wait(60)
+            found.append(spark.sparkContext.getLocalProperty(PROPERTY))
+            return spark.range(1)
+
+        SparkRunner(shared.session, pool).run_frame(read, lambda batches: len(list(batches)))
+        return found[0]
 
     with ThreadPoolExecutor(len(pools)) as threads:
-        assert tuple(threads.map(pool_of_a_thread, pools)) == pools
+        assert tuple(threads.map(pool_of_a_job, pools)) == pools
 
 
 def test_no_job_begins_once_the_pipeline_is_over(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -26,6 +26,8 @@ from frazil.storage import metrics as store_metrics
 T = TypeVar("T")
 R = TypeVar("R")
 Batches = Iterable[pa.RecordBatch]
+Pool = Literal["land", "derive", "sample", "maintain"]
+"""Spark's scheduler pools (fairscheduler.xml), most urgent first."""
 
 _COLUMNS = "result binary, calls binary"
 _SCHEMA = pa.schema([("result", pa.binary()), ("calls", pa.binary())])
@@ -65,7 +67,7 @@ class SparkRunner:
     starts no session. `parallel` bounds the jobs of one call of `results`; 0 is half of the cores.
     """
 
-    def __init__(self, start_spark: Callable[[], SparkSession], pool: str, parallel: int = 0) -> None:
+    def __init__(self, start_spark: Callable[[], SparkSession], pool: Pool, parallel: int = 0) -> None:
         self._start_spark = start_spark
         self._pool = pool
         self._parallel = parallel

@@ -11,9 +11,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -40,11 +39,6 @@ _STOP_SECONDS_MAX = 10.0
 _AT_START = ("spark.driver.", "spark.master", "spark.submit.")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("fairscheduler.xml")
-
-Pool = Literal["land", "derive", "sample", "maintain"]
-"""Spark's scheduler pools, most urgent first."""
-POOL: ContextVar[Pool] = ContextVar("pool", default="land")
-"""The pool of the jobs that the current thread starts."""
 
 
 def spark_session(

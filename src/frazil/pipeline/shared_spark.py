@@ -22,7 +22,7 @@ from frazil.pipeline.cluster import (
     remove_applications,
 )
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.session import POOL, spark_session, stop
+from frazil.pipeline.session import spark_session, stop
 
 log = structlog.get_logger("frazil.pipeline")
 
@@ -39,9 +39,7 @@ class SharedSpark:
         self._spark: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Returns the session, for jobs of the calling thread in the pool `POOL`. Replaces a session
-        whose JVM has died. Raises Stopped if the pipeline is over.
-        """
+        """Returns the session. Replaces one whose JVM has died. Raises Stopped if the pipeline is over."""
         is_new = False
         with self._lock:
             if self._is_over():
@@ -60,7 +58,6 @@ class SharedSpark:
             # Not under the lock: while a master does not answer, Spark can still be ended.
             remove_applications(spark, self._lease.applications)
             self._lease.applications = (application_id(spark),)
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL.get())
         return spark
 
     def _started(self) -> SparkSession:

@@ -12,7 +12,7 @@ import structlog
 
 from frazil.errors import FrazilError, Permanent, Stopped
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.session import POOL, Pool
+from frazil.pipeline.runner import Pool
 
 BACKOFF_SECONDS = 1.0
 BACKOFF_SECONDS_MAX = 60.0
@@ -26,7 +26,7 @@ class Step(ABC):
     part: ClassVar[str]
     """The kind of work, for logs and thread names."""
     pool: ClassVar[Pool] = "land"
-    """The Spark pool of the jobs that the step's own thread starts."""
+    """The Spark pool of its jobs: its runner is made with it."""
     stop_seconds: ClassVar[float] = 10.0
     """How long to wait for the end of a round when the pipeline stops."""
 
@@ -92,7 +92,6 @@ class StepThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        POOL.set(self.step.pool)
         while not self._stopping.is_set():
             self._stopping.wait(self.turn())
         self._reset()

@@ -19,7 +19,6 @@ from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.session import POOL
 from frazil.pipeline.steps import Step, StepRunner, StepThread
 from tests.components.process import wait_until
 from tests.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
@@ -36,10 +35,8 @@ class Scripted(Step):
         super().__init__(table)
         self._outcomes = list(outcomes)
         self.resets = 0
-        self.pools: list[str] = []
 
     def run(self) -> float:
-        self.pools.append(POOL.get())
         outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
         if isinstance(outcome, BaseException):
             raise outcome
@@ -113,16 +110,6 @@ def test_a_reset_that_fails_does_not_end_the_thread() -> None:
 
     thread = StepThread(Unclosable(CatalogUnavailable("away"), 7.0), Metrics())
     assert [thread.turn(), thread.turn()] == [1, 7]
-
-
-def test_the_jobs_of_a_steps_thread_run_in_its_pool() -> None:
-    step = Scripted(60.0)
-    runner = StepRunner([step], Metrics())
-    runner.start()
-    assert wait_until(lambda: bool(step.pools), seconds_max=60)
-    runner.stop()
-    assert step.pools == ["derive"]
-    assert POOL.get() == "land"
 
 
 def test_a_runner_that_was_never_started_or_is_stopped_twice_stops() -> None:
