@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -32,6 +33,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def _same_umask() -> Iterator[None]:
+    """A role that runs in this process sets its umask, which would hold for later tests too."""
+    before = os.umask(0)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 class FilesAndSpark(LoadFileScheduling):

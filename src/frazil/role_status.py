@@ -98,7 +98,7 @@ class RoleStatus:
                     values.append((sample.name, sample.labels, sample.value))
         with self._lock:
             now = self._clock()
-            while self._marks and now - self._marks[0][0] > _MARK_AGE_SECONDS_MAX:
+            while len(self._marks) > 1 and now - self._marks[0][0] > _MARK_AGE_SECONDS_MAX:
                 self._marks.popleft()
             rates = self._rates(now, counters)
             if not self._marks or now - self._marks[-1][0] >= _MARKS_APART_SECONDS:

@@ -34,7 +34,7 @@ _SCHEMA = Schema(NestedField(1, "lease", StringType(), required=False))
 _PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "1",
+    "write.metadata.previous-versions-max": "20",
     "comment": "Which process works. It has no rows: the newest sign of life is the snapshot under a tag.",
 }
 
@@ -134,5 +134,11 @@ def _failures() -> Iterator[None]:
     try:
         with catalog_errors():
             yield
-    except (CatalogUnavailable, Conflict, CommitFailedException) as error:
+    except (
+        CatalogUnavailable,
+        Conflict,
+        CommitFailedException,
+        NoSuchTableError,
+        FileNotFoundError,
+    ) as error:  # metadata that was just replaced may be gone
         raise StoreUnavailable(f"the table of leases cannot be used: {error}") from error

@@ -120,6 +120,8 @@ class Pipeline:
                     return True
                 reason = ""
             except FrazilError as error:
+                if isinstance(error, Permanent):
+                    raise
                 reason = f"the lease cannot be acquired: {error}"
             self._problem = reason
             if reason != said:  # once a second would bury everything else

@@ -109,6 +109,8 @@ class Planner:
             for name, spec in self.specs.items():
                 if name in statement.tables:
                     self._add(plan, spec, uses.get(name) or [ANYTHING], question, statement)
+                elif name in statement.listed:
+                    plan.tables.append(_source(spec, self._columns(spec, None)))
         except BaseException:
             plan.release()
             raise
@@ -134,20 +136,18 @@ class Planner:
         files, total = self._files(version, uses, question, spec)
         columns = self._columns(spec, None if version is None else version.schema)
         every, names = columns, statement.names
-        if wanted is not None:
-            # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
-            columns = [column for column in columns if column[0] in wanted]
+        # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
+        columns = [column for column in columns if column[0] in wanted]
         whole, older = _by_age(files, columns, every, {item.column: item for item in spec.promoted})
         plan.tables.append(
-            {
-                "name": spec.name,
-                "columns": columns,
-                "files": whole,
-                "older": older,
-                "views": {view.name: view.not_null for view in spec.views},
-                "names": None if names is None else sorted(names),
-                "tail": [] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
-            }
+            _source(
+                spec,
+                columns,
+                files=whole,
+                older=older,
+                names=None if names is None else sorted(names),
+                tail=[] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
+            )
         )
         before = plan.stats
         plan.stats = dataclasses.replace(
@@ -173,7 +173,7 @@ class Planner:
         spec: TableSpec,
         uses: Sequence[Constraints],
         question: Question,
-        wanted: Collection[str] | None,
+        wanted: Collection[str],
     ) -> _Cut:
         """What has landed first, then what has not: a row that lands in between is still in the log, because
         segments outlive their landing. Where that may not be so, both are read until none lands in between.
@@ -268,12 +268,27 @@ def reads_unowned(question: Question, spec: TableSpec) -> bool:
     return question.unowned and spec.has_unowned_rows
 
 
-def _wanted(spec: TableSpec, names: Collection[str] | None) -> frozenset[str] | None:
-    """The columns of a table that are among the names, or its first one. None: all."""
-    if names is None:
-        return None
+def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: Any) -> dict[str, Any]:
+    """A table as the sandbox gets it; without rows unless `more` has some."""
+    views = {view.name: view.not_null for view in spec.views}
+    return {
+        "name": spec.name,
+        "columns": columns,
+        "files": [],
+        "older": [],
+        "tail": [],
+        "names": None,
+        "views": views,
+        **more,
+    }
+
+
+def _wanted(spec: TableSpec, names: Collection[str] | None) -> frozenset[str]:
+    """The columns of a table that are among the names, or its first one. All if there are no names."""
     columns = [column.name for column in spec.sql_columns]
-    return frozenset(name for name in columns if name in names) or frozenset(columns[:1])
+    return frozenset(columns if names is None else (n for n in columns if n in names)) or frozenset(
+        columns[:1]
+    )
 
 
 def _by_age(

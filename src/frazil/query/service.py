@@ -37,7 +37,7 @@ from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
 from frazil.query.failures import Unreadable, died, failure
 from frazil.query.inventory import health_of, inventory
-from frazil.query.lake import Lake
+from frazil.query.lake import Lake, TableVersion
 from frazil.query.metrics import QueryMetrics
 from frazil.query.model import (
     Answer,
@@ -171,7 +171,9 @@ class Queries:
                 measured_at = now
                 with contextlib.suppress(FrazilError, OSError):
                     await asyncio.to_thread(self.measure)
-            is_asked = self._tail is not None and now - self._last_asked < KEPT_SECONDS
+            # A little longer than rows are kept, so that the last look drops them.
+            kept_seconds = KEPT_SECONDS + 2 * _FOLLOW_SECONDS
+            is_asked = self._tail is not None and now - self._last_asked < kept_seconds
             if is_asked or (self._keeps_something and now - looked_at >= _FORGET_SECONDS):
                 looked_at = now
                 with contextlib.suppress(FrazilError, OSError):
@@ -184,13 +186,17 @@ class Queries:
         return any(each.bytes > 0 for each in kept)
 
     def _follow(self) -> None:
-        versions = {name: self._lake.version(name) for name in self._planner.specs}
+        versions: dict[str, TableVersion | None] = {}
+        for name in self._planner.specs:
+            with contextlib.suppress(FrazilError, OSError):  # one that cannot be read holds up no other
+                versions[name] = self._lake.version(name)
         self._forget_erased(version.erased for version in versions.values() if version is not None)
         if self._tail is not None:
             self._tail.follow(
                 {
                     signal: WalPosition() if (found := versions[signal]) is None else found.position
                     for signal in SIGNALS
+                    if signal in versions
                 }
             )
 

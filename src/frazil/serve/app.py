@@ -58,7 +58,7 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
     # Queries do not read from Kafka: what waits there is not part of their results.
     stores = ("warehouse",) if config.wal.type == "kafka" else ("wal", "warehouse")
     app.state.dependencies = Dependencies(checks_of(config, *stores))
-    app.state.role_status = RoleStatus(queries.registry.collect, os.getppid())
+    app.state.role_status = RoleStatus(lambda: queries.registry.collect(), os.getppid())
     app.state.role_status.begin()
     app.state.sampler = Sampler(config)
     app.state.ledger = LedgerCache(config)

@@ -92,6 +92,8 @@ class Statement:
         """
         self.root = _only_statement(serialized)
         self.tables: set[str] = set()
+        self.listed: set[str] = set()
+        """Tables of which it may show names and columns, but no rows."""
         self.names: set[str] | None = set()
         """How it calls them: `logs`, `otel.logs`, `events`. None: it may look at all that there are."""
         self.columns: frozenset[str] | None = _columns(self.root)
@@ -141,7 +143,7 @@ class Statement:
             self.names.add(name if schema in ("", NAMESPACE_MAIN) else f"{schema}.{name}")
 
     def _name_all(self) -> None:
-        self.tables |= self._known - {*self._views}
+        self.listed |= self._known - {*self._views}
         self.names = self.columns = None
 
     def _no_table(self, node: Node) -> str:

@@ -101,7 +101,8 @@ class S3Store:
 
     @timed("put")
     def create(self, path: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
-        if len(data) > _SINGLE_PUT_BYTES_MAX:
+        # Segments of the WAL compete for names, so that they need the conditional write at any size.
+        if len(data) > _SINGLE_PUT_BYTES_MAX and self.name == "lake":
             self._upload(path, data, overwrite=overwrite)
         elif overwrite:
             with self._failures():

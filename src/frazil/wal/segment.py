@@ -163,8 +163,8 @@ def open_segment(name: SegmentName, data: bytes) -> tuple[Facts, pq.ParquetFile]
         raise
     except (pa.ArrowException, OSError) as error:
         raise SegmentCorrupt(path, str(error)) from None
-    found = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
     try:
+        found = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
         return _facts(name, found), file
     except (KeyError, ValueError) as error:
         raise SegmentCorrupt(path, f"its footer is not a segment's: {error!r}") from None

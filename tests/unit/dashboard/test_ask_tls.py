@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,8 @@ PUBLIC = "frazil.example.com"
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses between tries, which nobody waits for here."""
     taken: list[float] = []
-    monkeypatch.setattr("urllib3.util.retry.time.sleep", taken.append)
+    # In that module alone: py4j has a thread that sleeps.
+    monkeypatch.setattr("urllib3.util.retry.time", SimpleNamespace(sleep=taken.append, time=time.time))
     return taken
 
 

@@ -48,8 +48,8 @@ def asked(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
         ("DESCRIBE logs", {"logs"}),
         ("SHOW logs", {"logs"}),
         ("SUMMARIZE FROM spans", {"spans"}),
-        ("SHOW TABLES", set(TABLES)),
-        ("FROM information_schema.columns", set(TABLES)),
+        ("SHOW TABLES", set()),
+        ("FROM information_schema.columns, logs", {"logs"}),
         ("WITH c AS (FROM logs) FROM c, C", {"logs"}),
         ("WITH logs AS (FROM logs) FROM logs", {"logs"}),
         ("WITH logs AS (SELECT 1) FROM logs", set()),
@@ -66,6 +66,12 @@ def test_what_may_be_asked_names_its_tables(
     connection: duckdb.DuckDBPyConnection, sql: str, tables: set[str]
 ) -> None:
     assert asked(connection, sql).tables == tables
+
+
+@pytest.mark.parametrize("sql", ["SHOW TABLES", "FROM information_schema.columns"])
+def test_lists_of_tables_and_columns_need_no_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    found = asked(connection, sql)
+    assert (found.tables, found.listed) == (set(), set(TABLES))
 
 
 def table_functions(connection: duckdb.DuckDBPyConnection) -> list[str]:

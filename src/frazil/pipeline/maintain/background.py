@@ -44,7 +44,9 @@ class MaintainStep(Step):
     def run(self) -> float:
         maintainer = self._maintainer or self._open()
         self.check_cancelled()
-        if self._lease.acquire():  # else a command, or another machine's pipeline, maintains the tables
+        # If the lease is not free, a command or another machine's pipeline maintains the tables. Acquiring it
+        # may write to the catalog: only for work.
+        if maintainer.is_anything_due() and self._lease.acquire():
             with kept(self._lease, self._config.pipeline.lease_seconds):
                 maintainer.round()
         return min(_LOOK_SECONDS, self._config.maintain.compact.interval_seconds)

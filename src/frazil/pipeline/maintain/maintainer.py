@@ -134,6 +134,13 @@ class Maintainer:
             self._metrics.did(report)
         return report
 
+    def is_anything_due(self) -> bool:
+        return any(
+            self._is_over("measure", table, self._settings.compact.interval_seconds)
+            or any(self._is_due(task, table) for task in TASKS)
+            for table in self.tables()
+        )
+
     def round(self) -> list[TaskReport]:
         """Whatever is due, on every table. What fails is logged, and tried again later: landing goes on."""
         reports: list[TaskReport] = []

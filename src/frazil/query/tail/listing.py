@@ -124,9 +124,9 @@ class Listing:
             return
         streams, swept = self._reader.look(self._signal)
         self._there = frozenset(streams)
-        if swept > self.swept:
+        is_erased, self.swept = swept > self.swept, swept
+        if is_erased:  # a load that ends now sees the new mark
             self._on_erased()
-        self.swept = swept
         self._looked = began
         now = self._clock()
         for name, stream in list(self._streams.items()):

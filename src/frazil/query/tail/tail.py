@@ -31,6 +31,8 @@ KEPT_SECONDS = 60.0
 """How long decoded rows are kept after the last query that used them."""
 _PROBLEMS_MAX = 10
 _CACHE_BYTES = 64 * 2**20
+_LOADS_MAX = 4
+"""Loads at once. Each holds some 32 MiB of rows that are not written yet, and their copy."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Tail:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="tail")
         self._clock = clock
         self._lock = threading.Lock()
+        self._loads = threading.BoundedSemaphore(_LOADS_MAX)
         self._closed = False
         # From a disk, a segment is read again in no time.
         self._cache: SizedCache[str, bytes] = SizedCache(_CACHE_BYTES if config.wal.type == "s3" else 0)
@@ -122,7 +125,8 @@ class Tail:
             view = self._view(table, tenant, None if columns is None else frozenset(columns))
             with view.loading:
                 try:
-                    view.load(waiting, bounds, self._room(view), self._bytes_max)
+                    with self._loads:
+                        view.load(waiting, bounds, self._room(view), self._bytes_max)
                 except PositionTooOld:
                     table.listing.forget()
                     raise
@@ -143,9 +147,9 @@ class Tail:
         with self._open():
             for signal, position in positions.items():
                 table = self._tables[signal]
-                if table.views:
-                    waiting = table.listing.waiting(position)
-                    if self._cache.takes(1):
+                if table.views or self._cache.bytes:
+                    waiting = table.listing.waiting(position)  # it notices erasures
+                    if table.views and self._cache.takes(1):
                         table.reader.fetch(waiting)
             self._expire()
 

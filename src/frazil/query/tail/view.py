@@ -29,6 +29,8 @@ _AHEAD_MAX = READERS + 2
 _AHEAD_BYTES = 4 * 2**20
 """Of segments, which are several times as large when they are decoded."""
 _SUMMARIES_MAX = 100_000
+_FETCHED_MAX = 64
+"""Segments of one read-ahead, which shares its threads with queries."""
 
 
 class Decoded(NamedTuple):
@@ -106,15 +108,15 @@ class SegmentReader:
         return data
 
     def fetch(self, waiting: Waiting) -> None:
-        """Puts bytes of segments that came since the last call into the cache, without decoding."""
+        """Puts bytes of new segments into the cache, the newest of each stream, without decoding them."""
         before, self._fetched = self._fetched, {name: each.stop for name, each in waiting.streams.items()}
         paths = [
             SegmentName(self._signal, name, sequence).path
             for name, each in waiting.streams.items()
-            for sequence in range(max(each.start, before.get(name, 0)), each.stop)
+            for sequence in range(max(each.start, before.get(name, 0), each.stop - _FETCHED_MAX), each.stop)
         ]
         with contextlib.suppress(FileNotFoundError):
-            for _ in self._pool.map(lambda path: len(self._read(path)), paths):
+            for _ in self._pool.map(lambda path: len(self._read(path)), paths[:_FETCHED_MAX]):
                 pass
 
     def forget(self) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -124,7 +125,10 @@ def drop_rows(
 ) -> _Change:
     """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
     began = time.time()
-    table = evolve(table, SET_ASIDE)  # an older version may have made it
+    try:
+        table = evolve(table, SET_ASIDE)  # an older version may have made it
+    except CommitFailedException as error:
+        raise Conflict(full_name(table), str(error)) from None
     change = _Change.of(table, mask_of, write=config)
     if change.removed:
         rewrite = Rewrite(
