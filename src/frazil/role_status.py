@@ -29,6 +29,8 @@ RECENT_SECONDS, RATE_SECONDS, LATENCY_SECONDS = 10, 60, 300
 WINDOWS_SECONDS = (RECENT_SECONDS, RATE_SECONDS, LATENCY_SECONDS)
 _MARKS_APART_SECONDS = 4.0
 _MARK_AGE_SECONDS_MAX = 1.1 * LATENCY_SECONDS
+_LAST_MARK_AGE_SECONDS_MAX = 1300.0
+"""Of the only one: status.sample_seconds may be 600."""
 _COUNTERS = ("_total", "_count", "_bucket")
 _NOT_SHOWN = ("_sum", "_created")
 
@@ -98,7 +100,9 @@ class RoleStatus:
                     values.append((sample.name, sample.labels, sample.value))
         with self._lock:
             now = self._clock()
-            while len(self._marks) > 1 and now - self._marks[0][0] > _MARK_AGE_SECONDS_MAX:
+            while self._marks and now - self._marks[0][0] > (
+                _MARK_AGE_SECONDS_MAX if len(self._marks) > 1 else _LAST_MARK_AGE_SECONDS_MAX
+            ):
                 self._marks.popleft()
             rates = self._rates(now, counters)
             if not self._marks or now - self._marks[-1][0] >= _MARKS_APART_SECONDS:

@@ -86,6 +86,10 @@ def test_an_earlier_request_of_long_ago_is_forgotten() -> None:
     assert rate(counted((0, 0), (3600, 5000), (3601, 5010)), 60) == 10
 
 
+def test_a_role_that_is_asked_every_ten_minutes_has_rates() -> None:
+    assert rate(counted((0, 0), (600, 6000), (1200, 9000)), 300) == 5
+
+
 def test_memory_is_bounded_however_often_it_is_asked() -> None:
     speaker = Speaker("receiver")
     for at in range(10_000):

@@ -17,6 +17,7 @@ from frazil.storage import s3
 from frazil.storage.s3 import ObjectReader
 from tests.components.s3 import S3Server
 from tests.unit.lake.answering import answering
+from tests.wal_stores import s3_store
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,21 @@ def test_large_files_go_in_parts_and_still_take_no_name_twice(
     assert files.read(f"{root}/large") == data
     with pytest.raises(FileExistsError):
         files.write(f"{root}/large", data[1:])
+
+
+def test_a_large_segment_of_the_wal_is_written_conditionally_too(
+    moto_s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a writer that is taken for dead could overwrite the tombstone of its stream."""
+    monkeypatch.setattr(s3, "_SINGLE_PUT_BYTES_MAX", 1000)
+    uploads: list[object] = []
+    monkeypatch.setattr(s3.S3Store, "_upload", lambda *given, **more: uploads.append(given))
+    store = s3_store(moto_s3, moto_s3.make_bucket(f"wal-{uuid.uuid4().hex}"))
+    store.create("logs/a", bytes(5000))
+    store.create("logs/a", bytes(5000))  # an earlier attempt, whose answer was lost
+    with pytest.raises(FileExistsError):
+        store.create("logs/a", bytes(5001))
+    assert uploads == []
 
 
 def test_of_a_large_parquet_file_only_what_is_asked_for_is_read(

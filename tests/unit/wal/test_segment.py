@@ -143,6 +143,11 @@ def test_a_sealed_footer_that_lacks_a_fact_is_corrupt(key: bytes) -> None:
         read_facts(NAME, changed)
 
 
+def test_a_sealed_footer_that_is_no_text_is_corrupt() -> None:
+    with pytest.raises(SegmentCorrupt):
+        read_facts(NAME, resealed(DATA.replace(b"frazil.nonce", b"frazil.nonc\xff")))
+
+
 def test_a_parquet_file_of_somebody_else_is_corrupt() -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": [1]}), sink)

@@ -148,7 +148,7 @@ def test_what_was_learnt_outlives_a_catalog_that_was_away(
             super().__init__(*given, **options)
             made.append(self)
 
-        def round(self) -> list[TaskReport]:
+        def tables(self) -> list[str]:
             raise CatalogUnavailable("it is away")
 
     monkeypatch.setattr(background, "Maintainer", Failing)
@@ -158,6 +158,24 @@ def test_what_was_learnt_outlives_a_catalog_that_was_away(
         assert [thread.turn() for _ in range(3)] == [1, 2, 4]
     assert len(made) == 3
     assert len({id(each._memory) for each in made}) == 1
+
+
+def test_the_lease_is_taken_only_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a catalog that holds the leases, each time is two commits."""
+    with kept(tmp_path) as lake:
+        step = MaintainStep(lake.config, lambda *_: RunHere(), MaintainMetrics(CollectorRegistry()))
+        taken: list[bool] = []
+        acquire = step._lease.acquire
+        monkeypatch.setattr(step._lease, "acquire", lambda: taken.append(acquire()) or taken[-1])
+        step.run()
+        assert taken == []
+        lake.write([("acme", "u1", 9, 0.0)])
+        lake.land()
+        step.run()
+        assert taken == [True]
+        step.run()
+        assert taken == [True]
+        step.reset()
 
 
 def lose(path: Path) -> None:
