@@ -81,12 +81,14 @@ def health(
     *,
     known_since: float | None = None,
     table: TableState | None = None,
+    is_merged: bool = True,
 ) -> TableHealth:
     """Pure. `files` are those of the table, or those of one tenant if `table` is None. Commits before
-    `known_since`, as of `oldest_snapshot_seconds`, are not known any more.
+    `known_since`, as of `oldest_snapshot_seconds`, are not known any more. Small files of a table that is
+    not merged wait for nothing.
     """
     there = sorted(files, key=_partition)
-    waiting = due(there, config.compact, now_seconds)
+    waiting = due(there, config.compact, now_seconds) if is_merged else []
     known_since = now_seconds if known_since is None else known_since
     due_since = [min(now_seconds, _due_since(group, config.compact, known_since)) for group in waiting]
     total = sum(file.bytes for file in there)
@@ -119,14 +121,17 @@ def state_of(metadata: TableMetadata, manifests: int, metadata_bytes: int | None
     )
 
 
-def measure(table: Table, config: MaintainConfig, now_seconds: float | None = None) -> TableHealth:
+def measure(
+    table: Table, config: MaintainConfig, now_seconds: float | None = None, *, is_merged: bool = True
+) -> TableHealth:
     """Of the whole table, as its metadata says: reads manifests, and no listing."""
     snapshot = table.current_snapshot()
     manifests = 0 if snapshot is None else len(snapshot.manifests(table.io))
     state = state_of(table.metadata, manifests, len(table.io.new_input(table.metadata_location)))
     now = time.time() if now_seconds is None else now_seconds
     files = all_facts(live_files(table), table, now_seconds=now)
-    return health(files, config, now, known_since=oldest_snapshot_seconds(table.metadata, now), table=state)
+    since = oldest_snapshot_seconds(table.metadata, now)
+    return health(files, config, now, known_since=since, table=state, is_merged=is_merged)
 
 
 def oldest_snapshot_seconds(metadata: TableMetadata, now_seconds: float | None = None) -> float | None:

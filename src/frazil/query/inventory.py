@@ -39,7 +39,9 @@ def inventory(
     return found
 
 
-def health_of(version: TableVersion, config: MaintainConfig, tenant: str | None) -> TableHealth | None:
+def health_of(
+    version: TableVersion, spec: TableSpec, config: MaintainConfig, tenant: str | None
+) -> TableHealth | None:
     """Of a tenant's files, or of the whole table. Reads nothing: the planner has it all."""
     metadata = version.metadata
     if metadata is None:
@@ -52,6 +54,7 @@ def health_of(version: TableVersion, config: MaintainConfig, tenant: str | None)
         now,
         known_since=oldest_snapshot_seconds(metadata),
         table=None if tenant is not None else state_of(metadata, version.index.manifests),
+        is_merged=spec.merged_as is not None,
     )
 
 
@@ -81,6 +84,6 @@ def _table(
         snapshot_id=None if version is None else version.snapshot_id,
         landed_at=None if version is None else version.committed_at,
         newest_time=max((each for each in times if each is not None), default=None),
-        health=None if version is None else health_of(version, config, tenant),
-        whole=None if version is None or not whole else health_of(version, config, None),
+        health=None if version is None else health_of(version, spec, config, tenant),
+        whole=None if version is None or not whole else health_of(version, spec, config, None),
     )

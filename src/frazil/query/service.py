@@ -598,9 +598,9 @@ class Queries:
         """
         if self._config.auth.keys:
             return
-        for name in self._planner.specs:
+        for name, spec in self._planner.specs.items():
             version = self._lake.version(name)
-            found = None if version is None else health_of(version, self._config.maintain, None)
+            found = None if version is None else health_of(version, spec, self._config.maintain, None)
             if found is not None:
                 self._metrics.tables.show(name, found)
 

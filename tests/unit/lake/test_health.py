@@ -70,6 +70,13 @@ def test_what_is_due_waits_since_its_last_file_came() -> None:
     assert health(files[1:], CONFIG, NOON).lag_seconds == 0
 
 
+def test_a_table_that_is_not_merged_waits_for_nothing() -> None:
+    files = [replace(file, committed_seconds=NOON - 300) for file in files_of(40, 20_000)]
+    assert health(files, CONFIG, NOON).waiting_files > 0
+    found = health(files, CONFIG, NOON, is_merged=False)
+    assert (found.files, found.waiting_files, found.lag_seconds) == (40, 0, 0)
+
+
 def test_what_waits_for_longer_than_is_known_waits_at_least_since_then() -> None:
     files = files_of(32, 20_000)
     assert health(files, CONFIG, NOON, known_since=NOON - 1800).lag_seconds == 1800

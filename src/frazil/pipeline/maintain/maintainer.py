@@ -395,7 +395,10 @@ class Maintainer:
         self._memory.last["measure", name] = self._clock()
         try:
             with catalog_errors():
-                self._metrics.health(name, measure(self._load(name), self._settings, self._clock()))
+                spec = table_specs().get(name)
+                is_merged = spec is not None and spec.merged_as is not None
+                found = measure(self._load(name), self._settings, self._clock(), is_merged=is_merged)
+                self._metrics.health(name, found)
         except Exception as error:
             self._failed("measure", name, error)
         else:
