@@ -161,7 +161,7 @@ def open_segment(name: SegmentName, data: bytes) -> tuple[Facts, pq.ParquetFile]
         file = pq.ParquetFile(pa.BufferReader(data))
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are no text
         raise SegmentCorrupt(path, str(error)) from None
     try:
         found = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
