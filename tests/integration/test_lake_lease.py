@@ -118,7 +118,7 @@ def test_leases_of_different_names_do_not_disturb_each_other_and_leave_little_be
     landing, maintenance = machines.lease(), machines.lease("maintain")
     assert landing.acquire()
     assert maintenance.acquire()
-    for _ in range(3):
+    for _ in range(12):
         machines.pass_seconds(5)
         assert landing.keep()
         assert maintenance.keep()
@@ -127,7 +127,7 @@ def test_leases_of_different_names_do_not_disturb_each_other_and_leave_little_be
         table = catalog.load_table((config.lake.namespace, LEASES))
     assert sorted(table.metadata.refs) == ["main", "maintain", "pipeline"]
     assert len(table.metadata.snapshots) == 3
-    assert len(table.metadata.metadata_log) <= 1
+    assert len(table.metadata.metadata_log) <= 20
     assert table.scan().to_arrow().num_rows == 0
     for snapshot in table.metadata.snapshots:
         assert snapshot.manifests(table.io) == []
