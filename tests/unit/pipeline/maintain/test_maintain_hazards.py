@@ -14,11 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, JobFailed
 from frazil.lake.commit import Committer
+from frazil.lake.health import TableHealth
 from frazil.lake.live import live_files
 from frazil.lake.properties import MAINTENANCE, noted, set_properties
 from frazil.ledger import balance
@@ -266,9 +268,12 @@ def test_tables_are_not_measured_in_every_round(tmp_path: Path, monkeypatch: pyt
     """Measuring reads all manifests; an idle pipeline must not do so every few seconds."""
     seen: list[str] = []
     real = maintainer.measure
-    monkeypatch.setattr(
-        maintainer, "measure", lambda table, *rest: seen.append(table.name()[-1]) or real(table, *rest)
-    )
+
+    def measured(table: Table, *rest: Any, **more: Any) -> TableHealth:
+        seen.append(table.name()[-1])
+        return real(table, *rest, **more)
+
+    monkeypatch.setattr(maintainer, "measure", measured)
     now = [time.time()]
     with kept(tmp_path, maintain={"compact": {"interval_seconds": 60}}) as lake:
         lake.fill([("acme", "a", 5, 0.0)])
