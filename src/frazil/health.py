@@ -54,7 +54,7 @@ class Health:
     degraded: Problems = field(default_factory=dict)
     """The role works, but not as it should: only /healthz answers 503."""
     notices: Problems = field(default_factory=dict)
-    """The role works and somebody has to decide something: both answer 200."""
+    """The role works, and an operator has to decide something: /readyz and /healthz answer 200."""
 
     def report(self, path: str = "/healthz") -> HealthReport:
         """`path` is one of PATHS. A process that answers is alive, whatever its problems."""

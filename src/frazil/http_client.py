@@ -126,8 +126,8 @@ class HttpClient:
 
 
 class _OwnRole:
-    """Connections to a role of this configuration. It is identified by the very certificate that the
-    configuration names, whoever signed it and for whatever name.
+    """Connections to a role of this configuration. It is identified by the certificate that the
+    configuration names, whatever its issuer and host name are.
     """
 
     def __init__(self, certificate: Path, make: Callable[..., urllib3.PoolManager]) -> None:

@@ -72,7 +72,7 @@ class PartitionPosition:
 
 @dataclass(frozen=True)
 class TopicPosition:
-    """`id` is the broker's: a topic that was deleted and made anew has another."""
+    """`id` is the broker's: a topic that was deleted and created again has another."""
 
     id: str
     partitions: Mapping[int, PartitionPosition] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from frazil.query.model import AsOf
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
 from frazil.tables.columns import TIMESTAMP
 from tests.kept_lake import DAY, Kept
-from tests.unit.query.made import Service
+from tests.unit.query.made import serving
 from tests.unit.status.test_watcher import Said, Story
 
 EDGES = TableSpec(
@@ -88,16 +88,6 @@ def lake(tmp_path: Path) -> Iterator[Edges]:
         yield made
 
 
-@contextlib.contextmanager
-def serving(lake: Edges) -> Iterator[Service]:
-    service = Service(lake.config)
-    service.start()
-    try:
-        yield service
-    finally:
-        service.close()
-
-
 def test_it_is_known_while_it_is_declared() -> None:
     with declared(EDGES):
         assert table_specs()["edges"] is EDGES
@@ -144,7 +134,7 @@ def test_it_is_made_and_gets_columns_that_the_spec_gains(lake: Edges) -> None:
 
 
 def test_sql_reads_it_and_its_view_by_tenant_and_the_api_lists_it(lake: Edges) -> None:
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         asked = "SELECT callee, calls FROM otel.edges ORDER BY callee"
         assert service.ask(asked).rows == [["cart", 3], ["old", 5], ["web", 1]]
         assert service.ask(asked, "globex").rows == [["vault", 7]]
@@ -157,10 +147,11 @@ def test_sql_reads_it_and_its_view_by_tenant_and_the_api_lists_it(lake: Edges) -
         assert listed["edges"].whole is not None
         assert listed["edges"].whole.rows == 4
         assert listed["known_edges"].is_view
-    with contextlib.closing(Service(lake.config)) as service:
-        service.start()
-        with pytest.raises(QueryInvalid, match="no table edgs; did you mean edges"):
-            service.ask("SELECT * FROM edgs")
+    with (
+        serving(lake.config) as service,
+        pytest.raises(QueryInvalid, match="no table edgs; did you mean edges"),
+    ):
+        service.ask("SELECT * FROM edgs")
 
 
 def test_it_is_compacted_and_not_filled(lake: Edges) -> None:
@@ -196,7 +187,7 @@ def test_a_named_tag_pins_it(lake: Edges) -> None:
     cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-1")
     assert "edges" in {tag.table for tag in cut.tags}
     lake.add([("acme", "web", "later", 1, 0.0)])
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         told = service.ask("SELECT count(*) FROM edges", as_of=AsOf(tag="incident-1"))
         assert told.rows == [[3]]
         assert service.ask("SELECT count(*) FROM edges").rows == [[4]]

@@ -31,8 +31,8 @@ Url = Annotated[str, AfterValidator(_url)]
 class StatusConfig(Section):
     receivers: tuple[Url, ...] = Field(
         (),
-        description="The receivers to ask for their status, each by an address of its own: behind a "
-        "balancer nobody knows who has answered. Empty: where this configuration's receiver listens.",
+        description="The receivers to ask for their status, each by its own address: behind a "
+        "load balancer it is unknown which one answered. Empty: where this configuration's receiver listens.",
         examples=["http://10.0.0.7:4318"],
     )
     pipelines: tuple[Url, ...] = Field(

@@ -54,7 +54,7 @@ class LocalLease:
         return self.keep()
 
     def keep(self) -> bool:
-        """A lock on a file that somebody has removed or replaced keeps nobody else away: it is lost."""
+        """The lease is lost if its file was removed or replaced: another process can lock the new file."""
         if self._descriptor is None:
             return False
         with contextlib.suppress(OSError):

@@ -37,6 +37,7 @@ from frazil.ports import check_free
 from frazil.role_metrics import describe_role
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.promoted import promoted
+from frazil.times import backoff_seconds
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
@@ -163,7 +164,7 @@ class Pipeline:
 
     def _opened(self, keeper: Keeper) -> bool:
         """Opens the catalog and starts the steps, as often as it takes."""
-        backoff = BACKOFF_SECONDS
+        failures = 0
         while not self._stopping.is_set() and keeper.held:
             try:
                 runner = StepRunner(self._steps(), self._metrics, self._spark.has_died)
@@ -171,13 +172,14 @@ class Pipeline:
                 if isinstance(error, Permanent):
                     raise
                 self._problem = str(error)
-                log.warning("cannot start yet", reason=str(error), again_in_seconds=backoff)
+                failures += 1
+                pause = backoff_seconds(failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
+                log.warning("cannot start yet", reason=str(error), again_in_seconds=pause)
             else:
                 self._problem, self._runner = "", runner
                 runner.start()
                 return True
-            self._stopping.wait(backoff)
-            backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
+            self._stopping.wait(pause)
         return False
 
     def _steps(self) -> list[Step]:

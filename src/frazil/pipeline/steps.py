@@ -13,6 +13,7 @@ import structlog
 from frazil.errors import FrazilError, Permanent, Stopped
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Pool
+from frazil.times import backoff_seconds
 
 BACKOFF_SECONDS = 1.0
 BACKOFF_SECONDS_MAX = 60.0
@@ -73,7 +74,7 @@ class StepThread:
         self.problem = ""
         self._metrics = metrics
         self._spark_died = spark_died
-        self._backoff = BACKOFF_SECONDS
+        self._failures = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=step.name, daemon=True)
 
@@ -102,7 +103,7 @@ class StepThread:
             seconds = self.step.run()
         except BaseException as error:  # a panic in a Rust extension is no Exception
             return self._failed(error)
-        self._backoff = BACKOFF_SECONDS
+        self._failures = 0
         if self.step.table is not None:
             self._metrics.succeeded(self.step.table, self.step.part)
         if self.problem:
@@ -112,13 +113,14 @@ class StepThread:
 
     def _failed(self, error: BaseException) -> float:
         self._reset()
+        pause = backoff_seconds(self._failures + 1, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
         if isinstance(error, Stopped) or self._stopping.is_set():
-            return self._backoff
+            return pause
         died, is_permanent = self._spark_died(), isinstance(error, Permanent)
         is_known = isinstance(error, FrazilError)
         self.problem = "Spark has died" if died and not is_known else str(error) or repr(error)
-        seconds = BACKOFF_SECONDS_MAX if is_permanent else self._backoff
-        self._backoff = min(self._backoff * 2, BACKOFF_SECONDS_MAX)
+        self._failures += 1
+        seconds = BACKOFF_SECONDS_MAX if is_permanent else pause
         if self.step.table is not None:
             self._metrics.failed(self.step.table, stopped=is_permanent, part=self.step.part)
         say = log.warning if (is_known or died) and not is_permanent else log.error

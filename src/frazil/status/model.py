@@ -1,6 +1,6 @@
 """The picture: what `GET /api/v1/status` answers, and what the terminal and the dashboard draw.
 
-None is what nobody knows: the role that would say so is down, or was asked only once. Rates are per second
+None: unknown, because the role that reports it is down, or was asked only once. Rates are per second
 and of the last minute; so are latencies, but those of landing and of stores are of the last five.
 """
 

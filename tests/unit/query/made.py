@@ -219,3 +219,13 @@ KEYS = [
 
 def files_of(config: Config, tenant: str, signal: Signal = "logs") -> list[Path]:
     return sorted((config.data_dir / "warehouse").glob(f"*/{signal}/data/tenant_id={tenant}/**/*.parquet"))
+
+
+@contextlib.contextmanager
+def serving(config: Config) -> Iterator[Service]:
+    service = Service(config)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.close()

@@ -23,7 +23,7 @@ from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, TableSpec
 from tests.kept_lake import DAY, Kept
 
-from .made import Service
+from .made import serving
 
 ASKED = "SELECT source, tenant_id FROM otel.set_aside ORDER BY source"
 
@@ -32,16 +32,6 @@ ASKED = "SELECT source, tenant_id FROM otel.set_aside ORDER BY source"
 def lake(tmp_path: Path) -> Iterator[Kept]:
     with contextlib.closing(Kept(tmp_path)) as made:
         yield made
-
-
-@contextlib.contextmanager
-def serving(lake: Kept) -> Iterator[Service]:
-    service = Service(lake.config)
-    service.start()
-    try:
-        yield service
-    finally:
-        service.close()
 
 
 def put_aside(lake: Kept, **tenants: str | None) -> None:
@@ -54,7 +44,7 @@ def put_aside(lake: Kept, **tenants: str | None) -> None:
 
 def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lake: Kept) -> None:
     put_aside(lake, a="acme", b="globex", c=None, d="acme")
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         acme, globex = [["otlp_logs/0/0", "acme"], ["otlp_logs/0/3", "acme"]], [["otlp_logs/0/1", "globex"]]
         nobodys = ["otlp_logs/0/2", None]
         assert service.ask(ASKED).rows == acme
@@ -75,7 +65,7 @@ def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lak
 
 def test_other_tables_have_no_rows_without_a_tenant(lake: Kept) -> None:
     lake.fill([("acme", "mine", 9, 0.0), ("globex", "theirs", 9, 0.0)])
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         assert service.ask("SELECT body FROM logs", unowned=True).rows == [["mine"]]
 
 
@@ -110,11 +100,11 @@ def made_before(lake: Kept, sources: Sequence[tuple[str, float]]) -> None:
 def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake: Kept) -> None:
     made_before(lake, [("otlp_logs/1/0", 40.0), ("otlp_logs/1/1", 0.0)])
     old = [["otlp_logs/1/0", None], ["otlp_logs/1/1", None]]
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         assert service.ask(ASKED).rows == []
         assert service.ask(ASKED, unowned=True).rows == old
     put_aside(lake, a="acme", b=None)
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         assert service.ask(ASKED).rows == [["otlp_logs/0/0", "acme"]]
         assert service.ask(ASKED, unowned=True).rows == [
             ["otlp_logs/0/0", "acme"],
@@ -125,7 +115,7 @@ def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake:
     assert {live.file.spec_id for live in live_files(lake.table("set_aside"))} == {0, 1}
     report = lake.retain(table="set_aside", confirmed=True)
     assert (report.rows_removed, report.files_out) == (1, 1)
-    with serving(lake) as service:
+    with serving(lake.config) as service:
         kept = [["otlp_logs/0/0", "acme"], ["otlp_logs/0/1", None], old[1]]
         assert service.ask(ASKED, unowned=True).rows == kept
         assert service.ask(ASKED).rows == kept[:1]

@@ -158,8 +158,8 @@ def _note_rejected(group: list[_Message], decoded: Decoded, signal: Signal, resu
 
 
 def _told(headers: Headers, key: bytes | None, reading: Reading) -> str | None:
-    """The tenant that a message names, or that the configuration fixes. What cannot be read is nobody's if
-    the message names none: its records may be of any tenant.
+    """Returns the tenant that a message names, or that the configuration fixes. None if it names none: the
+    records of an unreadable message may belong to any tenant.
     """
     default = reading.tenant if reading.kafka.tenant.source == "fixed" else ""
     return tenant_of(headers, key, reading.kafka, default) or None

@@ -61,7 +61,29 @@ MetadataOf = Callable[[], TableMetadata | None]
 """Loads a table's newest metadata; None if there is no such table yet."""
 
 
-class CleanUpStep(Step):
+class _WalStep(Step):
+    """A step on the write-ahead log of one table. `metadata_of` tells how far the table has come."""
+
+    def __init__(
+        self,
+        config: Config,
+        signal: Signal,
+        store: Store,
+        metadata_of: MetadataOf,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(signal)
+        self._config = config
+        self._signal: Signal = signal
+        self._store = store
+        self._metadata_of = metadata_of
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+
+class CleanUpStep(_WalStep):
     """Deletes a table's segments some time after they landed."""
 
     part = "WAL clean-up"
@@ -73,22 +95,14 @@ class CleanUpStep(Step):
         store: Store,
         metadata_of: MetadataOf,
         metrics: Metrics,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        **clocks: Callable[[], float],
     ) -> None:
-        super().__init__(signal)
-        self._config = config
-        self._signal: Signal = signal
-        self._store = store
-        self._metadata_of = metadata_of
+        super().__init__(config, signal, store, metadata_of, **clocks)
         self._metrics = metrics
-        self._clock = clock
-        self._wall_clock = wall_clock
         self._synced_for: WalPosition | None = None
         self._first: dict[str, int] | None = None
         """The lowest sequence that may be left in each stream; 0 in streams that are not named."""
-        self._due: float | None = wall_clock()
+        self._due: float | None = self._wall_clock()
         """When the oldest segment that is left may be deleted, in seconds since 1970."""
         self._gone: frozenset[str] = frozenset()
         self._handing_over = threading.Lock()
@@ -171,7 +185,7 @@ class CleanUpStep(Step):
         self._synced_for = settled
 
 
-class WatchStep(Step):
+class WatchStep(_WalStep):
     """Closes a table's streams that have fallen silent, and notices segments that are missing."""
 
     part = "WAL watch"
@@ -182,19 +196,12 @@ class WatchStep(Step):
         signal: Signal,
         store: Store,
         metadata_of: MetadataOf,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        **clocks: Callable[[], float],
     ) -> None:
-        super().__init__(signal)
-        self._config = config
-        self._signal: Signal = signal
-        self._store = store
-        self._metadata_of = metadata_of
-        self._wall_clock = wall_clock
+        super().__init__(config, signal, store, metadata_of, **clocks)
         self._closer = Closer(
             store,
-            clock,
+            self._clock,
             config.land.stream_idle_seconds,
             spec_of=lambda signal: table_spec(signal, promoted(config)),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -42,7 +43,7 @@ _ATTRIBUTE: dict[Searched, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filter:
+class Filter(ABC):
     """Conditions on the rows of a table. All that are given must hold."""
 
     table: ClassVar[Searched]
@@ -72,9 +73,9 @@ class Filter:
             where.add(condition, *pair * (condition.count("?") // 2))
         return where
 
+    @abstractmethod
     def _add_own(self, where: Conditions) -> None:
         """Adds conditions that only this table has."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

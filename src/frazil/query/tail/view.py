@@ -218,7 +218,7 @@ class View:
                     self._floor[stream] = (first, (above.rows_before if above is not None else None) or 0)
 
     def _todo(self, waiting: Waiting, bounds: Bounds, room_bytes: int) -> dict[str, set[int]]:
-        """What was dropped for want of room is loaded again only while there is ample room."""
+        """Rows that were evicted are loaded again only while at most half of the room is used."""
         self._empty = {segment: problem for segment, problem in self._empty.items() if segment in waiting}
         with self._lock:
             if self.bytes * 2 <= room_bytes:
@@ -287,7 +287,7 @@ class View:
         ]
 
     def left_out(self, position: WalPosition, waiting: Waiting) -> int | None:
-        """How many rows of all tenants wait and are not loaded for want of room. None: none are."""
+        """Returns how many rows, of all tenants, were left out to bound memory; None if there are none."""
         found: list[int] = []
         for stream, (first, rows_before) in self._floor.items():
             if stream in waiting.streams and waiting.streams[stream].start < first:

@@ -144,7 +144,7 @@ def in_order(tables: list[pa.Table], key: Longs) -> pa.Table:
 
 
 def _column(column: pa.ChunkedArray, places: pa.Array | None) -> pa.ChunkedArray | pa.Array:
-    if column.null_count == len(column):  # many are: attributes that nobody sends
+    if column.null_count == len(column):  # common: attributes that no client sends
         return pa.nulls(len(column), column.type)
     table = pa.table({"": column}).unify_dictionaries().combine_chunks()
     if places is not None and not _is_constant(table.column(0)):
