@@ -7,7 +7,9 @@ DEMO       ?= 1
 BIN        := .venv/bin
 # More than the two cores of a small machine: tests often wait for other processes.
 WORKERS    ?= 3
-PYTEST     := $(BIN)/pytest -n $(WORKERS)
+# In CI a test that ran out of time on a busy machine gets a second try; a wrong result never does.
+RERUN      := -raR --reruns 1 --only-rerun Timeout --only-rerun 'wait_until\('
+PYTEST     := $(BIN)/pytest -n $(WORKERS) $(if $(CI),$(RERUN))
 
 # The uv on the path if it is of the same series, else one of our own.
 UV := $(if $(filter $(UV_SERIES).%,$(shell uv --version 2>/dev/null)),$(shell command -v uv),.tools/bin/uv)
