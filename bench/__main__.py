@@ -242,11 +242,11 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
 
 
 def asking(bench: Bench, only: str | None) -> None:
-    from bench import freshness, questions, tail
+    from bench import freshness, queries, tail
 
     configure_logging(LogConfig(level="warning"))
     if only in (None, "query", "questions"):
-        questions.questions(bench)
+        queries.queries(bench)
     if only in (None, "query", "freshness"):
         freshness.freshness(bench)
     if only in (None, "query", "tail"):

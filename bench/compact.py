@@ -22,7 +22,7 @@ from bench.backlog import AppLogs, Backlog, Payloads, Source, make_backlog
 from bench.cost import Cost, watched
 from bench.lake import make_lake
 from bench.land import WARM_UP_SEED, Landed, jvm_pid, land_all, local_config, running_spark
-from bench.questions import DAYS, Asked, a_trace, beside, planned_files, questions_of
+from bench.queries import DAYS, RunningQuery, a_trace, beside, planned_files, questions_of
 from bench.serving import running_api
 from bench.table import MEGABYTE, Bench, Row
 from frazil.config import Config
@@ -274,11 +274,11 @@ def _answers(bench: Bench, compared: Bench, folder: Path, spark: SparkSession) -
         )
     )
     after = _asked(config, asked, rounds)
-    for question in asked:
-        (slow, many), (fast, few) = before[question.name], after[question.name]
+    for query in asked:
+        (slow, many), (fast, few) = before[query.name], after[query.name]
         compared.add(
             Row(
-                f"{question.name}, of {merged.rows:,} logs",
+                f"{query.name}, of {merged.rows:,} logs",
                 f"{fast:.0f} ms",
                 f"{slow:.0f} ms",
                 f"{slow / fast:.1f} × as fast; {few}, before {many}",
@@ -286,21 +286,21 @@ def _answers(bench: Bench, compared: Bench, folder: Path, spark: SparkSession) -
         )
 
 
-def _asked(config: Config, asked: list[Asked], rounds: int) -> dict[str, tuple[float, str]]:
+def _asked(config: Config, asked: list[RunningQuery], rounds: int) -> dict[str, tuple[float, str]]:
     """Milliseconds over HTTP, and which files were needed."""
     found: dict[str, tuple[float, str]] = {}
     with (
         running_api(config.data_dir, query={"result_cache_bytes_max": 0}) as url,
         httpx.Client(timeout=120) as client,
     ):
-        for question in asked:
+        for query in asked:
             stats: dict[str, Any] = {}
 
-            def ask(sql: str = question.sql, stats: dict[str, Any] = stats) -> None:
+            def ask(sql: str = query.sql, stats: dict[str, Any] = stats) -> None:
                 answer = client.post(f"{url}/api/v1/sql", json={"sql": sql})
                 answer.raise_for_status()
                 stats.update(answer.json()["stats"])
 
             milliseconds, _ = beside(rounds, ask, lambda: None)
-            found[question.name] = milliseconds, f"{stats['files']} of {stats['files_total']} files"
+            found[query.name] = milliseconds, f"{stats['files']} of {stats['files_total']} files"
     return found

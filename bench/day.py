@@ -166,7 +166,7 @@ def _check(side: Side) -> None:
     assert side.total("records") == side.landed.rows
     of_tenant = next(iter(TENANTS.values()))
     expected = side.landed.rows * of_tenant // sum(TENANTS.values())
-    assert side.ask("SELECT count(*) FROM logs") == [[expected]]
+    assert side.execute("SELECT count(*) FROM logs") == [[expected]]
 
 
 def _tell(bench: Bench, sample: Sample) -> None:

@@ -88,10 +88,10 @@ def _paint(bench: Bench, browser: Browser, parts: Parts, page: str, span: str, r
     """Cold: a browser that was never here. Warm: the same one again, each time in a session of its own."""
     with visiting(browser, parts.url) as visitor:
         cold = _seconds(visitor, page, span)
-        before = parts.questions(page)
+        before = parts.queries(page)
         rounds = QUICK_ROUNDS if bench.quick else ROUNDS
         warm = [_seconds(visitor, page, span) for _ in range(rounds)]
-        asked = (parts.questions(page) - before) / rounds
+        asked = (parts.queries(page) - before) / rounds
     usual = statistics.median(warm)
     bench.add(
         Row(

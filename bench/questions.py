@@ -20,9 +20,9 @@ from bench.serving import running_api
 from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.query.lake import Lake
-from frazil.query.model import Question
+from frazil.query.model import Query
 from frazil.query.plan import Plan, Planner
-from frazil.query.service import Queries
+from frazil.query.service import QueryService
 from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 
@@ -39,14 +39,14 @@ _MINUTE = 60_000_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunningQuery:
     name: str
     sql: str
     kind: str
     """`narrow`: compared with DuckDB over the same few files; `scan`: over all."""
 
 
-def questions(bench: Bench) -> None:
+def queries(bench: Bench) -> None:
     files = QUICK_FILES if bench.quick else FILES
     records = QUICK_RECORDS_PER_FILE if bench.quick else RECORDS_PER_FILE
     with tempfile.TemporaryDirectory(prefix="frazil-bench-query-") as place:
@@ -65,7 +65,7 @@ def questions(bench: Bench) -> None:
             _spark(bench, config, questions_of(middle, trace))
 
 
-def questions_of(middle: int, trace: str) -> list[Asked]:
+def questions_of(middle: int, trace: str) -> list[RunningQuery]:
     def at(micros: int) -> str:
         return f"make_timestamptz({micros})"
 
@@ -73,22 +73,22 @@ def questions_of(middle: int, trace: str) -> list[Asked]:
         return f"time >= {at(middle)} AND time < {at(middle + minutes * _MINUTE)}"
 
     return [
-        Asked(
+        RunningQuery(
             "15 minutes of one service, by severity",
             "SELECT severity_text, count(*) FROM logs "
             f"WHERE service_name = 'cart' AND {between(15)} GROUP BY ALL",
             "narrow",
         ),
-        Asked("trace by id", f"SELECT time, body FROM logs WHERE trace_id = '{trace}'", "trace"),
-        Asked(
+        RunningQuery("trace by id", f"SELECT time, body FROM logs WHERE trace_id = '{trace}'", "trace"),
+        RunningQuery(
             "text search, one hour",
             f"SELECT time, body FROM logs WHERE search(body, 'payment timeout') AND {between(60)} "
             "ORDER BY time DESC LIMIT 100",
             "narrow",
         ),
-        Asked("count of all", "SELECT count(*) FROM logs", "scan"),
-        Asked("all by service", "SELECT service_name, count(*) FROM logs GROUP BY ALL", "scan"),
-        Asked(
+        RunningQuery("count of all", "SELECT count(*) FROM logs", "scan"),
+        RunningQuery("all by service", "SELECT service_name, count(*) FROM logs GROUP BY ALL", "scan"),
+        RunningQuery(
             "all by hour and severity",
             "SELECT date_trunc('hour', time), severity_text, count(*) FROM logs GROUP BY ALL",
             "scan",
@@ -96,7 +96,7 @@ def questions_of(middle: int, trace: str) -> list[Asked]:
     ]
 
 
-def _ask(bench: Bench, config: Config, url: str, asked: Asked, everything: list[str]) -> None:
+def _ask(bench: Bench, config: Config, url: str, asked: RunningQuery, everything: list[str]) -> None:
     rounds = QUICK_ROUNDS if bench.quick else ROUNDS
     needed = planned_files(config, asked.sql)
     stats: dict[str, Any] = {}
@@ -123,11 +123,11 @@ def _ask(bench: Bench, config: Config, url: str, asked: Asked, everything: list[
     bench.add(Row(asked.name, f"{api:.0f} ms", f"{bare:.0f} ms", more, promise, kept))
 
 
-async def _unpruned(bench: Bench, config: Config, asked: Asked) -> None:
+async def _unpruned(bench: Bench, config: Config, asked: RunningQuery) -> None:
     """The same question of the same service, with and without the choice of files."""
     rounds = QUICK_ROUNDS if bench.quick else ROUNDS
     query = config.query.model_copy(update={"result_cache_bytes_max": 0})
-    queries = Queries(config.model_copy(update={"query": query}))
+    queries = QueryService(config.model_copy(update={"query": query}))
     await queries.start()
     kinds = queries._planner._kinds
     times: dict[bool, list[float]] = {True: [], False: []}
@@ -136,7 +136,7 @@ async def _unpruned(bench: Bench, config: Config, asked: Asked) -> None:
             pruned = number % 2 == 0
             queries._planner._kinds = kinds if pruned else {}
             begin = time.perf_counter()
-            answer = await queries.ask(Question(asked.sql, "default"))
+            answer = await queries.execute(Query(asked.sql, "default"))
             async for _ in answer.content:
                 pass
             if number > 1:
@@ -205,7 +205,7 @@ def planned(config: Config, sql: str) -> Plan:
     planner = Planner(config, lake, None)
     try:
         tree = serialized(bare_duckdb(), sql)
-        return planner.plan(Statement(tree, config.lake.namespace, SIGNALS), Question(sql, "default"))
+        return planner.plan(Statement(tree, config.lake.namespace, SIGNALS), Query(sql, "default"))
     finally:
         planner.close()
         lake.close()
@@ -222,7 +222,7 @@ def _eight_clients(bench: Bench, url: str, middle: int) -> None:
     seconds = CLIENT_SECONDS / 4 if bench.quick else CLIENT_SECONDS
     counts = [0] * CLIENTS
     times: list[float] = []
-    asked = [question.sql for question in questions_of(middle, "0" * 32)]
+    asked = [query.sql for query in questions_of(middle, "0" * 32)]
     stop = time.monotonic() + seconds
 
     def client(number: int) -> None:
@@ -252,18 +252,18 @@ def _eight_clients(bench: Bench, url: str, middle: int) -> None:
     )
 
 
-def _spark(bench: Bench, config: Config, asked: list[Asked]) -> None:
+def _spark(bench: Bench, config: Config, asked: list[RunningQuery]) -> None:
     from frazil.pipeline.session import spark_session, stop
 
     spark = spark_session(config)
     name = f"{config.lake.catalog.name}.{config.lake.namespace}.logs"
     try:
-        for question in asked:
-            if "search(" in question.sql:
+        for query in asked:
+            if "search(" in query.sql:
                 continue
-            sql = question.sql.replace("FROM logs", f"FROM {name}")
+            sql = query.sql.replace("FROM logs", f"FROM {name}")
             sql = sql.replace("make_timestamptz", "timestamp_micros")
             found, _ = beside(3, lambda sql=sql: spark.sql(sql).collect(), lambda: None)
-            bench.add(Row(f"Spark SQL, warm: {question.name}", f"{found:.0f} ms", "", ""))
+            bench.add(Row(f"Spark SQL, warm: {query.name}", f"{found:.0f} ms", "", ""))
     finally:
         stop(spark)

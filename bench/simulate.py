@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from bench.applogs import app_logs_request
 from bench.cost import Meter
 from bench.lake import TIMES, with_new_ids
-from bench.questions import planned
+from bench.queries import planned
 from frazil.config import Config
 from frazil.lake import change, staging
 from frazil.lake.catalog import ensure_namespace
@@ -188,7 +188,7 @@ class Side:
         """Whoever is asked for the first time has more to do."""
         for _ in range(_REPEATS):
             planned(self.config, "SELECT count(*) FROM logs")
-            self.ask("SELECT count(*) FROM logs")
+            self.execute("SELECT count(*) FROM logs")
 
     def commit(self, rows: pa.Table) -> None:
         """As a landing without Spark."""
@@ -231,12 +231,12 @@ class Side:
             metadata,
             statistics.median(commits),
             _milliseconds(lambda: planned(self.config, sql)),
-            _milliseconds(lambda: self.ask(sql)),
+            _milliseconds(lambda: self.execute(sql)),
             self.landed.rows,
             rewritten,
         )
 
-    def ask(self, sql: str) -> list[list[Any]]:
+    def execute(self, sql: str) -> list[list[Any]]:
         answer = self._client.post(f"{self._url}/api/v1/sql", json={"sql": sql})
         answer.raise_for_status()
         rows: list[list[Any]] = answer.json()["rows"]

@@ -383,7 +383,7 @@ def maintain(
 ) -> None:
     """Merge small files, expire snapshots, apply retention, remove orphans: now, and by hand."""
     config = _load(context)
-    from frazil.folders import keep_private
+    from frazil.paths import keep_private
     from frazil.pipeline.maintain.command import maintain as run
 
     _quiet(config)
@@ -421,7 +421,7 @@ def erase(
 ) -> None:
     """Remove rows from every table, old snapshots and the write-ahead log, and prove that they are gone."""
     config = _load(context)
-    from frazil.folders import keep_private
+    from frazil.paths import keep_private
     from frazil.pipeline.maintain.erase.command import run
     from frazil.pipeline.maintain.erase.erase import Request
 
@@ -448,7 +448,7 @@ def tag_create(
 ) -> None:
     """Land what has arrived, then pin every table where it stands."""
     config = _load(context)
-    from frazil.folders import keep_private
+    from frazil.paths import keep_private
     from frazil.pipeline.maintain.command import tag_create as run
 
     _quiet(config)
@@ -473,7 +473,7 @@ def tag_list(
 def tag_delete(context: typer.Context, name: Annotated[str, typer.Argument(help="The tag.")]) -> None:
     """Let go of what a tag has pinned."""
     config = _load(context)
-    from frazil.folders import keep_private
+    from frazil.paths import keep_private
     from frazil.pipeline.maintain.command import tag_delete as run
 
     _quiet(config)
@@ -530,8 +530,8 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _rebuild_catalog(config: Config) -> None:
-    from frazil.folders import keep_private
     from frazil.lake.recover import rebuild_catalog
+    from frazil.paths import keep_private
 
     keep_private(config)
     tables = rebuild_catalog(config)

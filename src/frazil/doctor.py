@@ -24,8 +24,8 @@ from frazil.config.values import local_url
 from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, SetupFault, StoreUnavailable, StoreUnsafe
-from frazil.folders import check_writable, is_open_to_others, private_folders
 from frazil.http_client import HttpClient
+from frazil.paths import check_writable, is_open_to_others, private_folders
 from frazil.ports import PortTaken, check_free
 from frazil.preflight import check_sqlite
 from frazil.storage.durable import nearest_existing

@@ -15,7 +15,7 @@ import structlog
 from frazil import tls
 from frazil.config import Config, split_listen
 from frazil.errors import ConfigError, SetupFault
-from frazil.folders import check_writable
+from frazil.paths import check_writable
 from frazil.ports import check_free, listeners
 
 log = structlog.get_logger("frazil.up")

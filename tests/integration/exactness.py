@@ -50,7 +50,7 @@ class Asker:
         self._sent = sent
         self._seen = seen
 
-    async def ask(self, sql: str, tenant: str, *params: Any) -> list[list[Any]]:
+    async def execute(self, sql: str, tenant: str, *params: Any) -> list[list[Any]]:
         told = await self._answer(sql, tenant, params)
         stats = Stats(**told["stats"])
         assert not stats.missing, stats
@@ -68,7 +68,7 @@ class Asker:
     async def totals(self, signal: Signal, tenant: str) -> None:
         before = self._acked(signal, tenant)
         text = TEXT[signal]
-        ((count, distinct, checksum, strangers),) = await self.ask(
+        ((count, distinct, checksum, strangers),) = await self.execute(
             f"SELECT count(*), count(DISTINCT {text}), sum(attr_int(attributes, 'number'))::BIGINT, "
             f"count(*) FILTER (tenant_id <> '{tenant}' OR NOT starts_with({text}, '{tenant}/')) "
             f"FROM {signal}",
@@ -81,7 +81,7 @@ class Asker:
 
     async def each(self, signal: Signal, tenant: str) -> None:
         before = self._acked(signal, tenant)
-        found = Counter(row[0] for row in await self.ask(f"SELECT {TEXT[signal]} FROM {signal}", tenant))
+        found = Counter(row[0] for row in await self.execute(f"SELECT {TEXT[signal]} FROM {signal}", tenant))
         self._compare(found, before, self._rows(signal, tenant))
 
     async def since(self, signal: Signal, tenant: str) -> None:
@@ -90,7 +90,7 @@ class Asker:
         lower = now - random.randrange(8_000_000)
         upper = lower + random.randrange(8_000_000)
         before = [row for row in self._acked(signal, tenant) if lower <= row.micros < upper]
-        found = await self.ask(
+        found = await self.execute(
             f"SELECT {TEXT[signal]} FROM {signal} "
             "WHERE time >= make_timestamp(?) AND time < make_timestamp(?)",
             tenant,
@@ -102,7 +102,7 @@ class Asker:
 
     async def by_service(self, signal: Signal, tenant: str) -> None:
         before = Counter(row.service for row in self._acked(signal, tenant))
-        found = dict(await self.ask(f"SELECT service_name, count(*) FROM {signal} GROUP BY ALL", tenant))
+        found = dict(await self.execute(f"SELECT service_name, count(*) FROM {signal} GROUP BY ALL", tenant))
         after = Counter(row.service for row in self._rows(signal, tenant))
         assert all(before[service] <= found.get(service, 0) for service in before)
         assert all(count <= after[service] for service, count in found.items())
@@ -110,7 +110,7 @@ class Asker:
     async def of_service(self, signal: Signal, tenant: str) -> None:
         service = random.choice(["cart", "search"])
         before = [row for row in self._acked(signal, tenant) if row.service == service]
-        found = await self.ask(
+        found = await self.execute(
             f"SELECT {TEXT[signal]} FROM {signal} WHERE service_name = '{service}'",
             tenant,
         )
@@ -120,7 +120,7 @@ class Asker:
     async def joined(self, signal: Signal, tenant: str) -> None:
         """Each log belongs to the one span of its trace, which was sent before it."""
         before = len(self._pairs(self._acked("logs", tenant), self._acked("spans", tenant)))
-        ((count, distinct),) = await self.ask(
+        ((count, distinct),) = await self.execute(
             "SELECT count(*), count(DISTINCT l.body) FROM logs l JOIN spans s ON l.trace_id = s.trace_id",
             tenant,
         )
@@ -140,16 +140,16 @@ class Asker:
         assert not found.keys() - {row.text for row in after}, "there, and nobody sent it"
 
     @property
-    def questions(self) -> list[Callable[[Signal, str], Any]]:
+    def queries(self) -> list[Callable[[Signal, str], Any]]:
         return [self.totals, self.each, self.since, self.by_service, self.of_service, self.joined]
 
 
 async def keep_asking(asker: Asker, seen: Seen, end: asyncio.Event, allowed: Collection[str]) -> None:
     """No answer may be wrong; that there is none may have one of the reasons that are `allowed`."""
     while not end.is_set():
-        question = random.choice(asker.questions)
+        query = random.choice(asker.queries)
         try:
-            await question(random.choice(("logs", "spans")), random.choice(TENANTS))
+            await query(random.choice(("logs", "spans")), random.choice(TENANTS))
         except (LimitReached, QueryInvalid, StoreUnavailable) as error:
             reason = next((reason for reason in allowed if reason in str(error)), None)
             if reason is None:

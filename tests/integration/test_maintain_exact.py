@@ -21,7 +21,7 @@ from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query import lake
-from frazil.query.service import Queries
+from frazil.query.service import QueryService
 from tests.integration.exactness import Asker, Seen, keep_asking
 from tests.integration.moving_lake import TENANTS, Landing, Sent, configured
 from tests.integration.test_query_exact import answer, keep_sending, started
@@ -104,7 +104,7 @@ def test_every_acked_row_is_in_every_answer_once_while_the_tables_are_kept(
 
     async def run() -> None:
         end = asyncio.Event()
-        async with started(Queries(config)) as queries:
+        async with started(QueryService(config)) as queries:
             asker = Asker(partial(answer, queries), sent, seen)
             senders = [keep_sending(sent, config, tenant, end) for tenant in TENANTS]
             askers = [keep_asking(asker, seen, end, []) for _ in range(2)]

@@ -24,7 +24,7 @@ from frazil.client import Connection
 from frazil.client.answer import Screen, ask_and_show
 from frazil.client.connection import new_id
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused
-from frazil.query.model import Question
+from frazil.query.model import Query
 from tests.components.process import answers, dies_with_parent, end, free_port, wait_until
 from tests.integration import messages
 from tests.integration.clients import post
@@ -166,7 +166,9 @@ def test_tables_say_what_waits(db: Connection) -> None:
 def test_a_running_query_is_watched_and_cancelled_by_its_id(db: Connection) -> None:
     transport, id = db._transport, new_id()
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(lambda: b"".join(transport.ask(Question(LONG, "", format="csv", id=id)).content))
+        asking = pool.submit(
+            lambda: b"".join(transport.execute(Query(LONG, "", format="csv", id=id)).content)
+        )
 
         def is_running() -> bool:
             progress = transport.progress(id)
@@ -187,7 +189,7 @@ def test_every_format_is_read_back_equal(db: Connection, tmp_path: Path) -> None
     for format in ("arrow", "parquet", "json", "csv"):
         ask_and_show(
             db._transport,
-            Question(sql, "", id=new_id()),
+            Query(sql, "", id=new_id()),
             Screen(),
             format=format,
             output=tmp_path / f"rows.{format}",

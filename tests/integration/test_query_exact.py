@@ -18,8 +18,8 @@ import pytest
 from frazil.config import Config
 from frazil.pipeline.land import upkeep
 from frazil.query import lake
-from frazil.query.model import Question
-from frazil.query.service import Queries
+from frazil.query.model import Query
+from frazil.query.service import QueryService
 from tests.integration.exactness import KILLED, Asker, Seen, keep_asking
 from tests.integration.moving_lake import (
     TENANTS,
@@ -101,14 +101,14 @@ async def until_seen(seen: Seen, landing: Landing, end: asyncio.Event) -> None:
     end.set()
 
 
-async def answer(queries: Queries, sql: str, tenant: str, params: Sequence[Any]) -> dict[str, Any]:
-    answered = await queries.ask(Question(sql, tenant, params))
+async def answer(queries: QueryService, sql: str, tenant: str, params: Sequence[Any]) -> dict[str, Any]:
+    answered = await queries.execute(Query(sql, tenant, params))
     told: dict[str, Any] = orjson.loads(b"".join([chunk async for chunk in answered.content]))
     return told
 
 
 @contextlib.asynccontextmanager
-async def started(queries: Queries) -> Any:
+async def started(queries: QueryService) -> Any:
     await queries.start()
     try:
         yield queries
@@ -130,7 +130,7 @@ def test_every_acked_row_is_in_every_answer_once(tmp_path: Path, grace_seconds: 
 
     async def run() -> None:
         end = asyncio.Event()
-        async with started(Queries(config)) as queries:
+        async with started(QueryService(config)) as queries:
             asker = Asker(partial(answer, queries), sent, seen)
             senders = [keep_sending(sent, config, tenant, end) for tenant in TENANTS]
             askers = [keep_asking(asker, seen, end, allowed) for _ in range(_ASKERS)]

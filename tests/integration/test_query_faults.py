@@ -93,17 +93,17 @@ def test_while_the_catalog_is_gone_answers_have_all_that_was_acked_and_say_that_
     config = configured(tmp_path, query={"metadata_age_max_seconds": 0})
     written = landed(config, ["a"])
     service = start(config)
-    assert service.ask(BODIES).stats.stale is None
+    assert service.execute(BODIES).stats.stale is None
     away = config.catalog_file.rename(tmp_path / "away")
     written.write(["b"])
-    told = service.ask(BODIES)
+    told = service.execute(BODIES)
     assert bodies(told) == ["a", "b"]
     assert "catalog.db is gone" in str(told.stats.stale)
     assert list(told.stats.missing) == []
     written.write(["c"])
-    assert bodies(service.ask(BODIES)) == ["a", "b", "c"]
+    assert bodies(service.execute(BODIES)) == ["a", "b", "c"]
     away.rename(config.catalog_file)
-    told = service.ask(BODIES)
+    told = service.execute(BODIES)
     assert (bodies(told), told.stats.stale) == (["a", "b", "c"], None)
 
 
@@ -111,15 +111,15 @@ def test_while_somebody_locks_the_catalog_answers_come_and_say_so(tmp_path: Path
     config = configured(tmp_path, query={"metadata_age_max_seconds": 0})
     written = landed(config, ["a"])
     service = start(config)
-    assert service.ask(COUNT).stats.stale is None
+    assert service.execute(COUNT).stats.stale is None
     with contextlib.closing(sqlite3.connect(config.catalog_file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         written.write(["b"])
-        told = service.ask(BODIES)
+        told = service.execute(BODIES)
         assert bodies(told) == ["a", "b"]
         assert "slow to answer" in str(told.stats.stale)
         other.execute("ROLLBACK")
-    wait_for(lambda: service.ask(BODIES).stats.stale is None)
+    wait_for(lambda: service.execute(BODIES).stats.stale is None)
 
 
 def test_a_catalog_that_is_gone_from_the_start_is_an_error_and_no_empty_lake(
@@ -130,10 +130,10 @@ def test_a_catalog_that_is_gone_from_the_start_is_an_error_and_no_empty_lake(
     away = config.catalog_file.rename(tmp_path / "away")
     service = start(config)
     with pytest.raises(CatalogUnavailable, match="bring it back"):
-        service.ask(COUNT)
+        service.execute(COUNT)
     assert not config.catalog_file.exists()
     away.rename(config.catalog_file)
-    assert service.ask(COUNT).rows == [[1]]
+    assert service.execute(COUNT).rows == [[1]]
 
 
 def catalog_of_its_own(config: Config) -> tuple[Config, Path]:
@@ -158,7 +158,7 @@ def test_what_landed_and_was_cleaned_up_while_the_catalog_was_gone_is_said_to_be
     first = landed(config, ["a"])
     own, link = catalog_of_its_own(config)
     service = start(own)
-    assert bodies(service.ask(BODIES)) == ["a"]
+    assert bodies(service.execute(BODIES)) == ["a"]
     link.unlink()
     written = Log(config) if end == "new" else first
     written.write(["b"])
@@ -170,12 +170,12 @@ def test_what_landed_and_was_cleaned_up_while_the_catalog_was_gone_is_said_to_be
         landing.keep_up("logs")
     if end in ("going on", "new"):
         written.write(["c"])
-    told = service.ask(BODIES)
+    told = service.execute(BODIES)
     assert "b" not in bodies(told)
     assert "is gone" in str(told.stats.stale)
     assert any("landed in the last" in text for text in told.stats.missing)
     link.symlink_to(config.catalog_file)
-    told = service.ask(BODIES)
+    told = service.execute(BODIES)
     assert bodies(told) == ["a", "b", *(["c"] if end in ("going on", "new") else [])]
     assert (told.stats.stale, list(told.stats.missing)) == (None, [])
 
@@ -187,12 +187,12 @@ def test_a_table_that_was_made_while_the_catalog_was_gone_is_said_to_be_missing(
     with landing_of(config):
         own, link = catalog_of_its_own(config)
     service = start(own)
-    assert service.ask(COUNT).rows == [[0]]
+    assert service.execute(COUNT).rows == [[0]]
     link.unlink()
     landed(config, ["a"])
     with landing_of(config) as landing:
         landing.keep_up("logs")
-    told = service.ask(COUNT)
+    told = service.execute(COUNT)
     assert told.rows == [[0]]
     assert told.stats.stale is not None
     assert any("landed in the last" in text for text in told.stats.missing)
@@ -220,12 +220,12 @@ def test_what_lands_and_is_cleaned_up_between_two_looks_is_found_or_there_is_no_
 
     monkeypatch.setattr(tail, "cut", late)
     if times < 100:
-        told = service.ask(BODIES)
+        told = service.execute(BODIES)
         assert bodies(told) == [str(number) for number in range(times + 1)]
         assert list(told.stats.missing) == []
     else:
         with pytest.raises(StoreUnavailable, match=r"land\.wal_grace_seconds"):
-            service.ask(BODIES)
+            service.execute(BODIES)
 
 
 # The store
@@ -250,24 +250,24 @@ def test_a_lake_on_s3_that_is_cut_off_is_an_error_or_the_part_that_is_left(
     written = landed(config, ["a"], ["b"])
     written.write(["c"])
     service = start(config)
-    assert bodies(service.ask(BODIES)) == ["a", "b", "c"]
+    assert bodies(service.execute(BODIES)) == ["a", "b", "c"]
     with proxy.refusing():
         written.write(["d"])
         with pytest.raises(StoreUnavailable, match="data files cannot be read now"):
-            service.ask(BODIES)
-        told = service.ask(BODIES, partial=True)
+            service.execute(BODIES)
+        told = service.execute(BODIES, partial=True)
         assert bodies(told) == ["c", "d"]
         assert "2 data files cannot be read now" in told.stats.missing[0]
         trace = "SELECT body FROM logs WHERE trace_id = '0af7651916cd43dd8448eb211c80319c'"
-        assert service.ask(trace, partial=True).rows == [], "filters are not needed for an answer"
-    told = service.ask(BODIES)
+        assert service.execute(trace, partial=True).rows == [], "filters are not needed for an answer"
+    told = service.execute(BODIES)
     assert (bodies(told), list(told.stats.missing)) == (["a", "b", "c", "d"], [])
     written.write(["e"])
     proxy.latency_seconds = 600  # and where it is silent, the limit holds
     with pytest.raises(LimitReached, match=r"query\.seconds_max"):
-        service.ask(BODIES, seconds_max=1)
+        service.execute(BODIES, seconds_max=1)
     proxy.latency_seconds = 0
-    assert bodies(service.ask(BODIES)) == ["a", "b", "c", "d", "e"]
+    assert bodies(service.execute(BODIES)) == ["a", "b", "c", "d", "e"]
 
 
 def test_of_a_bucket_only_what_was_planned_can_be_read(
@@ -280,10 +280,10 @@ def test_of_a_bucket_only_what_was_planned_can_be_read(
         found = client.list_objects_v2(Bucket=bucket, Prefix="lake/otel/logs/data/")["Contents"]
         client.put_object(Bucket=bucket, Key="other.csv", Body=b"secret")
     service = start(config)
-    assert bodies(service.ask(BODIES)) == ["a", "b"]
+    assert bodies(service.execute(BODIES)) == ["a", "b"]
     planned, other = (f"s3://{bucket}/{each['Key']}" for each in found)
     with pytest.raises(QueryRefused):
-        service.ask(f"SELECT * FROM read_parquet('{planned}')")
+        service.execute(f"SELECT * FROM read_parquet('{planned}')")
     # Beneath what the SQL is checked for, DuckDB itself has nothing else in reach.
     temp = tmp_path / "spill"
     temp.mkdir()
@@ -315,12 +315,12 @@ def test_a_log_on_s3_that_is_cut_off_is_an_error(
     written = landed(config, ["a"])
     written.write(["b"])
     service = start(config)
-    assert bodies(service.ask(BODIES)) == ["a", "b"]
+    assert bodies(service.execute(BODIES)) == ["a", "b"]
     with proxy.refusing():
         for partial in (False, True):
             with pytest.raises(StoreUnavailable):
-                service.ask(BODIES, partial=partial)
-    assert bodies(service.ask(BODIES)) == ["a", "b"]
+                service.execute(BODIES, partial=partial)
+    assert bodies(service.execute(BODIES)) == ["a", "b"]
 
 
 def test_a_data_file_that_is_gone_is_an_error_or_named(tmp_path: Path, start: Start) -> None:
@@ -330,9 +330,9 @@ def test_a_data_file_that_is_gone_is_an_error_or_named(tmp_path: Path, start: St
     files = sorted(Path(config.warehouse).rglob("data/**/*.parquet"), key=lambda path: path.stat().st_mtime)
     files[0].unlink()
     with pytest.raises(StoreUnavailable) as raised:
-        service.ask(BODIES)
+        service.execute(BODIES)
     assert str(tmp_path) not in str(raised.value)
-    told = service.ask(BODIES, partial=True)
+    told = service.execute(BODIES, partial=True)
     assert bodies(told) == ["b", "c"]
     assert "1 data files cannot be read now" in told.stats.missing[0]
 
@@ -352,13 +352,13 @@ def test_a_corrupt_segment_is_named_and_the_others_are_there(tmp_path: Path, sta
             path.write_bytes(data)
             broken = name
     service = start(config)
-    told = service.ask(BODIES)
+    told = service.execute(BODIES)
     assert bodies(told) == ["a", "c"]
     assert [broken.path in text for text in told.stats.missing] == [True]
     with landing_of(config) as landing:
         landing.land("logs")
-    wait_for(lambda: not service.ask(COUNT).stats.missing)
-    assert bodies(service.ask(BODIES)) == ["a", "c"]
+    wait_for(lambda: not service.execute(COUNT).stats.missing)
+    assert bodies(service.execute(BODIES)) == ["a", "c"]
 
 
 def test_a_log_that_nobody_lands_is_answered_from_its_newest_rows_and_says_what_is_left_out(
@@ -371,7 +371,7 @@ def test_a_log_that_nobody_lands_is_answered_from_its_newest_rows_and_says_what_
         written.write([f"{number:06d}/{each}/{secrets.token_hex(400)}" for each in range(60)])
     service = start(config)
     sql = "SELECT substr(body, 1, 6)::INT AS number, count(*) FROM logs GROUP BY ALL ORDER BY number"
-    told = service.ask(sql)
+    told = service.execute(sql)
     found = [number for number, _ in told.rows]
     assert found == list(numbers)[-len(found) :], "the newest, without a gap"
     assert 0 < len(found) < len(numbers)
@@ -381,7 +381,7 @@ def test_a_log_that_nobody_lands_is_answered_from_its_newest_rows_and_says_what_
     assert kept <= 2 * config.query.tail_bytes_max
     with landing_of(config) as landing:
         landing.land("logs")
-    told = service.ask(sql)
+    told = service.execute(sql)
     assert ([tuple(row) for row in told.rows], list(told.stats.missing)) == (
         [(number, 60) for number in numbers],
         [],
@@ -400,9 +400,9 @@ def test_a_full_temporary_disk_is_an_error_that_says_so_and_passes(
     service = start(config)
     disk.fill()
     with pytest.raises(StoreUnavailable, match=r"No space left on device.*query\.temp_dir"):
-        service.ask(BODIES)
+        service.execute(BODIES)
     disk.free()
-    assert bodies(service.ask(BODIES)) == ["a"]
+    assert bodies(service.execute(BODIES)) == ["a"]
 
 
 _KILLED = """
@@ -435,5 +435,5 @@ def test_what_a_killed_service_left_behind_goes_with_the_next_start(tmp_path: Pa
     service = start(configured(tmp_path))
     assert not left.exists()
     assert service.folder.parent == left.parent
-    assert service.ask(COUNT).rows == [[1]]
+    assert service.execute(COUNT).rows == [[1]]
     assert wait_until(lambda: not any(worker.is_running() for worker in workers), seconds_max=30)

@@ -82,7 +82,7 @@ def service(past: Past) -> Iterator[Service]:
 
 
 def bodies(service: Service, as_of: AsOf | None) -> list[str]:
-    return [row[0] for row in service.ask(BODIES, as_of=as_of).rows]
+    return [row[0] for row in service.execute(BODIES, as_of=as_of).rows]
 
 
 def logs(count: int) -> list[str]:
@@ -91,7 +91,7 @@ def logs(count: int) -> list[str]:
 
 def test_now_has_what_has_not_landed_and_the_past_does_not(service: Service, past: Past) -> None:
     assert bodies(service, None) == logs(4)
-    told = service.ask(BODIES, as_of=AsOf(time=past.times[-1]))
+    told = service.execute(BODIES, as_of=AsOf(time=past.times[-1]))
     assert (told.rows, told.stats.tail_rows) == ([[text] for text in logs(3)], 0)
 
 
@@ -103,7 +103,7 @@ def test_a_time_and_a_snapshot_give_what_had_landed_then(service: Service, past:
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_time_is_the_same_for_all_tables_of_a_question(service: Service, past: Past, number: int) -> None:
-    told = service.ask(JOINED, as_of=AsOf(time=past.times[number]))
+    told = service.execute(JOINED, as_of=AsOf(time=past.times[number]))
     assert told.rows == [[f"log {each}", f"span {each}"] for each in range(number + 1)]
     assert told.stats.snapshots == {signal: found[number] for signal, found in past.snapshots.items()}
 
@@ -112,7 +112,7 @@ def test_a_tag_that_all_tables_have_holds_for_a_join(service: Service, past: Pas
     bodies(service, None)
     for signal, found in past.snapshots.items():
         past.tag(signal, "before the release", found[1])
-    told = service.ask(JOINED, as_of=AsOf(tag="before the release"))
+    told = service.execute(JOINED, as_of=AsOf(tag="before the release"))
     assert told.rows == [["log 0", "span 0"], ["log 1", "span 1"]]
 
 
@@ -125,7 +125,7 @@ def test_a_tag_that_was_made_just_now_is_found(service: Service, past: Past) -> 
 
 def test_a_snapshot_of_one_table_cannot_be_asked_of_two(service: Service, past: Past) -> None:
     with pytest.raises(QueryInvalid, match=r"otel\.spans has no snapshot \d+; the oldest time is 20"):
-        service.ask(JOINED, as_of=AsOf(snapshot_id=past.snapshots["logs"][1]))
+        service.execute(JOINED, as_of=AsOf(snapshot_id=past.snapshots["logs"][1]))
 
 
 def test_errors_say_what_there_is(service: Service, past: Past) -> None:
@@ -136,12 +136,12 @@ def test_errors_say_what_there_is(service: Service, past: Past) -> None:
     with pytest.raises(QueryInvalid, match="no snapshot 42"):
         bodies(service, AsOf(snapshot_id=42))
     with pytest.raises(QueryInvalid, match="no table metrics yet"):
-        service.ask("SELECT count(*) FROM metrics", as_of=AsOf(time=past.times[0]))
+        service.execute("SELECT count(*) FROM metrics", as_of=AsOf(time=past.times[0]))
 
 
 def test_the_past_of_one_tenant_is_not_another_ones(service: Service, past: Past) -> None:
     for as_of in (AsOf(time=past.times[2]), AsOf(snapshot_id=past.snapshots["logs"][2]), AsOf(tag="landed")):
-        assert service.ask(BODIES, "globex", as_of=as_of).rows == []
+        assert service.execute(BODIES, "globex", as_of=as_of).rows == []
 
 
 def test_as_of_now_has_what_landed_a_moment_ago(service: Service, past: Past) -> None:

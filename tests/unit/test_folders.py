@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from frazil.config import Config
-from frazil.folders import OwnFolder, is_open_to_others, keep_private, private_folders
+from frazil.paths import OwnFolder, is_open_to_others, keep_private, private_folders
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
-from frazil import folders
+from frazil import paths
 from frazil.config import Config
 from frazil.errors import ConfigError
 from frazil.ports import check_free
@@ -162,7 +162,7 @@ def test_a_full_disk_is_no_reason_to_refuse(tmp_path: Path, monkeypatch: pytest.
     def full(folder: Path) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(folders, "try_to_write", full)
+    monkeypatch.setattr(paths, "try_to_write", full)
     check_before_start(config_with(tmp_path))
 
 

@@ -27,7 +27,7 @@ from frazil.client.show import error_lines, stats_line, warning_lines
 from frazil.client.transport import Reply, Transport
 from frazil.client.watch import Watch
 from frazil.errors import FrazilError
-from frazil.query.model import Question, Stats
+from frazil.query.model import Query, Stats
 
 
 class Screen:
@@ -47,7 +47,7 @@ class Screen:
 
 def ask_and_show(
     transport: Transport,
-    question: Question,
+    query: Query,
     screen: Screen,
     *,
     format: OutputFormat = "table",
@@ -56,20 +56,20 @@ def ask_and_show(
 ) -> None:
     """Errors are raised, for the caller to show. Ctrl-C cancels the query and is raised too."""
     on_terminal = output is None and screen.out.is_terminal
-    question = dataclasses.replace(question, format=wire_format(format))
-    if format == "table" and on_terminal and question.rows_max is None:
-        question = dataclasses.replace(question, rows_max=TERMINAL_ROWS_ASKED_MAX)
+    query = dataclasses.replace(query, format=wire_format(format))
+    if format == "table" and on_terminal and query.rows_max is None:
+        query = dataclasses.replace(query, rows_max=TERMINAL_ROWS_ASKED_MAX)
     began = time.monotonic()
-    with Watch(transport, question.id, screen.err) as watch:
+    with Watch(transport, query.id, screen.err) as watch:
         try:
-            reply = transport.ask(question)
+            reply = transport.execute(query)
             try:
-                stats = _show(reply, question, screen, format, output, watch.stop)
+                stats = _show(reply, query, screen, format, output, watch.stop)
             finally:
                 reply.close()
         except KeyboardInterrupt:
             watch.stop()
-            transport.cancel(question.id)
+            transport.cancel(query.id)
             raise
     for text in warning_lines(stats):
         screen.say(text, "yellow")
@@ -79,13 +79,13 @@ def ask_and_show(
 
 def _show(
     reply: Reply,
-    question: Question,
+    query: Query,
     screen: Screen,
     format: OutputFormat,
     output: Path | None,
     ready: Callable[[], None],
 ) -> Stats:
-    if question.format != "json":
+    if query.format != "json":
         to_terminal = output is None and screen.out.is_terminal
         # A bar and rows on one screen would overwrite each other.
         content = _after(ready, reply.content) if output is None else reply.content
@@ -95,7 +95,7 @@ def _show(
             else:
                 write_text(stream, content, to_terminal=to_terminal)
         return reply.stats
-    rows = read_rows(reply.content, question.id)
+    rows = read_rows(reply.content, query.id)
     ready()
     _show_rows(rows, screen, format, output)
     return dataclasses.replace(rows.stats, rows=len(rows.rows))

@@ -11,10 +11,10 @@ from pathlib import Path
 from frazil.client.answer import Screen, ask_and_show
 from frazil.client.connection import new_id, open_transport
 from frazil.client.output import BINARY, OutputFormat, format_for
-from frazil.client.question import param_from_text, parse_as_of
+from frazil.client.query import param_from_text, parse_as_of
 from frazil.client.transport import Transport, Unreachable
 from frazil.errors import ConfigError, Forbidden, FrazilError, RequestInvalid, Unauthenticated
-from frazil.query.model import Question
+from frazil.query.model import Query
 
 FAILED, CANNOT, INTERRUPTED = 1, 2, 130
 _CANNOT = (ConfigError, Unreachable, Unauthenticated, Forbidden)
@@ -50,7 +50,7 @@ def run(options: QueryOptions, screen: Screen | None = None) -> int:
         sql = _sql(options)
         if format in BINARY and output is None and screen.out.is_terminal and sql is not None:
             raise RequestInvalid(f"{format} is not for a terminal: give --output FILE, or pipe it")
-        question = _question(options, sql or "")
+        query = _query(options, sql or "")
         transport = open_transport(
             options.url,
             api_key=key_from_text(options.api_key),
@@ -68,19 +68,19 @@ def run(options: QueryOptions, screen: Screen | None = None) -> int:
         if sql is None:
             from frazil.client.prompt import Prompt
 
-            return Prompt(transport, screen, question, "table" if format in BINARY else format).run()
-        return _once(transport, question, screen, format, output)
+            return Prompt(transport, screen, query, "table" if format in BINARY else format).run()
+        return _once(transport, query, screen, format, output)
     finally:
         transport.close()
 
 
 def _once(
-    transport: Transport, question: Question, screen: Screen, format: OutputFormat, output: Path | None
+    transport: Transport, query: Query, screen: Screen, format: OutputFormat, output: Path | None
 ) -> int:
     try:
-        ask_and_show(transport, question, screen, format=format, output=output)
+        ask_and_show(transport, query, screen, format=format, output=output)
     except FrazilError as error:
-        screen.error(error, question.sql)
+        screen.error(error, query.sql)
         return CANNOT if isinstance(error, _CANNOT) else FAILED
     except KeyboardInterrupt:
         screen.say("cancelled", "yellow")
@@ -113,8 +113,8 @@ def _sql(options: QueryOptions) -> str | None:
     return sql
 
 
-def _question(options: QueryOptions, sql: str) -> Question:
-    return Question(
+def _query(options: QueryOptions, sql: str) -> Query:
+    return Query(
         sql=sql,
         tenant="",
         params=[param_from_text(text) for text in options.params],

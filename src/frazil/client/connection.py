@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from frazil.client.question import AsOfLike, parse_as_of, parse_params
+from frazil.client.query import AsOfLike, parse_as_of, parse_params
 from frazil.client.transport import Reply, Transport, Unreachable
 from frazil.client.wire import HttpTransport, answers
 from frazil.errors import ConfigError
-from frazil.query.model import Question, TableInfo
+from frazil.query.model import Query, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +110,7 @@ class Connection:
         """
         from frazil.client.result import Result
 
-        question = Question(
+        query = Query(
             sql=sql,
             tenant="",
             params=parse_params(params),
@@ -123,10 +123,10 @@ class Connection:
         )
         began = time.monotonic()
         try:
-            reply = self._transport.ask(question)
+            reply = self._transport.execute(query)
             table = _table(reply)
         except KeyboardInterrupt:
-            self._transport.cancel(question.id)
+            self._transport.cancel(query.id)
             raise
         stats = dataclasses.replace(reply.stats, rows=table.num_rows, seconds=time.monotonic() - began)
         return Result(table, stats)

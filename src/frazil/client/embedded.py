@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from frazil.client.transport import Reply
-from frazil.query.model import Progress, Question, TableInfo
+from frazil.query.model import Progress, Query, TableInfo
 
 if TYPE_CHECKING:
     from frazil.config import Config
-    from frazil.query.service import Queries
+    from frazil.query.service import QueryService
 
 T = TypeVar("T")
 CLOSE_SECONDS_MAX = 10.0
@@ -40,9 +40,9 @@ class EmbeddedTransport:
     def place(self) -> str:
         return "this machine's files"
 
-    def ask(self, question: Question) -> Reply:
-        question = dataclasses.replace(question, tenant=self._tenant, unowned=True, who="embedded")
-        answer = self._wait(self._queries.ask(question))
+    def execute(self, query: Query) -> Reply:
+        query = dataclasses.replace(query, tenant=self._tenant, unowned=True, who="embedded")
+        answer = self._wait(self._queries.execute(query))
         content = self._chunks(answer.content)
         return Reply(stats=answer.stats, content=content, close=lambda: self._end(answer.content))
 
@@ -64,10 +64,10 @@ class EmbeddedTransport:
         finally:
             self._stop()
 
-    async def _start(self, config: Config) -> Queries:
-        from frazil.query.service import Queries
+    async def _start(self, config: Config) -> QueryService:
+        from frazil.query.service import QueryService
 
-        queries = Queries(config)
+        queries = QueryService(config)
         try:
             await queries.start()
         except BaseException:

@@ -23,11 +23,11 @@ from frazil.client.cells import cell_text
 from frazil.client.complete import COMMANDS, SqlCompleter
 from frazil.client.connection import new_id
 from frazil.client.output import FORMATS, OutputFormat, Rows, print_line, print_table
-from frazil.client.question import describe_as_of, parse_as_of
+from frazil.client.query import describe_as_of, parse_as_of
 from frazil.client.show import bytes_text
 from frazil.client.transport import Transport
 from frazil.errors import FrazilError
-from frazil.query.model import Question, ResultColumn, Stats, TableInfo
+from frazil.query.model import Query, ResultColumn, Stats, TableInfo
 
 _LEAVE = ("\\q", "quit", "exit")
 _ON_SCREEN: tuple[OutputFormat, ...] = ("table", "json", "csv")
@@ -62,13 +62,13 @@ class Prompt:
         self,
         transport: Transport,
         screen: Screen,
-        question: Question,
+        query: Query,
         format: OutputFormat = "table",
         history: History | None = None,
     ) -> None:
         self._transport = transport
         self._screen = screen
-        self._question = question
+        self._query = query
         self._format = format
         self._timing = True
         self._completer = SqlCompleter()
@@ -112,8 +112,8 @@ class Prompt:
             self._screen.say(f"error: {error}", "red")
 
     def _ask(self, sql: str) -> None:
-        question = dataclasses.replace(self._question, sql=sql, id=new_id())
-        ask_and_show(self._transport, question, self._screen, format=self._format, timing=self._timing)
+        query = dataclasses.replace(self._query, sql=sql, id=new_id())
+        ask_and_show(self._transport, query, self._screen, format=self._format, timing=self._timing)
 
     def _command(self, name: str = "?", *arguments: str) -> None:
         first = arguments[0].rstrip(";") if arguments else None
@@ -148,8 +148,8 @@ class Prompt:
     def _travel(self, text: str) -> None:
         if text:
             as_of = None if text == "now" else parse_as_of(text)
-            self._question = dataclasses.replace(self._question, as_of=as_of)
-        current = self._question.as_of
+            self._query = dataclasses.replace(self._query, as_of=as_of)
+        current = self._query.as_of
         self._screen.say("as of now" if current is None else f"as of {describe_as_of(current)}")
 
     def _show_tables(self) -> None:

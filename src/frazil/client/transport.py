@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from frazil.errors import Transient
-from frazil.query.model import Progress, Question, Stats, TableInfo
+from frazil.query.model import Progress, Query, Stats, TableInfo
 
 
 class Unreachable(Transient):
@@ -28,7 +28,7 @@ class Transport(Protocol):
     def place(self) -> str:
         """Where questions go, for people."""
 
-    def ask(self, question: Question) -> Reply: ...
+    def execute(self, query: Query) -> Reply: ...
     def tables(self) -> Sequence[TableInfo]: ...
     def progress(self, id: str) -> Progress | None: ...
     def cancel(self, id: str) -> bool: ...

@@ -16,11 +16,11 @@ import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError, SSLError
 
 from frazil.client.faults import error_from, retry_after
-from frazil.client.question import wire_body
+from frazil.client.query import wire_body
 from frazil.client.transport import Reply, Unreachable
 from frazil.errors import ConfigError, FrazilError
 from frazil.http_client import HttpClient, reason
-from frazil.query.model import CONTENT_TYPES, ColumnInfo, Progress, Question, Stats, TableInfo
+from frazil.query.model import CONTENT_TYPES, ColumnInfo, Progress, Query, Stats, TableInfo
 from frazil.times import micros_of
 
 CONNECT_SECONDS_MAX = 5.0
@@ -81,19 +81,19 @@ class HttpTransport:
     def place(self) -> str:
         return self._url
 
-    def ask(self, question: Question) -> Reply:
+    def execute(self, query: Query) -> Reply:
         seconds = READ_SECONDS_MAX
-        if question.seconds_max is not None:
-            seconds = question.seconds_max + QUEUE_SECONDS_MAX
+        if query.seconds_max is not None:
+            seconds = query.seconds_max + QUEUE_SECONDS_MAX
         response = self._request(
             "POST",
-            f"/api/v1/sql?format={question.format}",
+            f"/api/v1/sql?format={query.format}",
             seconds_max=seconds,
-            body=wire_body(question),
-            headers={"content-type": "application/json", "accept": CONTENT_TYPES[question.format]},
+            body=wire_body(query),
+            headers={"content-type": "application/json", "accept": CONTENT_TYPES[query.format]},
         )
         return Reply(
-            stats=_stats(response.headers.get("x-frazil-stats"), question.id),
+            stats=_stats(response.headers.get("x-frazil-stats"), query.id),
             content=self._chunks(response),
             close=response.close,
         )

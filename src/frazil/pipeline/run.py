@@ -16,12 +16,12 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.dependencies import Dependencies, checks_of
 from frazil.errors import ConfigError, DataLost, FrazilError, Permanent
-from frazil.folders import keep_private
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
 from frazil.lake.commit import checkpoint_of
 from frazil.lake.recover import recover_tables
 from frazil.lake.tables import check_promoted
 from frazil.lease import Keeper, open_lease
+from frazil.paths import keep_private
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.source import source_of

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from frazil.config import Config
 from frazil.errors import Stopped
-from frazil.folders import OwnFolder
+from frazil.paths import OwnFolder
 from frazil.pipeline.cluster import COMMAND_PART, cores_share
 from frazil.pipeline.jars import jars
 from frazil.pipeline.java import cache_folder, trust_options

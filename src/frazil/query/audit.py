@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import structlog
 
-from frazil.query.model import Question, Stats
+from frazil.query.model import Query, Stats
 
 log = structlog.get_logger("frazil.audit")
 
@@ -21,14 +21,14 @@ class Audit:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def note(self, question: Question, sql: str, outcome: str, stats: Stats) -> None:
+    def note(self, query: Query, sql: str, outcome: str, stats: Stats) -> None:
         """`sql` is without its constants; `outcome` is `ok` or the kind of error."""
         facts = {
             "id": stats.id,
-            "tenant": question.tenant,
-            "who": question.who,
+            "tenant": query.tenant,
+            "who": query.who,
             "sql": sql,
-            "sha256": hashlib.sha256(question.sql.encode(errors="surrogateescape")).hexdigest(),
+            "sha256": hashlib.sha256(query.sql.encode(errors="surrogateescape")).hexdigest(),
             "outcome": outcome,
             "rows": stats.rows,
             "files": stats.files,

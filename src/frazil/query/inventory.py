@@ -9,7 +9,7 @@ from frazil.config import MaintainConfig
 from frazil.lake.health import TableHealth, health, oldest_snapshot_seconds, state_of
 from frazil.lake.times import commit_times
 from frazil.query.lake import TableVersion
-from frazil.query.model import ColumnInfo, Question, TableInfo
+from frazil.query.model import ColumnInfo, Query, TableInfo
 from frazil.query.plan import Planner, reads_unowned
 from frazil.tables import TableSpec
 from frazil.tables.columns import type_name
@@ -61,11 +61,11 @@ def health_of(
 def _table(
     planner: Planner, spec: TableSpec, tenant: str, config: MaintainConfig, *, whole: bool
 ) -> TableInfo:
-    question = Question("", tenant, unowned=whole)
-    version, cut = planner.cut(spec, [{}], question)
+    query = Query("", tenant, unowned=whole)
+    version, cut = planner.cut(spec, [{}], query)
     if cut is not None:
         cut.release()
-    files = None if version is None else version.files(tenant, unowned=reads_unowned(question, spec))
+    files = None if version is None else version.files(tenant, unowned=reads_unowned(query, spec))
     times = (None if files is None else files.last_time, None if cut is None else cut.time_max)
     columns = [
         ColumnInfo(column.name, type_name(column.type), column.doc, column.source)

@@ -514,19 +514,19 @@ def _snapshot(table: Table, as_of: AsOf) -> Snapshot:
     if as_of.tag is not None:
         ref = metadata.refs.get(as_of.tag)
         found = None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
-        asked = f"tag `{as_of.tag}`"
+        running = f"tag `{as_of.tag}`"
     elif as_of.snapshot_id is not None:
         found = metadata.snapshot_by_id(as_of.snapshot_id)
-        asked = f"snapshot {as_of.snapshot_id}"
+        running = f"snapshot {as_of.snapshot_id}"
     elif as_of.time is not None:
         micros = as_of.time
         past = (each for each in _history(metadata) if each.timestamp_ms * 1000 <= micros)
         found = next(past, None)
-        asked = f"snapshot as old as {utc_text(micros / 1e6)}"
+        running = f"snapshot as old as {utc_text(micros / 1e6)}"
     else:
-        found, asked = None, "snapshot without a time, an id or a tag"
+        found, running = None, "snapshot without a time, an id or a tag"
     if found is None:
-        raise QueryInvalid(f"{full_name(table)} has no {asked}; {_what_exists(metadata)}")
+        raise QueryInvalid(f"{full_name(table)} has no {running}; {_what_exists(metadata)}")
     return found
 
 

@@ -28,7 +28,7 @@ class AsOf:
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     sql: str
     tenant: str
     params: Sequence[Any] = ()
@@ -81,7 +81,7 @@ class ResultColumn:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """`content` is the whole body in the format asked for. It can be iterated once, and must be exhausted or
     closed: a worker waits for it.
     """

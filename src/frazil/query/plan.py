@@ -16,7 +16,7 @@ from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.bloom import VALUES_MAX, Filters
 from frazil.query.lake import Lake, Looked, TableVersion
-from frazil.query.model import AsOf, Question, Stats
+from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.constants import Constants, Constraints
 from frazil.sql.constraints import ANYTHING, either_all, wanted_rows
@@ -101,21 +101,21 @@ class Planner:
         }
         return sorted(found)
 
-    def plan(self, statement: Statement, question: Question) -> Plan:
-        constants = Constants.of(time.time_ns() // 1000, question.params)
+    def plan(self, statement: Statement, query: Query) -> Plan:
+        constants = Constants.of(time.time_ns() // 1000, query.params)
         uses = wanted_rows(statement.root, self._kinds, constants)
         plan = Plan()
         try:
             for name, spec in self.specs.items():
                 if name in statement.tables:
-                    self._add(plan, spec, uses.get(name) or [ANYTHING], question, statement)
+                    self._add(plan, spec, uses.get(name) or [ANYTHING], query, statement)
                 elif name in statement.listed:
                     plan.tables.append(_source(spec, self._columns(spec, None)))
         except BaseException:
             plan.release()
             raise
         if not statement.is_changing and plan.stats.stale is None and not plan.stats.missing:
-            plan.key = self._key(plan, question)
+            plan.key = self._key(plan, query)
         return plan
 
     def _add(
@@ -123,17 +123,17 @@ class Planner:
         plan: Plan,
         spec: TableSpec,
         uses: Sequence[Constraints],
-        question: Question,
+        query: Query,
         statement: Statement,
     ) -> None:
         wanted = _wanted(spec, statement.columns)
-        found = self._cut(spec, uses, question, wanted)
+        found = self._cut(spec, uses, query, wanted)
         version, cut = found.looked.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
         if version is not None:
             plan.erased |= version.erased
-        files, total = self._files(version, uses, question, spec)
+        files, total = self._files(version, uses, query, spec)
         columns = self._columns(spec, None if version is None else version.schema)
         every, names = columns, statement.names
         # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
@@ -162,34 +162,32 @@ class Planner:
         )
 
     def cut(
-        self, spec: TableSpec, uses: Sequence[Constraints], question: Question
+        self, spec: TableSpec, uses: Sequence[Constraints], query: Query
     ) -> tuple[TableVersion | None, TailCut | None]:
         """What has landed, and what has not, with `time` alone. The latter is to be released."""
-        found = self._cut(spec, uses, question, _wanted(spec, ()))
+        found = self._cut(spec, uses, query, _wanted(spec, ()))
         return found.looked.version, found.tail
 
     def _cut(
         self,
         spec: TableSpec,
         uses: Sequence[Constraints],
-        question: Question,
+        query: Query,
         wanted: Collection[str],
     ) -> _Cut:
         """What has landed first, then what has not: a row that lands in between is still in the log, because
         segments outlive their landing. Where that may not be so, both are read until none lands in between.
         """
         signal = spec.signal
-        if self._tail is None or signal is None or question.as_of is not None:
-            return _Cut(self._look(spec.name, question.as_of), None)
+        if self._tail is None or signal is None or query.as_of is not None:
+            return _Cut(self._look(spec.name, query.as_of), None)
         bounds = either_all(uses).get("time")
         lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
         upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
         looked = self._look(signal)
         for _ in range(_LOOKS_MAX):
             try:
-                tail = self._tail.cut(
-                    signal, looked.position, question.tenant, wanted, lower=lower, upper=upper
-                )
+                tail = self._tail.cut(signal, looked.position, query.tenant, wanted, lower=lower, upper=upper)
             except PositionTooOld:
                 looked = self._look(signal, renew=True)
                 continue
@@ -228,7 +226,7 @@ class Planner:
         self,
         version: TableVersion | None,
         uses: Sequence[Constraints],
-        question: Question,
+        query: Query,
         spec: TableSpec,
     ) -> tuple[Sequence[File], int]:
         """Each use of a table needs its own files; the table is all of them."""
@@ -237,7 +235,7 @@ class Planner:
         found: dict[str, File] = {}
         total = 0
         for use in uses:
-            files = version.files(question.tenant, use, unowned=reads_unowned(question, spec))
+            files = version.files(query.tenant, use, unowned=reads_unowned(query, spec))
             total = files.total
             found |= {file.path: file for file in self._holding(files.files, use)}
         return list(found.values()), total
@@ -256,16 +254,16 @@ class Planner:
             for number, column in enumerate(spec.sql_columns)
         ]
 
-    def _key(self, plan: Plan, question: Question) -> str:
-        parts = [question.tenant, question.format, question.sql, repr(list(question.params))]
-        parts += [repr(question.as_of), repr(question.rows_max), repr(question.unowned)]
+    def _key(self, plan: Plan, query: Query) -> str:
+        parts = [query.tenant, query.format, query.sql, repr(list(query.params))]
+        parts += [repr(query.as_of), repr(query.rows_max), repr(query.unowned)]
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-def reads_unowned(question: Question, spec: TableSpec) -> bool:
-    return question.unowned and spec.has_unowned_rows
+def reads_unowned(query: Query, spec: TableSpec) -> bool:
+    return query.unowned and spec.has_unowned_rows
 
 
 def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: Any) -> dict[str, Any]:

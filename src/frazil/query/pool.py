@@ -19,7 +19,7 @@ import orjson
 import structlog
 
 from frazil.errors import LimitReached, Overloaded
-from frazil.query import frames
+from frazil.query import worker_protocol
 from frazil.times import backoff_seconds
 
 _START_SECONDS_MAX = 60.0
@@ -127,7 +127,7 @@ class WorkerProcess:
         await self._send({"op": "run", "run": self._run, **job, "settings": self._own(job["settings"])})
         while True:
             kind, payload = await self._frame()
-            if kind == frames.DATA:
+            if kind == worker_protocol.DATA:
                 yield payload
                 continue
             event: Mapping[str, Any] = orjson.loads(payload)
@@ -175,7 +175,7 @@ class WorkerProcess:
     async def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process is not None and self._process.stdin is not None  # noqa: S101, PT018
         try:
-            self._process.stdin.write(frames.control(message))
+            self._process.stdin.write(worker_protocol.control(message))
             await self._process.stdin.drain()
         except (BrokenPipeError, ConnectionResetError):
             raise WorkerDied from None
@@ -183,7 +183,7 @@ class WorkerProcess:
     async def _frame(self) -> tuple[int, bytes]:
         assert self._process is not None and self._process.stdout is not None  # noqa: S101, PT018
         try:
-            return await frames.receive(self._process.stdout)
+            return await worker_protocol.receive(self._process.stdout)
         except (asyncio.IncompleteReadError, ConnectionResetError):
             raise WorkerDied from None
 

@@ -30,30 +30,30 @@ from frazil.errors import (
     QueryInvalid,
     StoreUnavailable,
 )
-from frazil.folders import OwnFolder
+from frazil.paths import OwnFolder
 from frazil.position import WalPosition
-from frazil.query.asked import Asked, Content
 from frazil.query.audit import Audit
 from frazil.query.cache import SizedCache
-from frazil.query.failures import Unreadable, died, failure
+from frazil.query.errors import Unreadable, died, failure
 from frazil.query.inventory import health_of, inventory
 from frazil.query.lake import Lake, TableVersion
 from frazil.query.metrics import QueryMetrics
 from frazil.query.model import (
-    Answer,
     Progress,
-    Question,
+    Query,
+    QueryResult,
     ResultColumn,
     Stats,
     TableInfo,
 )
 from frazil.query.plan import Plan, Planner
 from frazil.query.pool import Pool, WorkerDied, WorkerProcess
-from frazil.query.question import check
 from frazil.query.render import json_end
+from frazil.query.running import Content, RunningQuery
 from frazil.query.s3 import s3_options
 from frazil.query.spool import Spool
 from frazil.query.tail import KEPT_SECONDS, Tail
+from frazil.query.validate import check
 from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 
@@ -89,14 +89,14 @@ class _Kept:
     stats: Stats
 
 
-class Queries:
+class QueryService:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._own = OwnFolder(config.query.temp_dir, "frazil-query-")
         self._folder: Path | None = None
         self._metrics = QueryMetrics(config)
         self._audit = Audit(config.query.audit_file)
-        self._asked: dict[tuple[str, str], Asked] = {}
+        self._running: dict[tuple[str, str], RunningQuery] = {}
         self._open: Counter[str] = Counter()
         self._endings: set[asyncio.Future[None]] = set()
         self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
@@ -144,9 +144,9 @@ class Queries:
     async def close(self) -> None:
         if self._folder is None:
             return
-        for asked in list(self._asked.values()):
-            if asked.task is not None:
-                asked.task.cancel()
+        for running in list(self._running.values()):
+            if running.task is not None:
+                running.task.cancel()
         if self._warming is not None:
             self._warming.cancel()
         await self._pool.close()
@@ -227,32 +227,32 @@ class Queries:
 
     # Asking
 
-    async def ask(self, question: Question) -> Answer:
-        check(question, self._config.query.sql_bytes_max)
+    async def execute(self, query: Query) -> QueryResult:
+        check(query, self._config.query.sql_bytes_max)
         if self._folder is None:
             raise StoreUnavailable("the query service is closing")
-        self._admit(question.tenant)
-        asked = Asked(question, question.id or uuid.uuid4().hex, Spool(self._folder))
-        asked.release = lambda: self._release(question.tenant)
-        key = (question.tenant, asked.id)
-        if key in self._asked:
-            asked.release()
-            asked.spool.abandon()
-            raise QueryInvalid(f"a query with the id {asked.id} is running")
-        self._asked[key] = asked
-        self._last_asked = asked.begin
-        asked.stats = dataclasses.replace(asked.stats, id=asked.id)
-        asked.task = asyncio.create_task(self._answer(asked))
-        asked.task.add_done_callback(lambda _: self._finish(key, asked))
+        self._admit(query.tenant)
+        running = RunningQuery(query, query.id or uuid.uuid4().hex, Spool(self._folder))
+        running.release = lambda: self._release(query.tenant)
+        key = (query.tenant, running.id)
+        if key in self._running:
+            running.release()
+            running.spool.abandon()
+            raise QueryInvalid(f"a query with the id {running.id} is running")
+        self._running[key] = running
+        self._last_asked = running.begin
+        running.stats = dataclasses.replace(running.stats, id=running.id)
+        running.task = asyncio.create_task(self._answer(running))
+        running.task.add_done_callback(lambda _: self._finish(key, running))
         try:
-            await asked.spool.ready()
+            await running.spool.ready()
         except BaseException:
-            asked.task.cancel()
-            await asyncio.gather(asked.task, return_exceptions=True)
-            asked.release()
-            asked.spool.abandon()
+            running.task.cancel()
+            await asyncio.gather(running.task, return_exceptions=True)
+            running.release()
+            running.spool.abandon()
             raise
-        return Answer(asked.columns, asked.stats, Content(asked), question.format)
+        return QueryResult(running.columns, running.stats, Content(running), query.format)
 
     def _admit(self, tenant: str) -> None:
         """Bounds what a tenant has under way: questions that are planned, wait and run, and answers that are
@@ -271,53 +271,55 @@ class Queries:
         if not self._open[tenant]:
             del self._open[tenant]  # nothing is kept of tenants that ask nothing
 
-    def _finish(self, key: tuple[str, str], asked: Asked) -> None:
-        self._asked.pop(key, None)
-        if not asked.spool.has_ended:  # cancelled before its first step, or in its last
-            ending = asyncio.ensure_future(asked.spool.end(asked.why_stopped or QueryInvalid("cancelled")))
+    def _finish(self, key: tuple[str, str], running: RunningQuery) -> None:
+        self._running.pop(key, None)
+        if not running.spool.has_ended:  # cancelled before its first step, or in its last
+            ending = asyncio.ensure_future(
+                running.spool.end(running.why_stopped or QueryInvalid("cancelled"))
+            )
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
 
-    async def _answer(self, asked: Asked) -> None:
+    async def _answer(self, running: RunningQuery) -> None:
         """Fills the spool. Whatever happens, the spool ends and the audit knows."""
-        question = asked.question
-        with telemetry.span("query", id=asked.id, tenant=question.tenant, sql=question.sql) as span:
-            outcome, error = await self._tried(asked)
-            asked.stats = dataclasses.replace(asked.stats, seconds=asked.seconds)
-            stats = asked.stats
+        query = running.query
+        with telemetry.span("query", id=running.id, tenant=query.tenant, sql=query.sql) as span:
+            outcome, error = await self._tried(running)
+            running.stats = dataclasses.replace(running.stats, seconds=running.seconds)
+            stats = running.stats
             span.set(outcome=outcome, rows=stats.rows, files=stats.files, files_total=stats.files_total)
             span.set(bytes=stats.bytes, tail_rows=stats.tail_rows, cached=stats.cached)
             if error is not None and outcome != "cancelled":
                 span.fail(outcome)
-        self._count(asked, outcome)
-        last = json_end(asked.stats) if error is None and question.format == "json" else b""
-        await asked.spool.end(error, last)
+        self._count(running, outcome)
+        last = json_end(running.stats) if error is None and query.format == "json" else b""
+        await running.spool.end(error, last)
 
-    async def _tried(self, asked: Asked) -> tuple[str, Exception | None]:
+    async def _tried(self, running: RunningQuery) -> tuple[str, Exception | None]:
         """What came of it, in a word, and the error that its client is told."""
         outcome = "ok"
         error: Exception | None = None
         try:
-            await self._run(asked)
+            await self._run(running)
         except asyncio.CancelledError:
             outcome = "cancelled"
-            error = asked.why_stopped or QueryInvalid("cancelled")
+            error = running.why_stopped or QueryInvalid("cancelled")
         except FrazilError as failed:
             outcome, error = type(failed).__name__, failed
         except OSError as failed:
-            log.error("a file failed", id=asked.id, reason=str(failed))
+            log.error("a file failed", id=running.id, reason=str(failed))
             is_full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "temporary files are full" if is_full else "files cannot be read or written now"
             outcome, error = "StoreUnavailable", StoreUnavailable(f"the server's {what}")
         except Exception:
-            log.exception("defect while answering a query", id=asked.id)
+            log.exception("defect while answering a query", id=running.id)
             outcome, error = "defect", RuntimeError("defect")
         return outcome, error
 
-    def _count(self, asked: Asked, outcome: str) -> None:
-        stats, metrics = asked.stats, self._metrics
+    def _count(self, running: RunningQuery, outcome: str) -> None:
+        stats, metrics = running.stats, self._metrics
         metrics.queries.labels(outcome).inc()
-        metrics.seconds.observe(asked.seconds)
+        metrics.seconds.observe(running.seconds)
         metrics.cached.inc(stats.cached)
         metrics.incomplete.labels("stale").inc(stats.stale is not None)
         metrics.incomplete.labels("missing").inc(bool(stats.missing))
@@ -325,61 +327,61 @@ class Queries:
             metrics.files.inc(stats.files)
             metrics.bytes.inc(stats.bytes)
             metrics.tail_rows.inc(stats.tail_rows)
-        self._audit.note(asked.question, asked.audit_sql, outcome, stats)
+        self._audit.note(running.query, running.audit_sql, outcome, stats)
 
-    async def _run(self, asked: Asked) -> None:
-        question = asked.question
-        parsed = self._parsed.get(question.sql)
+    async def _run(self, running: RunningQuery) -> None:
+        query = running.query
+        parsed = self._parsed.get(query.sql)
         if parsed is not None:
             # Known: it can be planned, and perhaps answered, without a worker.
-            plan = await self._plan(asked, parsed)
+            plan = await self._plan(running, parsed)
             try:
-                if await self._from_cache(asked, plan):
+                if await self._from_cache(running, plan):
                     return
-                async with self._worker(asked) as worker:
-                    await self._with_plan(asked, worker, plan)
+                async with self._worker(running) as worker:
+                    await self._with_plan(running, worker, plan)
             finally:
                 plan.release()
             return
         for is_last in (False, True):  # a worker may be killed for what another has done
             try:
-                async with self._worker(asked) as worker:
-                    await self._from_scratch(asked, worker)
+                async with self._worker(running) as worker:
+                    await self._from_scratch(running, worker)
                 return
             except _ParserDied:
                 if is_last:
                     raise QueryInvalid("this cannot be parsed: it ends the process that tries") from None
 
-    async def _from_scratch(self, asked: Asked, worker: WorkerProcess) -> None:
-        parsed = await self._parse(asked, worker)
-        plan = await self._plan(asked, parsed)
+    async def _from_scratch(self, running: RunningQuery, worker: WorkerProcess) -> None:
+        parsed = await self._parse(running, worker)
+        plan = await self._plan(running, parsed)
         try:
-            if not await self._from_cache(asked, plan):
-                await self._with_plan(asked, worker, plan)
+            if not await self._from_cache(running, plan):
+                await self._with_plan(running, worker, plan)
         finally:
             plan.release()
 
     @contextlib.asynccontextmanager
-    async def _worker(self, asked: Asked) -> AsyncIterator[WorkerProcess]:
+    async def _worker(self, running: RunningQuery) -> AsyncIterator[WorkerProcess]:
         begin = time.monotonic()
-        asked.state = "waiting"
-        async with self._pool.worker(asked.question.tenant, self._config.query.queue_seconds_max) as worker:
-            asked.stats = dataclasses.replace(asked.stats, queued_seconds=time.monotonic() - begin)
+        running.state = "waiting"
+        async with self._pool.worker(running.query.tenant, self._config.query.queue_seconds_max) as worker:
+            running.stats = dataclasses.replace(running.stats, queued_seconds=time.monotonic() - begin)
             telemetry.past("query.wait", begin, time.monotonic())
-            asked.worker = worker
+            running.worker = worker
             try:
                 yield worker
             finally:
-                asked.worker = None
+                running.worker = None
 
-    async def _parse(self, asked: Asked, worker: WorkerProcess) -> _Parsed:
-        asked.state = "planning"
-        sql = asked.question.sql
+    async def _parse(self, running: RunningQuery, worker: WorkerProcess) -> _Parsed:
+        running.state = "planning"
+        sql = running.query.sql
         try:
             with telemetry.span("query.parse"):
                 event = await worker.parse(sql)
         except WorkerDied:
-            await self._lost(asked, worker)
+            await self._lost(running, worker)
             raise _ParserDied from None
         if event["event"] == "error":
             raise failure(event, self._config.query)
@@ -390,11 +392,11 @@ class Queries:
         self._parsed.put(sql, parsed, _TREE_BYTES_PER_BYTE * len(event["tree"]) + 1000)
         return parsed
 
-    async def _plan(self, asked: Asked, parsed: _Parsed) -> Plan:
-        asked.state = "planning"
-        asked.audit_sql = parsed.audit_sql
+    async def _plan(self, running: RunningQuery, parsed: _Parsed) -> Plan:
+        running.state = "planning"
+        running.audit_sql = parsed.audit_sql
         begin = time.monotonic()
-        planning = asyncio.create_task(asyncio.to_thread(self._planned, parsed, asked.question))
+        planning = asyncio.create_task(asyncio.to_thread(self._planned, parsed, running.query))
         try:
             with telemetry.span("query.plan"):
                 plan = await asyncio.shield(planning)
@@ -402,134 +404,136 @@ class Queries:
             planning.add_done_callback(_release_plan)
             raise
         self._forget_erased([plan.erased])
-        asked.erasures = self._erasures
+        running.erasures = self._erasures
         self._metrics.planned(time.monotonic() - begin)
-        asked.stats = dataclasses.replace(plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds)
+        running.stats = dataclasses.replace(
+            plan.stats, id=running.id, queued_seconds=running.stats.queued_seconds
+        )
         return plan
 
-    def _planned(self, parsed: _Parsed, question: Question) -> Plan:
-        statement = Statement(parsed.tree, self._config.lake.namespace, self._planner.specs, question.sql)
-        return self._planner.plan(statement, question)
+    def _planned(self, parsed: _Parsed, query: Query) -> Plan:
+        statement = Statement(parsed.tree, self._config.lake.namespace, self._planner.specs, query.sql)
+        return self._planner.plan(statement, query)
 
-    async def _from_cache(self, asked: Asked, plan: Plan) -> bool:
+    async def _from_cache(self, running: RunningQuery, plan: Plan) -> bool:
         kept = None if plan.key is None else self._kept.get(plan.key)
         if kept is None:
             return False
-        asked.columns = kept.columns
-        asked.stats = dataclasses.replace(
-            kept.stats, id=asked.id, cached=True, queued_seconds=asked.stats.queued_seconds
+        running.columns = kept.columns
+        running.stats = dataclasses.replace(
+            kept.stats, id=running.id, cached=True, queued_seconds=running.stats.queued_seconds
         )
-        await asked.spool.write(kept.body)
+        await running.spool.write(kept.body)
         return True
 
-    async def _with_plan(self, asked: Asked, worker: WorkerProcess, plan: Plan) -> None:
+    async def _with_plan(self, running: RunningQuery, worker: WorkerProcess, plan: Plan) -> None:
         """Where that is allowed, what cannot be read is left out and named."""
         for attempt in range(_RETRIES_WITHOUT_FILES + 1):
             try:
-                await self._execute(asked, worker, plan)
+                await self._execute(running, worker, plan)
             except Unreadable as error:
-                if not asked.question.partial or asked.spool.size or attempt == _RETRIES_WITHOUT_FILES:
+                if not running.query.partial or running.spool.size or attempt == _RETRIES_WITHOUT_FILES:
                     raise StoreUnavailable(f"data files cannot be read now: {error.reason}") from None
                 one_by_one = error.files and attempt + 1 < _RETRIES_WITHOUT_FILES
                 reduced = plan.without_files(error.files if one_by_one else None, error.reason)
                 plan.stats, plan.tables, plan.key = reduced.stats, reduced.tables, None
-                asked.stats = dataclasses.replace(
-                    plan.stats, id=asked.id, queued_seconds=asked.stats.queued_seconds
+                running.stats = dataclasses.replace(
+                    plan.stats, id=running.id, queued_seconds=running.stats.queued_seconds
                 )
             else:
                 break
-        size = asked.spool.size + 500
-        if asked.erasures != self._erasures:
+        size = running.spool.size + 500
+        if running.erasures != self._erasures:
             return  # erased meanwhile: this answer may still hold it
-        if plan.key is not None and self._kept.takes(size) and (body := asked.spool.whole()) is not None:
-            self._kept.put(plan.key, _Kept(asked.columns, body, asked.stats), size)
+        if plan.key is not None and self._kept.takes(size) and (body := running.spool.whole()) is not None:
+            self._kept.put(plan.key, _Kept(running.columns, body, running.stats), size)
 
-    async def _execute(self, asked: Asked, worker: WorkerProcess, plan: Plan) -> None:
-        asked.state = "running"
-        question, query = asked.question, self._config.query
-        rows_kept = question.rows_max
+    async def _execute(self, running: RunningQuery, worker: WorkerProcess, plan: Plan) -> None:
+        running.state = "running"
+        query, limits = running.query, self._config.query
+        rows_kept = query.rows_max
         job = {
             "settings": await asyncio.to_thread(self._settings),
             "tables": plan.tables,
             "columns": self._planner.column_names([table["name"] for table in plan.tables]),
-            "sql": question.sql,
-            "params": list(question.params),
-            "format": question.format,
-            "rows_max": query.rows_max,
-            "rows_kept": None if rows_kept is None else min(rows_kept, query.rows_max),
-            "bytes_max": query.result_bytes_max,
+            "sql": query.sql,
+            "params": list(query.params),
+            "format": query.format,
+            "rows_max": limits.rows_max,
+            "rows_kept": None if rows_kept is None else min(rows_kept, limits.rows_max),
+            "bytes_max": limits.result_bytes_max,
         }
-        reading = asyncio.create_task(self._read(asked, worker, job))
+        reading = asyncio.create_task(self._read(running, worker, job))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits
-        guard = asyncio.create_task(self._guard(asked, worker))
+        guard = asyncio.create_task(self._guard(running, worker))
         try:
             with telemetry.span("query.run"):
                 await asyncio.shield(reading)
         except asyncio.CancelledError:
             # A frame that is read in part would be lost, so the reader goes on to the end.
             guard.cancel()
-            guard = asyncio.create_task(self._end(asked, worker))
+            guard = asyncio.create_task(self._end(running, worker))
             await asyncio.wait([reading])
             raise
         finally:
             guard.cancel()
 
-    async def _read(self, asked: Asked, worker: WorkerProcess, job: Mapping[str, Any]) -> None:
+    async def _read(self, running: RunningQuery, worker: WorkerProcess, job: Mapping[str, Any]) -> None:
         error: Exception | None = None
         try:
             async for event in worker.run(job):
                 try:
-                    await self._take(asked, event)
+                    await self._take(running, event)
                 except (FrazilError, Unreadable) as found:
                     error = found
         except WorkerDied:
-            await self._lost(asked, worker)
-            raise asked.why_stopped or died() from None
+            await self._lost(running, worker)
+            raise running.why_stopped or died() from None
         if error is not None:
             raise error
 
-    async def _lost(self, asked: Asked, worker: WorkerProcess) -> None:
+    async def _lost(self, running: RunningQuery, worker: WorkerProcess) -> None:
         """Counts a worker that ended over a query, and logs whose query it was unless it was killed here."""
         self._metrics.killed.inc()
         has_crashed = not worker.is_killed
         await worker.kill()
         if has_crashed:
-            facts = {"tenant": asked.question.tenant, "id": asked.id, "pid": worker.pid}
+            facts = {"tenant": running.query.tenant, "id": running.id, "pid": worker.pid}
             log.warning("query worker crashed", exit_code=worker.exit_code, **facts)
 
-    async def _guard(self, asked: Asked, worker: WorkerProcess) -> None:
-        query = self._config.query
-        seconds_max = min(asked.question.seconds_max or query.seconds_max, query.seconds_max)
-        asked.running_since = asked.running_since or time.monotonic()
-        await asyncio.sleep(asked.running_since + seconds_max - time.monotonic())
-        asked.why_stopped = LimitReached(
+    async def _guard(self, running: RunningQuery, worker: WorkerProcess) -> None:
+        limits = self._config.query
+        seconds_max = min(running.query.seconds_max or limits.seconds_max, limits.seconds_max)
+        running.running_since = running.running_since or time.monotonic()
+        await asyncio.sleep(running.running_since + seconds_max - time.monotonic())
+        running.why_stopped = LimitReached(
             f"the query ran for {seconds_max:g} s, which is its limit (query.seconds_max): ask for a shorter "
             "time range or fewer columns",
             limit="query.seconds_max",
         )
-        await self._end(asked, worker)
+        await self._end(running, worker)
 
-    async def _end(self, asked: Asked, worker: WorkerProcess) -> None:
+    async def _end(self, running: RunningQuery, worker: WorkerProcess) -> None:
         """Interrupts, and kills what does not hear it."""
         await worker.interrupt()
         await asyncio.sleep(_INTERRUPT_SECONDS)
         log.warning(
             "query worker killed: the query did not stop when interrupted",
-            tenant=asked.question.tenant,
-            id=asked.id,
+            tenant=running.query.tenant,
+            id=running.id,
             pid=worker.pid,
         )
         await worker.kill()
 
-    async def _take(self, asked: Asked, event: Mapping[str, Any] | bytes) -> None:
+    async def _take(self, running: RunningQuery, event: Mapping[str, Any] | bytes) -> None:
         if isinstance(event, bytes):
-            await asked.spool.write(event)
+            await running.spool.write(event)
         elif event["event"] == "columns":
-            asked.columns = [ResultColumn(**column) for column in event["columns"]]
+            running.columns = [ResultColumn(**column) for column in event["columns"]]
         elif event["event"] == "done":
-            asked.stats = dataclasses.replace(asked.stats, rows=event["rows"], cut=event["cut"])
+            running.stats = dataclasses.replace(running.stats, rows=event["rows"], cut=event["cut"])
         elif event["kind"] == "interrupted":
-            raise asked.why_stopped or QueryInvalid("cancelled")
+            raise running.why_stopped or QueryInvalid("cancelled")
         elif event["kind"] == "store":
             raise Unreadable(event["message"], event["files"])
         else:
@@ -538,24 +542,24 @@ class Queries:
     # Watching
 
     def progress(self, tenant: str, id: str) -> Progress | None:
-        asked = self._asked.get((tenant, id))
-        if asked is None:
+        running = self._running.get((tenant, id))
+        if running is None:
             return None
         percent = None
-        if asked.worker is not None:
-            percent = asked.worker.percent
-            asking = asyncio.ensure_future(asked.worker.ask_progress())
+        if running.worker is not None:
+            percent = running.worker.percent
+            asking = asyncio.ensure_future(running.worker.ask_progress())
             self._endings.add(asking)
             asking.add_done_callback(self._endings.discard)
-        return Progress(id, tenant, asked.state, percent, asked.seconds)
+        return Progress(id, tenant, running.state, percent, running.seconds)
 
     def cancel(self, tenant: str, id: str) -> bool:
-        asked = self._asked.get((tenant, id))
-        if asked is None or asked.task is None:
+        running = self._running.get((tenant, id))
+        if running is None or running.task is None:
             return False
-        if not asked.task.cancelling():  # a second time would end it before it has cleared up
-            asked.why_stopped = QueryInvalid("the query was cancelled")
-            asked.task.cancel()
+        if not running.task.cancelling():  # a second time would end it before it has cleared up
+            running.why_stopped = QueryInvalid("the query was cancelled")
+            running.task.cancel()
         return True
 
     def problems(self) -> dict[str, str]:

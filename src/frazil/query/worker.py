@@ -22,7 +22,7 @@ import psutil
 import pyarrow as pa
 
 from frazil.process import end_with_parent
-from frazil.query import frames
+from frazil.query import worker_protocol
 from frazil.query.render import renderer
 from frazil.sql.explain import explained
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text, without_constants
@@ -63,7 +63,7 @@ class Worker:
 
     def _hear(self) -> None:
         """Cancelling and asking how far it is cannot wait for the question's end."""
-        while (frame := frames.read(self._commands)) is not None:
+        while (frame := worker_protocol.read(self._commands)) is not None:
             message = orjson.loads(frame[1])
             if message["op"] == "cancel":
                 self._cancelled = message["run"]
@@ -86,7 +86,7 @@ class Worker:
         return None
 
     def _say(self, message: Mapping[str, Any]) -> None:
-        self._write(frames.control(message))
+        self._write(worker_protocol.control(message))
 
     def _write(self, data: bytes) -> None:
         with self._lock:
@@ -169,7 +169,7 @@ class Worker:
     def _data(self, data: bytes, counted: _Counted) -> None:
         counted.took(len(data))
         for first in range(0, len(data), _CHUNK_BYTES):
-            self._write(frames.pack(frames.DATA, data[first : first + _CHUNK_BYTES]))
+            self._write(worker_protocol.pack(worker_protocol.DATA, data[first : first + _CHUNK_BYTES]))
 
 
 class _TooMany(Exception):

@@ -12,7 +12,7 @@ from granian import Granian
 
 from frazil import listen, tls
 from frazil.config import Config
-from frazil.folders import check_writable, keep_private
+from frazil.paths import check_writable, keep_private
 from frazil.ports import check_free, with_ports
 from frazil.process import end_with_parent
 from frazil.receive.metrics import share_between_processes

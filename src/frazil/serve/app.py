@@ -29,7 +29,7 @@ from frazil.status import Sampler
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from frazil.query.service import Queries
+    from frazil.query.service import QueryService
 
 _DESCRIPTION = (
     "SQL over OpenTelemetry data: what has landed in Apache Iceberg tables, and what arrived a moment ago. "
@@ -38,7 +38,7 @@ _DESCRIPTION = (
 _EXPOSED = ["X-Frazil-Query-Id", "X-Frazil-Stats", "Retry-After"]
 
 
-def create_app(config: Config, queries: Queries) -> FastAPI:
+def create_app(config: Config, queries: QueryService) -> FastAPI:
     """The application; its lifespan is the query service's."""
     catalog = _OneCatalog(config)
     app = FastAPI(
@@ -82,7 +82,7 @@ def create_app(config: Config, queries: Queries) -> FastAPI:
 
 
 def _life_of(
-    queries: Queries, catalog: _OneCatalog
+    queries: QueryService, catalog: _OneCatalog
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:

@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect
 
 from frazil.config import Config
 from frazil.errors import RequestInvalid, RequestTooLarge
-from frazil.query.model import AsOf, Format, Question
-from frazil.query.question import PARAMS_BYTES_MAX
+from frazil.query.model import AsOf, Format, Query
+from frazil.query.validate import PARAMS_BYTES_MAX
 from frazil.serve.auth import Caller
 from frazil.serve.errors import Unsupported, suggestion
 from frazil.serve.parameters import moment
@@ -74,7 +74,7 @@ _MISTAKES = {
 }
 
 
-async def read_question(request: Request, caller: Caller, config: Config, format: Format) -> Question:
+async def read_question(request: Request, caller: Caller, config: Config, format: Format) -> Query:
     """Raises RequestInvalid, RequestTooLarge or Unsupported."""
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and content_type not in _PLAIN:
@@ -84,7 +84,7 @@ async def read_question(request: Request, caller: Caller, config: Config, format
     # JSON may spell each character of the SQL in six.
     sql_bytes_max = config.query.sql_bytes_max * (1 if content_type in _PLAIN else 6)
     asked = _parsed(await _body(request, sql_bytes_max + PARAMS_BYTES_MAX), is_plain=content_type in _PLAIN)
-    return Question(
+    return Query(
         sql=asked.sql,
         tenant=caller.tenant,
         params=tuple(asked.params or ()),

@@ -11,10 +11,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from frazil.health import Health, HealthReport
 from frazil.role_status import RoleReport
-from frazil.serve.state import Asked, Life, Living
+from frazil.serve.state import Life, Living, RunningQuery
 
 if TYPE_CHECKING:
-    from frazil.query.service import Queries
+    from frazil.query.service import QueryService
 
 router = APIRouter(tags=["Health"])
 
@@ -47,7 +47,7 @@ async def livez(request: Request) -> Response:
     response_class=Response,
     responses=_responses("Ready.", "No query can run."),
 )
-async def readyz(queries: Asked, life: Living, request: Request) -> Response:
+async def readyz(queries: RunningQuery, life: Living, request: Request) -> Response:
     return _answer(await _health(queries, life, request), request)
 
 
@@ -58,7 +58,7 @@ async def readyz(queries: Asked, life: Living, request: Request) -> Response:
     response_class=Response,
     responses=_responses("All is well.", "It is not."),
 )
-async def healthz(queries: Asked, life: Living, request: Request) -> Response:
+async def healthz(queries: RunningQuery, life: Living, request: Request) -> Response:
     return _answer(await _health(queries, life, request), request)
 
 
@@ -70,7 +70,7 @@ async def healthz(queries: Asked, life: Living, request: Request) -> Response:
     response_class=Response,
     responses={200: {"description": "Whatever the health is.", "model": RoleReport}},
 )
-async def role_status(queries: Asked, life: Living, request: Request) -> Response:
+async def role_status(queries: RunningQuery, life: Living, request: Request) -> Response:
     health = await _health(queries, life, request)
     report = await asyncio.to_thread(request.app.state.role_status.report, health)
     return Response(report.model_dump_json(), media_type="application/json")
@@ -83,12 +83,12 @@ async def role_status(queries: Asked, life: Living, request: Request) -> Respons
     response_class=Response,
     responses={200: {"description": "In Prometheus' text format."} | _TEXT},
 )
-async def metrics(queries: Asked) -> Response:
+async def metrics(queries: RunningQuery) -> Response:
     text = await asyncio.to_thread(generate_latest, queries.registry)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _health(queries: Queries, life: Life, request: Request) -> Health:
+async def _health(queries: QueryService, life: Life, request: Request) -> Health:
     if life.stopping:
         return Health("api", failing={"api": "shutting down"})
     stores = asyncio.to_thread(request.app.state.dependencies.problems)

@@ -48,8 +48,8 @@ async def openapi(request: Request) -> Response:
 @router.get("/")
 @router.get("/api")
 async def start(config: Settings) -> Response:
-    question = {"sql": "SELECT service_name, count(*) FROM logs GROUP BY ALL"}
-    curl = _curl(config.serve.url, "post", "/api/v1/sql", question, config)
+    query = {"sql": "SELECT service_name, count(*) FROM logs GROUP BY ALL"}
+    curl = _curl(config.serve.url, "post", "/api/v1/sql", query, config)
     links = {
         "/api/docs": "All endpoints",
         "/api/openapi.json": "OpenAPI",

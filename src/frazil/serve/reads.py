@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import orjson
 import pyarrow as pa
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import Query as Parameter
 
 from frazil.otlp.encode import encode
 from frazil.otlp.json import request_to_json
-from frazil.query.model import Question, Stats
+from frazil.query.model import Query, Stats
 from frazil.query.reads.counts import GROUPS, Counting, Counts, count
 from frazil.query.reads.filters import Filter, Searched
 from frazil.query.reads.records import Order, Page, RecordSearch, page
@@ -28,13 +29,13 @@ from frazil.serve.describe import COUNTS, PAGE, TRACE, TRACES, TraceList
 from frazil.serve.errors import NotFound
 from frazil.serve.filters import Logs, Spans, Within, Written
 from frazil.serve.records import as_json
-from frazil.serve.state import Asked
+from frazil.serve.state import RunningQuery
 from frazil.serve.streams import collected, unless_gone
 from frazil.tables import table_spec
 from frazil.times import iso
 
 if TYPE_CHECKING:
-    from frazil.query.service import Queries
+    from frazil.query.service import QueryService
 
 T = TypeVar("T")
 _BYTES_MAX = 64 << 20
@@ -45,14 +46,14 @@ router = APIRouter(
 )
 
 
-async def run(queries: Queries, caller: Caller, read: Read[T], what: str) -> tuple[T, Stats]:
+async def run(queries: QueryService, caller: Caller, read: Read[T], what: str) -> tuple[T, Stats]:
     """The result of a read, as the caller's tenant sees it. `what` names the result in errors."""
     started = time.perf_counter()
     stats: Stats | None = None
     table: pa.Table | None = None
     while isinstance(step := await asyncio.to_thread(_advance, read, table), Statement):
-        question = Question(step.sql, caller.tenant, params=step.params, format="arrow", who=caller.name)
-        answer = await queries.ask(question)
+        query = Query(step.sql, caller.tenant, params=step.params, format="arrow", who=caller.name)
+        answer = await queries.execute(query)
         table = pa.ipc.open_stream(await collected(answer, _BYTES_MAX, what)).read_all()
         stats = answer.stats if stats is None else _together(stats, answer.stats)
     rows = 0 if table is None else len(table)
@@ -92,7 +93,7 @@ class _Runner:
 
     request: Request
     caller: Reader
-    queries: Asked
+    queries: RunningQuery
 
     async def json(self, read: Read[T], body: Callable[[T, Stats], Any], what: str) -> Response:
         result, stats = await unless_gone(self.request, run(self.queries, self.caller, read, what))
@@ -102,17 +103,18 @@ class _Runner:
 
 @dataclass(frozen=True)
 class _Paging:
-    limit: Annotated[int, Query(description="Records on a page.", ge=1, le=1_000)] = 100
+    limit: Annotated[int, Parameter(description="Records on a page.", ge=1, le=1_000)] = 100
     cursor: Annotated[
-        str | None, Query(description="`next` of the page before, with all its other parameters.")
+        str | None, Parameter(description="`next` of the page before, with all its other parameters.")
     ] = None
-    order: Annotated[Order, Query(description="`desc`: newest first.")] = "desc"
+    order: Annotated[Order, Parameter(description="`desc`: newest first.")] = "desc"
 
 
 Runner = Annotated[_Runner, Depends()]
 Paging = Annotated[_Paging, Depends()]
 Buckets = Annotated[
-    int, Query(description="The most buckets; their width is a round number.", ge=1, le=400, examples=[60])
+    int,
+    Parameter(description="The most buckets; their width is a round number.", ge=1, le=400, examples=[60]),
 ]
 
 
@@ -170,7 +172,8 @@ async def log_counts(
     written: Within,
     buckets: Buckets = 60,
     by: Annotated[
-        str, Query(description="severity, service or none.", json_schema_extra={"enum": list(GROUPS["logs"])})
+        str,
+        Parameter(description="severity, service or none.", json_schema_extra={"enum": list(GROUPS["logs"])}),
     ] = "severity",
 ) -> Response:
     return await _counts(runner, filter, written, by, buckets)
@@ -190,7 +193,8 @@ async def span_counts(
     written: Within,
     buckets: Buckets = 60,
     by: Annotated[
-        str, Query(description="status, service or none.", json_schema_extra={"enum": list(GROUPS["spans"])})
+        str,
+        Parameter(description="status, service or none.", json_schema_extra={"enum": list(GROUPS["spans"])}),
     ] = "status",
 ) -> Response:
     return await _counts(runner, filter, written, by, buckets)
@@ -228,9 +232,10 @@ async def traces(
     runner: Runner,
     filter: Spans,
     written: Within,
-    limit: Annotated[int, Query(description="The most traces.", ge=1, le=200)] = 50,
+    limit: Annotated[int, Parameter(description="The most traces.", ge=1, le=200)] = 50,
     order: Annotated[
-        str, Query(description="newest or slowest first.", json_schema_extra={"enum": list(_TRACE_ORDERS)})
+        str,
+        Parameter(description="newest or slowest first.", json_schema_extra={"enum": list(_TRACE_ORDERS)}),
     ] = "newest",
 ) -> Response:
     def body(found: FoundTraces, stats: Stats) -> TraceList:
@@ -253,7 +258,7 @@ async def trace(
     trace_id: Annotated[
         str, Path(description="32 hexadecimal digits.", examples=["5b8efff798038103d269b633813fc60c"])
     ],
-    logs: Annotated[bool, Query(description="Add the logs of the trace, as `resourceLogs`.")] = False,
+    logs: Annotated[bool, Parameter(description="Add the logs of the trace, as `resourceLogs`.")] = False,
 ) -> Response:
     id = parameters.trace_id(trace_id)
 

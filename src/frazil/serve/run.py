@@ -15,7 +15,7 @@ from granian import Granian
 
 from frazil import listen, telemetry, tls
 from frazil.config import Config
-from frazil.folders import check_writable, keep_private
+from frazil.paths import check_writable, keep_private
 from frazil.ports import check_free, with_ports
 from frazil.process import end_with_parent
 
@@ -62,13 +62,13 @@ def run(config: Config) -> int:
 def _load_worker(config: Config) -> Any:
     """Runs in each new process. The parent does not import what only workers need: it would hold it."""
     from frazil.log import configure_logging
-    from frazil.query.service import Queries
+    from frazil.query.service import QueryService
     from frazil.role_metrics import describe_role
     from frazil.serve.app import create_app
 
     end_with_parent()
     configure_logging(config.log)
-    queries = Queries(config)
+    queries = QueryService(config)
     describe_role(queries.registry, "api", config, root=os.getppid())
     telemetry.start(config, "api", queries.registry)
     try:

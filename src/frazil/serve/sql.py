@@ -16,7 +16,7 @@ from frazil.serve.body import SqlRequest, read_question
 from frazil.serve.describe import QUERY_ERRORS, QueryProgress, SqlResult, described, errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
-from frazil.serve.state import Asked, Settings
+from frazil.serve.state import RunningQuery, Settings
 from frazil.serve.streams import StreamedAnswer, unless_gone
 
 router = APIRouter(prefix="/api/v1", tags=["SQL"], dependencies=[Depends(only_known)])
@@ -74,7 +74,7 @@ _RESULT[200]["content"] |= {
 async def run_sql(
     request: Request,
     caller: Reader,
-    queries: Asked,
+    queries: RunningQuery,
     config: Settings,
     format: Annotated[
         str | None,
@@ -82,8 +82,8 @@ async def run_sql(
     ] = None,
 ) -> Response:
     wanted = _format(format, request.headers.get("accept"))
-    question = await read_question(request, caller, config, wanted)
-    answer = await unless_gone(request, queries.ask(question))
+    query = await read_question(request, caller, config, wanted)
+    answer = await unless_gone(request, queries.execute(query))
     headers = {"x-frazil-query-id": answer.stats.id, "x-frazil-stats": _compact(answer.stats)}
     return StreamedAnswer(answer.content, headers, CONTENT_TYPES[answer.format])
 
@@ -140,7 +140,7 @@ _QueryId = Annotated[str, Path(description="The query's id, from `X-Frazil-Query
     response_class=Response,
     responses=_PROGRESS,
 )
-async def progress(query_id: _QueryId, caller: Reader, queries: Asked) -> Response:
+async def progress(query_id: _QueryId, caller: Reader, queries: RunningQuery) -> Response:
     found = queries.progress(caller.tenant, query_id)
     if found is None:
         raise _no_query()
@@ -157,7 +157,7 @@ async def progress(query_id: _QueryId, caller: Reader, queries: Asked) -> Respon
     response_class=Response,
     responses={204: {"description": "It ends."}, **errors(401, 403, 404)},
 )
-async def cancel(query_id: _QueryId, caller: Reader, queries: Asked) -> Response:
+async def cancel(query_id: _QueryId, caller: Reader, queries: RunningQuery) -> Response:
     if not queries.cancel(caller.tenant, query_id):
         raise _no_query()
     return Response(status_code=204)

@@ -11,14 +11,14 @@ from fastapi import Depends, Request
 from frazil.config import Config
 
 if TYPE_CHECKING:
-    from frazil.query.service import Queries
+    from frazil.query.service import QueryService
 
 _LOOK_SECONDS = 0.02
 
 
 @dataclass
 class Life:
-    queries: Queries
+    queries: QueryService
     stopping: bool = False
     requests: int = 0
     """Those that are being answered."""
@@ -51,8 +51,8 @@ def _life(request: Request) -> Life:
 
 
 if TYPE_CHECKING:
-    Asked = Annotated[Queries, Depends(_queries)]
+    RunningQuery = Annotated[QueryService, Depends(_queries)]
 else:  # FastAPI looks at annotations while it runs, and describing the API needs no query service
-    Asked = Annotated[Any, Depends(_queries)]
+    RunningQuery = Annotated[Any, Depends(_queries)]
 Settings = Annotated[Config, Depends(_config)]
 Living = Annotated[Life, Depends(_life)]

@@ -15,7 +15,7 @@ from frazil.serve.auth import Caller, require_admin
 from frazil.serve.describe import errors
 from frazil.serve.ledger_cache import LedgerCache
 from frazil.serve.parameters import only_known
-from frazil.serve.state import Asked, Living
+from frazil.serve.state import Living, RunningQuery
 from frazil.serve.tables import shown
 from frazil.status import Sampler, Status
 
@@ -78,7 +78,7 @@ _EXAMPLE = {
 async def status(
     request: Request,
     caller: Annotated[Caller, Depends(require_admin)],
-    queries: Asked,
+    queries: RunningQuery,
     life: Living,
     history: Annotated[bool, Query(description="With lines over `status.kept_seconds`.")] = True,
     ledger: Annotated[

@@ -12,7 +12,7 @@ from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from frazil.errors import FrazilError, LimitReached
-from frazil.query.model import Answer
+from frazil.query.model import QueryResult
 
 T = TypeVar("T")
 _UNREAD_SECONDS_MAX = 60.0
@@ -60,7 +60,7 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError, FrazilError):
         result = await task
-        if isinstance(result, Answer):
+        if isinstance(result, QueryResult):
             await close(result.content)
 
 
@@ -70,7 +70,7 @@ async def close(content: AsyncIterator[bytes]) -> None:
         await aclose()
 
 
-async def collected(answer: Answer, bytes_max: int, what: str) -> bytes:
+async def collected(answer: QueryResult, bytes_max: int, what: str) -> bytes:
     """The whole body, for answers that are small."""
     pieces: list[bytes] = []
     size = 0

@@ -14,7 +14,7 @@ from frazil.serve.auth import Caller, Reader
 from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
-from frazil.serve.state import Asked, Settings
+from frazil.serve.state import RunningQuery, Settings
 from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
@@ -76,7 +76,7 @@ def _described(example: Any) -> dict[int | str, dict[str, Any]]:
     response_class=Response,
     responses=_described({"tables": [_EXAMPLE]}) | _ERRORS,
 )
-async def tables(caller: Reader, queries: Asked) -> Response:
+async def tables(caller: Reader, queries: RunningQuery) -> Response:
     found = await queries.tables(caller.tenant, whole=_may_know(caller))
     return _json({"tables": [shown(table) for table in found]})
 
@@ -90,7 +90,7 @@ async def tables(caller: Reader, queries: Asked) -> Response:
 )
 async def table(
     caller: Reader,
-    queries: Asked,
+    queries: RunningQuery,
     config: Settings,
     name: Annotated[str, Path(description="Such as `logs` or `otel.logs`.", examples=["logs"])],
 ) -> Response:

@@ -48,7 +48,7 @@ class Seen:
     body: bytes
 
     @property
-    def question(self) -> dict[str, Any]:
+    def query(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.body)
         return found
 

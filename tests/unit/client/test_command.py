@@ -111,13 +111,13 @@ def test_a_folder_that_is_not_there_is_an_error_and_no_traceback(api: Api, tmp_p
 @pytest.mark.parametrize("arguments", [("-",), ()])
 def test_sql_can_come_from_a_pipe(api: Api, arguments: tuple[str, ...]) -> None:
     assert query(*arguments, "--url", api.url, input="SELECT 'piped'").exit_code == 0
-    assert api.seen[0].question["sql"] == "SELECT 'piped'"
+    assert api.seen[0].query["sql"] == "SELECT 'piped'"
 
 
 def test_sql_can_come_from_a_file(api: Api, tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_text("SELECT 'kept'\n")
     assert query("--file", tmp_path / "q.sql", "--url", api.url).exit_code == 0
-    assert api.seen[0].question["sql"] == "SELECT 'kept'\n"
+    assert api.seen[0].query["sql"] == "SELECT 'kept'\n"
     assert query("SELECT 1", "--file", tmp_path / "q.sql", "--url", api.url).exit_code == 2
     assert query("--file", tmp_path / "none.sql", "--url", api.url).exit_code == 2
     assert query("--url", api.url, input=" ").exit_code == 2
@@ -140,10 +140,10 @@ def test_every_option_reaches_the_api(api: Api, tmp_path: Path) -> None:
     ]
     result = query("SELECT ?", *options, "--url", api.url, "--api-key", f"@{tmp_path / 'key'}")
     assert result.exit_code == 0
-    question = api.seen[0].question
-    assert question["params"] == [5, "cart"]
-    assert question["as_of"] == {"snapshot": 7}
-    assert (question["partial"], question["rows_max"], question["seconds_max"]) == (True, 9, 0.5)
+    sent = api.seen[0].query
+    assert sent["params"] == [5, "cart"]
+    assert sent["as_of"] == {"snapshot": 7}
+    assert (sent["partial"], sent["rows_max"], sent["seconds_max"]) == (True, 9, 0.5)
     assert api.seen[0].headers["authorization"] == "Bearer fz_secret"
 
 
@@ -210,7 +210,7 @@ def test_a_pipe_gets_every_row_whole(api: Api) -> None:
     lines = query("SELECT 1", "--url", api.url).stdout.splitlines()
     assert len(lines) == 1502
     assert lines[-1] == "1499  " + "x" * 300
-    assert "rows_max" not in api.seen[0].question
+    assert "rows_max" not in api.seen[0].query
 
 
 def on_terminal(arguments: list[str], columns: int = 60) -> tuple[int, str]:
@@ -237,7 +237,7 @@ def test_a_terminal_gets_what_fits_a_look(api: Api) -> None:
     assert "… 1,400 more rows (use --format or LIMIT)" in shown
     assert "1,500 rows · " in shown
     assert "\x1b[31m" not in shown
-    assert api.seen[0].question["rows_max"] == 10_000
+    assert api.seen[0].query["rows_max"] == 10_000
 
 
 def test_control_characters_do_not_reach_a_terminal_in_any_format(api: Api) -> None:
@@ -277,7 +277,7 @@ def test_ctrl_c_cancels_the_query_and_ends_with_130(api: Api) -> None:
     stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout, stderr) == (130, "", "cancelled\n")
     assert api.cancelled.is_set()
-    id = api.seen[0].question["id"]
+    id = api.seen[0].query["id"]
     assert (api.seen[-1].method, api.seen[-1].path) == ("DELETE", f"/api/v1/queries/{id}")
 
 
@@ -353,5 +353,5 @@ def test_the_prompt_opens_on_a_terminal_and_ends_with_ctrl_d(api: Api) -> None:
         process.wait()
         reader.join(10)
         os.close(leader)
-    asked = [seen.question["sql"] for seen in api.seen if seen.method == "POST"]
+    asked = [seen.query["sql"] for seen in api.seen if seen.method == "POST"]
     assert asked == ["SELECT 'typed';"]

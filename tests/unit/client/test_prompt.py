@@ -20,7 +20,7 @@ from frazil.client.answer import Screen
 from frazil.client.complete import SqlCompleter
 from frazil.client.prompt import Prompt, history_path, is_complete, open_history
 from frazil.client.wire import HttpTransport
-from frazil.query.model import Question
+from frazil.query.model import Query
 from frazil.sql.functions import FUNCTIONS
 from tests.unit.client.api import Api
 
@@ -34,9 +34,7 @@ class Typed:
         self.out, self.err = io.StringIO(), io.StringIO()
         screen = Screen(Console(file=self.out, width=100), Console(file=self.err, width=100))
         self.history = InMemoryHistory()
-        self.prompt = Prompt(
-            HttpTransport(api.url), screen, Question("", "", id="first"), history=self.history
-        )
+        self.prompt = Prompt(HttpTransport(api.url), screen, Query("", "", id="first"), history=self.history)
 
     def type(self, text: str) -> int:
         self.keys.send_text(text)
@@ -44,7 +42,7 @@ class Typed:
 
     @property
     def asked(self) -> list[str]:
-        return [seen.question["sql"] for seen in self.api.seen if seen.method == "POST"]
+        return [seen.query["sql"] for seen in self.api.seen if seen.method == "POST"]
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ def test_statements_are_remembered(typed: Typed) -> None:
 
 def test_each_query_has_its_own_id(typed: Typed) -> None:
     typed.type("SELECT 1;\rSELECT 2;\r\\q\r")
-    ids = [seen.question["id"] for seen in typed.api.seen if seen.method == "POST"]
+    ids = [seen.query["id"] for seen in typed.api.seen if seen.method == "POST"]
     assert len(set(ids)) == 2
 
 
@@ -118,7 +116,7 @@ def test_timing_can_be_hidden(typed: Typed) -> None:
 
 def test_time_travel_lasts_until_now(typed: Typed) -> None:
     typed.type("\\asof 2026-11-15 10:00\rSELECT 1;\r\\asof nonsense\r\\asof now\rSELECT 2;\r\\q\r")
-    first, second = (seen.question for seen in typed.api.seen if seen.method == "POST")
+    first, second = (seen.query for seen in typed.api.seen if seen.method == "POST")
     assert first["as_of"] == "2026-11-15T10:00:00Z"
     assert "as_of" not in second
     assert "as of 2026-11-15T10:00:00Z\n" in typed.err.getvalue()

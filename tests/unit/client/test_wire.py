@@ -87,9 +87,9 @@ def test_the_question_arrives_as_it_was_asked(api: Api) -> None:
     (seen,) = api.seen
     assert seen.headers["authorization"] == "Bearer fz_secret"
     assert seen.headers["accept"] == "application/vnd.apache.arrow.stream"
-    question = seen.question
-    assert question.pop("id").isalnum()
-    assert question == {
+    query = seen.query
+    assert query.pop("id").isalnum()
+    assert query == {
         "sql": "SELECT ?",
         "params": [5],
         "as_of": {"tag": "x"},

@@ -28,8 +28,8 @@ from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.position import LandingPosition
-from frazil.query.model import Progress, Question, Stats
-from frazil.query.service import Queries
+from frazil.query.model import Progress, Query, Stats
+from frazil.query.service import QueryService
 from frazil.storage.local import LocalStore
 from frazil.tables import DEFAULT_PROMOTED, Signal, landed_spec
 from frazil.tables.promoted import promoted
@@ -148,7 +148,7 @@ class Service:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.queries = Queries(config)
+        self.queries = QueryService(config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -168,14 +168,14 @@ class Service:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.submit(work).result(120)
 
-    def ask(self, sql: str, tenant: str = "acme", params: Sequence[Any] = (), **facts: Any) -> Told:
+    def execute(self, sql: str, tenant: str = "acme", params: Sequence[Any] = (), **facts: Any) -> Told:
         return self.run(self.told(sql, tenant, params, **facts))
 
     def asking(self, sql: str, tenant: str = "acme", **facts: Any) -> Future[Told]:
         return self.submit(self.told(sql, tenant, **facts))
 
     async def told(self, sql: str, tenant: str = "acme", params: Sequence[Any] = (), **facts: Any) -> Told:
-        answer = await self.queries.ask(Question(sql, tenant, params, **facts))
+        answer = await self.queries.execute(Query(sql, tenant, params, **facts))
         body = b"".join([chunk async for chunk in answer.content])
         stats = answer.stats
         if answer.format == "json":

@@ -12,7 +12,7 @@ import pytest
 from frazil.position import WalPosition, landing_position
 from frazil.query.cache import SizedCache
 from frazil.query.lake import Lake
-from frazil.query.model import Question
+from frazil.query.model import Query
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
 from frazil.query.tail.view import View
@@ -43,7 +43,7 @@ def planning(lake: Kept, folder: Path) -> Iterator[tuple[Planner, Tail]]:
 
 
 def rows_seen(planner: Planner) -> int:
-    version, tail = planner.cut(planner.specs["logs"], [ANYTHING], Question("", "acme"))
+    version, tail = planner.cut(planner.specs["logs"], [ANYTHING], Query("", "acme"))
     assert version is not None
     assert tail is not None
     assert tail.missing == ()
@@ -112,8 +112,8 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
     try:
         sql = f"SELECT body FROM logs WHERE body LIKE '%{MARKER}%'"
         lake.write(ROWS)
-        assert len(service.ask(sql).rows) == 1
-        assert service.ask(sql).stats.cached
+        assert len(service.execute(sql).rows) == 1
+        assert service.execute(sql).stats.cached
         assert holding(tmp_path / "temp", MARKER) != []
         lake.erase(WHERE)
         queries = service.queries
@@ -123,9 +123,9 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
         assert queries._parsed.bytes == 0
         assert kept_by_another.bytes == 0
         assert holding(tmp_path / "temp", MARKER) == []
-        told = service.ask(sql)
+        told = service.execute(sql)
         assert told.rows == []
         assert not told.stats.cached
-        assert service.ask(sql).stats.cached, "what is asked since is kept again"
+        assert service.execute(sql).stats.cached, "what is asked since is kept again"
     finally:
         service.close()

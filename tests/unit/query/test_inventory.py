@@ -61,7 +61,7 @@ def test_the_newest_time_is_what_a_query_of_the_tenant_sees(tmp_path: Path) -> N
         add_tail(service.config, "logs", {"globex": 1}, later, sequence=1, before=sum(TAIL_ROWS.values()))
         for tenant in TENANTS:
             for table in ("logs", "spans"):
-                newest = service.ask(f"SELECT epoch_us(max(time)) FROM {table}", tenant).rows[0][0]
+                newest = service.execute(f"SELECT epoch_us(max(time)) FROM {table}", tenant).rows[0][0]
                 found = tables(service, tenant)[table]
                 assert found.newest_time == newest
                 assert found.last_time is not None

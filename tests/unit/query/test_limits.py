@@ -18,8 +18,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from frazil.errors import LimitReached, Overloaded, QueryInvalid, RequestTooLarge
-from frazil.query.model import Question
-from frazil.query.question import PARAMS_MAX
+from frazil.query.model import Query
+from frazil.query.validate import PARAMS_MAX
 from tests.unit.query.made import Service, Told, rows_of, running
 
 MIB = 1 << 20
@@ -45,7 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 @pytest.fixture(autouse=True)
 def nothing_is_left(service: Service) -> Iterator[None]:
     yield
-    assert service.ask("SELECT count(*) FROM logs").rows == [[rows_of("acme")]]
+    assert service.execute("SELECT count(*) FROM logs").rows == [[rows_of("acme")]]
     until(lambda: service.queries._pool.alive == 3 and not service.queries._pool.running)
     until(lambda: not spilled(service), lambda: spilled(service))
 
@@ -65,7 +65,7 @@ def spilled(service: Service) -> list[Path]:
 
 def limit_of(service: Service, sql: str, **facts: Any) -> str:
     with pytest.raises(LimitReached) as reached:
-        service.ask(sql, **facts)
+        service.execute(sql, **facts)
     assert reached.value.limit in str(reached.value)
     return reached.value.limit
 
@@ -108,18 +108,18 @@ def test_temporary_files(service: Service) -> None:
 
 def test_rows(service: Service) -> None:
     assert limit_of(service, "SELECT * FROM range(10001)") == "query.rows_max"
-    assert len(service.ask("SELECT * FROM range(10000)").rows) == 10_000
+    assert len(service.execute("SELECT * FROM range(10000)").rows) == 10_000
 
 
 def test_rows_that_were_asked_for_are_cut_and_said_to_be(service: Service) -> None:
-    told = service.ask("SELECT * FROM range(10000)", rows_max=10)
+    told = service.execute("SELECT * FROM range(10000)", rows_max=10)
     assert len(told.rows) == 10
     assert (told.stats.rows, told.stats.cut) == (10, True)
     assert not told.stats.missing, "that would be an alert: it is for what could not be read"
     assert (
         service.queries.registry.get_sample_value("frazil_query_incomplete_total", {"reason": "missing"}) == 0
     )
-    assert not service.ask("SELECT * FROM range(10)", rows_max=10).stats.cut
+    assert not service.execute("SELECT * FROM range(10)", rows_max=10).stats.cut
 
 
 @pytest.mark.parametrize("format_", ["json", "csv", "arrow"])
@@ -142,7 +142,7 @@ def test_rendering_takes_no_more_memory_than_a_worker_may_have(service: Service)
 
 def test_the_length_of_a_question(service: Service) -> None:
     with pytest.raises(RequestTooLarge):
-        service.ask("SELECT '" + "x" * 65536 + "'")
+        service.execute("SELECT '" + "x" * 65536 + "'")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_length_of_a_question(service: Service) -> None:
 )
 def test_parameters_that_cannot_be(service: Service, params: list[Any], error: type[Exception]) -> None:
     with pytest.raises(error):
-        service.ask("SELECT $1", params=params)
+        service.execute("SELECT $1", params=params)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_parameters_that_cannot_be(service: Service, params: list[Any], error: t
     [None, True, 1, -(2**63), 2**64 - 1, 1.5, "", "x", "é\x00", [1, None], {"a": [1]}, [], "' OR 1=1"],
 )
 def test_parameters_come_back_as_they_went(service: Service, value: Any) -> None:
-    assert service.ask("SELECT $1", params=[value]).rows == [[value]]
-    assert service.ask("SELECT ?", params=[value]).rows == [[value]]
+    assert service.execute("SELECT $1", params=[value]).rows == [[value]]
+    assert service.execute("SELECT ?", params=[value]).rows == [[value]]
 
 
 def running_query(service: Service, id: str, sql: str = CROSS, **facts: Any) -> Future[Told]:
@@ -198,18 +198,18 @@ def running_query(service: Service, id: str, sql: str = CROSS, **facts: Any) -> 
 
 def test_a_worker_that_is_killed_fails_its_query_and_no_other(service: Service) -> None:
     asking = running_query(service, "killed")
-    worker = service.queries._asked["acme", "killed"].worker
+    worker = service.queries._running["acme", "killed"].worker
     assert worker is not None
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(LimitReached, match="process was ended"):
         asking.result(30)
-    assert service.ask("SELECT 1").rows == [[1]]
+    assert service.execute("SELECT 1").rows == [[1]]
 
 
 def test_a_query_that_crashes_its_worker_is_logged_with_its_tenant_and_id(service: Service) -> None:
     with capture_logs() as logged, pytest.raises(LimitReached, match="process was ended"):
-        service.ask(CRASHING, id="crashing")
+        service.execute(CRASHING, id="crashing")
     (crash,) = [entry for entry in logged if entry["event"] == "query worker crashed"]
     assert (crash["tenant"], crash["id"]) == ("acme", "crashing")
     assert crash["exit_code"] < 0
@@ -225,7 +225,7 @@ def test_a_query_that_does_not_stop_is_logged_with_its_tenant_and_id(service: Se
 
 def test_nothing_is_kept_of_tenants_that_ask_nothing(service: Service) -> None:
     for number in range(3):
-        service.ask("SELECT 1", tenant=f"tenant{number}")
+        service.execute("SELECT 1", tenant=f"tenant{number}")
     until(lambda: not any(tenant.startswith("tenant") for tenant in service.queries._open))
     assert not service.queries._pool._busy
 
@@ -233,7 +233,7 @@ def test_nothing_is_kept_of_tenants_that_ask_nothing(service: Service) -> None:
 def test_a_worker_that_is_killed_while_it_spills_leaves_nothing(service: Service) -> None:
     sql = "SELECT count(*) FROM (SELECT DISTINCT md5(i::VARCHAR) FROM range(900000) t(i)), range(100000000)"
     asking = running_query(service, "spills", sql)
-    worker = service.queries._asked["acme", "spills"].worker
+    worker = service.queries._running["acme", "spills"].worker
     assert worker is not None
     folder = worker._folder
     assert folder is not None
@@ -280,9 +280,9 @@ def test_another_tenant_can_neither_see_nor_cancel_a_query(service: Service) -> 
 
 def test_two_tenants_can_use_one_id(service: Service) -> None:
     first = running_query(service, "same")
-    assert service.ask("SELECT 1", "globex", id="same").rows == [[1]]
+    assert service.execute("SELECT 1", "globex", id="same").rows == [[1]]
     with pytest.raises(QueryInvalid, match="is running"):
-        service.ask("SELECT 1", "acme", id="same")
+        service.execute("SELECT 1", "acme", id="same")
     service.run(_called(service.queries.cancel, "acme", "same"))
     first.exception(30)
 
@@ -298,7 +298,7 @@ def test_an_answer_that_nobody_reads_frees_the_worker(service: Service, how: str
     sql = "SELECT repeat('x', 2200) || i FROM range(5000) t(i)"
 
     async def leave() -> None:
-        answer = await service.queries.ask(Question(sql, "acme", id="left"))
+        answer = await service.queries.execute(Query(sql, "acme", id="left"))
         content: Any = answer.content
         if how == "closed after a part":
             await anext(content)
@@ -313,8 +313,8 @@ def test_an_answer_that_nobody_reads_frees_the_worker(service: Service, how: str
 
 def test_a_slow_reader_gets_all_and_holds_no_worker(service: Service) -> None:
     async def read() -> int:
-        question = Question("SELECT repeat('x', 1500) || i FROM range(7000) t(i)", "acme", id="slow")
-        answer = await service.queries.ask(question)
+        query = Query("SELECT repeat('x', 1500) || i FROM range(7000) t(i)", "acme", id="slow")
+        answer = await service.queries.execute(query)
         total = 0
         async for chunk in answer.content:
             total += len(chunk)
@@ -327,7 +327,7 @@ def test_a_slow_reader_gets_all_and_holds_no_worker(service: Service) -> None:
 
 def test_a_worker_that_has_grown_is_replaced(service: Service) -> None:
     with pytest.raises(LimitReached):
-        service.ask("SELECT repeat('x', 2000000) || i FROM range(2000) t(i)")
+        service.execute("SELECT repeat('x', 2000000) || i FROM range(2000) t(i)")
     until(lambda: service.queries._pool.alive == 3)
     for worker in list(service.queries._pool._all):
         resident = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[1]) * 4096
@@ -405,7 +405,9 @@ def _line(process: subprocess.Popen[bytes]) -> str:
 def test_two_services_share_a_folder(tmp_path: Path) -> None:
     with running(tmp_path, workers=1) as one, running(tmp_path, workers=1) as other:
         assert one.folder != other.folder
-        assert one.ask("SELECT count(*) FROM logs").rows == other.ask("SELECT count(*) FROM logs").rows
+        assert (
+            one.execute("SELECT count(*) FROM logs").rows == other.execute("SELECT count(*) FROM logs").rows
+        )
 
 
 def test_files_are_for_nobody_else(service: Service) -> None:
@@ -414,11 +416,11 @@ def test_files_are_for_nobody_else(service: Service) -> None:
 
 def test_answers_that_nobody_reads_count_as_questions(tmp_path: Path) -> None:
     with running(tmp_path, filled=False, queue_max=2, workers=1) as service:
-        question = Question("SELECT 1", "acme")
-        unread = [service.run(service.queries.ask(question)) for _ in range(3)]
+        query = Query("SELECT 1", "acme")
+        unread = [service.run(service.queries.execute(query)) for _ in range(3)]
         with pytest.raises(Overloaded, match=r"query\.queue_max"):
-            service.ask("SELECT 1")
-        assert service.ask("SELECT 1", "globex").rows == [[1]]
+            service.execute("SELECT 1")
+        assert service.execute("SELECT 1", "globex").rows == [[1]]
         service.run(unread.pop().content.aclose())
-        assert service.ask("SELECT 1").rows == [[1]]
-        assert service.ask("SELECT 1").rows == [[1]]
+        assert service.execute("SELECT 1").rows == [[1]]
+        assert service.execute("SELECT 1").rows == [[1]]

@@ -15,7 +15,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
 from frazil.query.lake import Lake
-from frazil.query.model import Question
+from frazil.query.model import Query
 from frazil.query.plan import Planner, local_path
 from frazil.sql.sandbox import serialized
 from frazil.sql.statement import Statement
@@ -57,15 +57,15 @@ def test_a_column_that_is_promoted_now_has_the_values_of_before(config: Config, 
     )
     rows = sum(counts)
     expected = [[total, float(total), total, 0, 0, rows, rows]]
-    assert service.ask(sql).rows == expected
-    assert service.ask("SELECT count(*) FROM logs WHERE a_number = 3 AND a_text = '3'").rows == [
+    assert service.execute(sql).rows == expected
+    assert service.execute("SELECT count(*) FROM logs WHERE a_number = 3 AND a_text = '3'").rows == [
         [len(counts)]
     ]
-    assert service.ask("SELECT * FROM logs LIMIT 1").stats.rows == 1
+    assert service.execute("SELECT * FROM logs LIMIT 1").stats.rows == 1
     with closing(open_catalog(config)) as catalog:
         spec = landed_spec("logs", promoted(config))
         open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
-    assert service.ask(sql + " WHERE true").rows == expected
+    assert service.execute(sql + " WHERE true").rows == expected
 
 
 @pytest.mark.parametrize(
@@ -101,5 +101,5 @@ def test_only_files_that_were_filled_from_other_attributes_are_read_by_their_map
 def planned(planner: Planner, sql: str) -> Any:
     with closing(duckdb.connect()) as connection:
         statement = Statement(serialized(connection, sql), "otel", SIGNALS)
-    [table] = planner.plan(statement, Question(sql, "acme")).tables
+    [table] = planner.plan(statement, Query(sql, "acme")).tables
     return table

@@ -47,14 +47,14 @@ def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lak
     with serving(lake.config) as service:
         acme, globex = [["otlp_logs/0/0", "acme"], ["otlp_logs/0/3", "acme"]], [["otlp_logs/0/1", "globex"]]
         nobodys = ["otlp_logs/0/2", None]
-        assert service.ask(ASKED).rows == acme
-        assert service.ask(ASKED, unowned=True).rows == sorted([*acme, nobodys])
-        assert service.ask(ASKED, "globex").rows == globex
-        assert service.ask(ASKED, "initech").rows == []
-        assert service.ask(ASKED, "initech", unowned=True).rows == [nobodys]
-        assert service.ask(ASKED).rows == acme  # from the cache, which the admin's answer is in too
+        assert service.execute(ASKED).rows == acme
+        assert service.execute(ASKED, unowned=True).rows == sorted([*acme, nobodys])
+        assert service.execute(ASKED, "globex").rows == globex
+        assert service.execute(ASKED, "initech").rows == []
+        assert service.execute(ASKED, "initech", unowned=True).rows == [nobodys]
+        assert service.execute(ASKED).rows == acme  # from the cache, which the admin's answer is in too
         payload = "SELECT decode(payload) FROM set_aside WHERE reason LIKE '% b'"
-        assert service.ask(payload, "globex").rows == [["b"]]
+        assert service.execute(payload, "globex").rows == [["b"]]
 
         def listed(tenant: str, *, whole: bool) -> int | None:
             found = service.run(service.queries.tables(tenant, whole=whole))
@@ -66,7 +66,7 @@ def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lak
 def test_other_tables_have_no_rows_without_a_tenant(lake: Kept) -> None:
     lake.fill([("acme", "mine", 9, 0.0), ("globex", "theirs", 9, 0.0)])
     with serving(lake.config) as service:
-        assert service.ask("SELECT body FROM logs", unowned=True).rows == [["mine"]]
+        assert service.execute("SELECT body FROM logs", unowned=True).rows == [["mine"]]
 
 
 def as_before() -> TableSpec:
@@ -101,12 +101,12 @@ def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake:
     made_before(lake, [("otlp_logs/1/0", 40.0), ("otlp_logs/1/1", 0.0)])
     old = [["otlp_logs/1/0", None], ["otlp_logs/1/1", None]]
     with serving(lake.config) as service:
-        assert service.ask(ASKED).rows == []
-        assert service.ask(ASKED, unowned=True).rows == old
+        assert service.execute(ASKED).rows == []
+        assert service.execute(ASKED, unowned=True).rows == old
     put_aside(lake, a="acme", b=None)
     with serving(lake.config) as service:
-        assert service.ask(ASKED).rows == [["otlp_logs/0/0", "acme"]]
-        assert service.ask(ASKED, unowned=True).rows == [
+        assert service.execute(ASKED).rows == [["otlp_logs/0/0", "acme"]]
+        assert service.execute(ASKED, unowned=True).rows == [
             ["otlp_logs/0/0", "acme"],
             ["otlp_logs/0/1", None],
             *old,
@@ -117,8 +117,8 @@ def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake:
     assert (report.rows_removed, report.files_out) == (1, 1)
     with serving(lake.config) as service:
         kept = [["otlp_logs/0/0", "acme"], ["otlp_logs/0/1", None], old[1]]
-        assert service.ask(ASKED, unowned=True).rows == kept
-        assert service.ask(ASKED).rows == kept[:1]
+        assert service.execute(ASKED, unowned=True).rows == kept
+        assert service.execute(ASKED).rows == kept[:1]
 
 
 def test_retention_of_an_older_table_needs_no_landing_first(lake: Kept) -> None:

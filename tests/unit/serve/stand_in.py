@@ -19,9 +19,9 @@ from frazil.errors import FrazilError, QueryInvalid
 from frazil.lake.facts import FileFacts
 from frazil.lake.health import TableState, health
 from frazil.query.cache import SizedCache
-from frazil.query.model import Answer, ColumnInfo, Progress, Question, ResultColumn, Stats, TableInfo
-from frazil.query.question import check
+from frazil.query.model import ColumnInfo, Progress, Query, QueryResult, ResultColumn, Stats, TableInfo
 from frazil.query.render import json_end, renderer
+from frazil.query.validate import check
 from frazil.tables import table_spec
 from tests.unit.query.reads.engine import Engine
 
@@ -33,7 +33,7 @@ class StandIn(Engine):
         super().__init__()
         self.config = config or Config()
         self.registry = CollectorRegistry()
-        self.asked: list[Question] = []
+        self.asked: list[Query] = []
         self.failure: Exception | None = None
         self.broken_after: FrazilError | None = None
         self.running: dict[str, Progress] = {}
@@ -53,22 +53,20 @@ class StandIn(Engine):
     async def close(self) -> None:
         self.closed = True
 
-    async def ask(self, question: Question) -> Answer:
-        self.asked.append(question)
-        check(question, self.config.query.sql_bytes_max)
+    async def execute(self, query: Query) -> QueryResult:
+        self.asked.append(query)
+        check(query, self.config.query.sql_bytes_max)
         await self.hang.wait()
         if self.failure is not None:
             raise self.failure
         try:
-            table, types = await asyncio.to_thread(
-                self.execute, question.sql, question.params, question.tenant
-            )
+            table, types = await asyncio.to_thread(self.execute, query.sql, query.params, query.tenant)
         except duckdb.Error as error:
             raise QueryInvalid(str(error), position=3) from None
         columns = [ResultColumn(*column) for column in zip(table.column_names, types, strict=True)]
-        stats = Stats(id=question.id or "made", files=1, files_total=2, tail_rows=len(table))
-        body = _rendered(question, table, types, stats)
-        return Answer(columns, stats, self._content(body), question.format)
+        stats = Stats(id=query.id or "made", files=1, files_total=2, tail_rows=len(table))
+        body = _rendered(query, table, types, stats)
+        return QueryResult(columns, stats, self._content(body), query.format)
 
     async def _content(self, body: bytes) -> AsyncIterator[bytes]:
         try:
@@ -129,9 +127,9 @@ class StandIn(Engine):
         return self.trouble
 
 
-def _rendered(question: Question, table: pa.Table, types: Sequence[str], stats: Stats) -> bytes:
-    rendered = renderer(question.format, table.schema, types)
+def _rendered(query: Query, table: pa.Table, types: Sequence[str], stats: Stats) -> bytes:
+    rendered = renderer(query.format, table.schema, types)
     parts = [rendered.begin(), *map(rendered.batch, table.to_batches()), rendered.end()]
-    if question.format == "json":
+    if query.format == "json":
         parts.append(json_end(replace(stats, rows=len(table))))
     return b"".join(parts)

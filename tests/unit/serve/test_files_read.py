@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from frazil.query.model import Answer, Question
+from frazil.query.model import Query, QueryResult
 from frazil.query.reads import services
 from frazil.query.reads.counts import Counting, Counts, count
 from frazil.query.reads.filters import Filter, LogFilter, SpanFilter
@@ -34,11 +34,11 @@ class Overheard:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.asked: list[tuple[Question, Answer]] = []
+        self.asked: list[tuple[Query, QueryResult]] = []
 
-    async def ask(self, question: Question) -> Answer:
-        answer = await self.service.queries.ask(question)
-        self.asked.append((question, answer))
+    async def execute(self, query: Query) -> QueryResult:
+        answer = await self.service.queries.execute(query)
+        self.asked.append((query, answer))
         return answer
 
     def result(self, read: Read[T]) -> T:
@@ -80,7 +80,7 @@ def test_traces_are_read_near_the_spans_that_match(queries: Overheard, order: Tr
     assert len(found.traces) == 10
     assert queries.files() == [(1, 2), (1, 2)]
     assert not found.complete
-    assert all("attributes" not in question.sql for question, _ in queries.asked)
+    assert all("attributes" not in query.sql for query, _ in queries.asked)
 
 
 @pytest.mark.parametrize("order", ["desc", "asc"])

@@ -30,7 +30,7 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Forbidden, Permanent
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.query.lake import Lake
-from frazil.query.service import Queries
+from frazil.query.service import QueryService
 from frazil.serve import iceberg_files
 from frazil.serve.app import create_app
 from frazil.serve.auth import Door, require_admin
@@ -387,7 +387,7 @@ def test_the_endpoint_is_the_server_as_the_client_calls_it(client: Client) -> No
 
 
 def test_what_is_kept_of_manifests_is_forgotten_when_rows_are_erased(config: Config) -> None:
-    queries = Queries(config)
+    queries = QueryService(config)
     create_app(config, queries)
     (cache,) = queries._kept_by_others
     cache.put(("a manifest", 1), b"greatest value", 14)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from frazil.errors import QueryInvalid, RequestTooLarge
-from frazil.query.model import Question
+from frazil.query.model import Query
 from frazil.sql.statement import check_text, utf8_bytes
 
 PARAMS_MAX = 1000
@@ -16,14 +16,13 @@ _DEPTH_MAX = 16
 _INTEGER_MAX = 2**63
 
 
-def check(question: Question, sql_bytes_max: int) -> None:
+def check(query: Query, sql_bytes_max: int) -> None:
     """QueryInvalid or RequestTooLarge if no worker should see it."""
-    check_text(question.sql, sql_bytes_max)
-    if len(question.params) > PARAMS_MAX:
+    check_text(query.sql, sql_bytes_max)
+    if len(query.params) > PARAMS_MAX:
         raise QueryInvalid(f"there are more than {PARAMS_MAX} parameters: give a list as one of them")
     size = sum(
-        _param_bytes(value, f"parameter {number}", _DEPTH_MAX)
-        for number, value in enumerate(question.params, 1)
+        _param_bytes(value, f"parameter {number}", _DEPTH_MAX) for number, value in enumerate(query.params, 1)
     )
     if size > PARAMS_BYTES_MAX:
         raise RequestTooLarge(

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from frazil.errors import RequestInvalid
-from frazil.query.model import AsOf, Question
+from frazil.query.model import AsOf, Query
 from frazil.times import iso, micros_of
 
 AsOfLike = str | dt.datetime | Mapping[str, Any] | AsOf | None
@@ -59,18 +59,18 @@ def param_from_text(text: str) -> Any:
     return text if isinstance(value, dict) else value
 
 
-def wire_body(question: Question) -> bytes:
+def wire_body(query: Query) -> bytes:
     """The question as `POST /api/v1/sql` takes it. The tenant is the API key's."""
-    body: dict[str, Any] = {"sql": question.sql, "id": question.id}
-    if question.params:
-        body["params"] = list(question.params)
-    if question.as_of is not None:
-        body["as_of"] = _wire_as_of(question.as_of)
-    if question.seconds_max is not None:
-        body["seconds_max"] = question.seconds_max
-    if question.rows_max is not None:
-        body["rows_max"] = question.rows_max
-    if question.partial:
+    body: dict[str, Any] = {"sql": query.sql, "id": query.id}
+    if query.params:
+        body["params"] = list(query.params)
+    if query.as_of is not None:
+        body["as_of"] = _wire_as_of(query.as_of)
+    if query.seconds_max is not None:
+        body["seconds_max"] = query.seconds_max
+    if query.rows_max is not None:
+        body["rows_max"] = query.rows_max
+    if query.partial:
         body["partial"] = True
     return json.dumps(body).encode()
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from frazil.errors import FrazilError
-from frazil.query.model import Question, ResultColumn, Stats
+from frazil.query.model import Query, ResultColumn, Stats
 from frazil.query.pool import WorkerProcess
 from frazil.query.spool import Spool
 
 
 @dataclass
-class Asked:
-    question: Question
+class RunningQuery:
+    query: Query
     id: str
     spool: Spool
     begin: float = field(default_factory=time.monotonic)
@@ -43,11 +43,11 @@ class Asked:
 class Content:
     """The body of an answer. Whoever closes it before its end ends the query, also before its beginning."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._chunks = asked.spool.chunks()
+    def __init__(self, running: RunningQuery) -> None:
+        self._running = running
+        self._chunks = running.spool.chunks()
         # Nobody closes what is forgotten.
-        self._closing = weakref.finalize(self, _abandon, asked)
+        self._closing = weakref.finalize(self, _abandon, running)
         self._closing.atexit = False
 
     def __aiter__(self) -> Content:
@@ -64,8 +64,8 @@ class Content:
         self._closing()
 
 
-def _abandon(asked: Asked) -> None:
-    asked.release()
-    asked.spool.abandon()
-    if asked.task is not None and not asked.task.done() and not asked.task.cancelling():
-        asked.task.cancel()
+def _abandon(running: RunningQuery) -> None:
+    running.release()
+    running.spool.abandon()
+    if running.task is not None and not running.task.done() and not running.task.cancelling():
+        running.task.cancel()
