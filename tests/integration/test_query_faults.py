@@ -414,7 +414,7 @@ config = configured(Path(sys.argv[1]))
 Log(config).write(["a"])
 service = Service(config)
 service.start()
-assert service.ask("SELECT count(*) FROM logs").rows == [[1]]
+assert service.execute("SELECT count(*) FROM logs").rows == [[1]]
 print(service.folder, flush=True)
 time.sleep(600)
 """

@@ -136,11 +136,11 @@ def test_it_is_made_and_gets_columns_that_the_spec_gains(lake: Edges) -> None:
 def test_sql_reads_it_and_its_view_by_tenant_and_the_api_lists_it(lake: Edges) -> None:
     with serving(lake.config) as service:
         asked = "SELECT callee, calls FROM otel.edges ORDER BY callee"
-        assert service.ask(asked).rows == [["cart", 3], ["old", 5], ["web", 1]]
-        assert service.ask(asked, "globex").rows == [["vault", 7]]
-        assert service.ask(asked, "globex", unowned=True).rows == [["vault", 7]]
-        assert service.ask("SELECT count(*) FROM known_edges").rows == [[2]]
-        assert ["edges"] in service.ask("SHOW TABLES").rows
+        assert service.execute(asked).rows == [["cart", 3], ["old", 5], ["web", 1]]
+        assert service.execute(asked, "globex").rows == [["vault", 7]]
+        assert service.execute(asked, "globex", unowned=True).rows == [["vault", 7]]
+        assert service.execute("SELECT count(*) FROM known_edges").rows == [[2]]
+        assert ["edges"] in service.execute("SHOW TABLES").rows
         listed = {table.name: table for table in service.run(service.queries.tables("acme", whole=True))}
         assert (listed["edges"].rows, listed["edges"].tail_rows) == (3, 0)
         assert [column.name for column in listed["edges"].columns] == EDGES.arrow_schema.names
@@ -151,7 +151,7 @@ def test_sql_reads_it_and_its_view_by_tenant_and_the_api_lists_it(lake: Edges) -
         serving(lake.config) as service,
         pytest.raises(QueryInvalid, match="no table edgs; did you mean edges"),
     ):
-        service.ask("SELECT * FROM edgs")
+        service.execute("SELECT * FROM edgs")
 
 
 def test_it_is_compacted_and_not_filled(lake: Edges) -> None:
@@ -188,9 +188,9 @@ def test_a_named_tag_pins_it(lake: Edges) -> None:
     assert "edges" in {tag.table for tag in cut.tags}
     lake.add([("acme", "web", "later", 1, 0.0)])
     with serving(lake.config) as service:
-        told = service.ask("SELECT count(*) FROM edges", as_of=AsOf(tag="incident-1"))
+        told = service.execute("SELECT count(*) FROM edges", as_of=AsOf(tag="incident-1"))
         assert told.rows == [[3]]
-        assert service.ask("SELECT count(*) FROM edges").rows == [[4]]
+        assert service.execute("SELECT count(*) FROM edges").rows == [[4]]
     assert delete_cut(lake.config, lake.catalog, "incident-1") == len(cut.tags)
 
 

@@ -14,7 +14,7 @@ import duckdb
 
 from frazil.sql.constants import Constants, Constraint, Constraints
 from frazil.sql.constraints import wanted_rows
-from tests.unit.query.queries import COPIES, SQL_TYPES, TABLES, Columns, copy_of, random_rows
+from tests.unit.query.questions import COPIES, SQL_TYPES, TABLES, Columns, copy_of, random_rows
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 KINDS: Any = {copy_of(name, n): columns for name, columns in TABLES.items() for n in range(COPIES)}

@@ -85,7 +85,7 @@ def answers(lake: HttpLake, sql: str) -> list[list[Any]]:
     service = Service(lake.config)
     service.start()
     try:
-        return service.ask(sql).rows
+        return service.execute(sql).rows
     finally:
         service.close()
 

@@ -210,9 +210,9 @@ def test_questions_are_answered_from_both_places(tmp_path: Path) -> None:
         service = Service(lake.config)
         service.start()
         try:
-            rows = service.ask("SELECT body FROM logs ORDER BY body").rows
+            rows = service.execute("SELECT body FROM logs ORDER BY body").rows
             assert rows == [["u1 new"], ["u1 old"], ["u42 old"], ["u9 waits"]]
-            assert service.ask("SELECT body FROM logs", "globex").rows == [["u7 old"]]
+            assert service.execute("SELECT body FROM logs", "globex").rows == [["u7 old"]]
         finally:
             service.close()
 
@@ -425,7 +425,7 @@ def test_from_one_prefix_of_a_bucket_to_another(
         service = Service(lake.config)
         service.start()
         try:
-            assert service.ask("SELECT count(*) FROM logs").rows == [[3]]
+            assert service.execute("SELECT count(*) FROM logs").rows == [[3]]
         finally:
             service.close()
         assert lake.erase("attributes['user.id'] = 'u42'").is_proven
