@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import moto_server
-from tests.receiver import Receiver, running_receiver
+from tests.support.receiver import Receiver, running_receiver
 
 from bench.load import Load
 from bench.measure import Measured, measure

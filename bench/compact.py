@@ -22,7 +22,7 @@ from bench.backlog import AppLogs, Backlog, Payloads, Source, make_backlog
 from bench.cost import Cost, watched
 from bench.lake import make_lake
 from bench.land import WARM_UP_SEED, Landed, jvm_pid, land_all, local_config, running_spark
-from bench.queries import DAYS, RunningQuery, a_trace, beside, planned_files, questions_of
+from bench.queries import DAYS, MeasuredQuery, a_trace, beside, planned_files, queries_of
 from bench.serving import running_api
 from bench.table import MEGABYTE, Bench, Row
 from frazil.config import Config
@@ -261,7 +261,7 @@ def _answers(bench: Bench, compared: Bench, folder: Path, spark: SparkSession) -
     last = (time.time_ns() // 1000 // (_DAY_SECONDS * 10**6) - 1) * _DAY_SECONDS * 10**6
     make_lake(config, files, records, last - DAYS * _DAY_SECONDS * 10**6, last)
     everything = planned_files(config, "SELECT count(*) FROM logs")
-    asked = questions_of(last - DAYS * _DAY_SECONDS * 10**6 // 2, a_trace(everything[len(everything) // 2]))
+    asked = queries_of(last - DAYS * _DAY_SECONDS * 10**6 // 2, a_trace(everything[len(everything) // 2]))
     rounds = QUICK_ROUNDS if bench.quick else ROUNDS
     before = _asked(config, asked, rounds)
     merged = merge_all(config, spark, files * records)
@@ -286,7 +286,7 @@ def _answers(bench: Bench, compared: Bench, folder: Path, spark: SparkSession) -
         )
 
 
-def _asked(config: Config, asked: list[RunningQuery], rounds: int) -> dict[str, tuple[float, str]]:
+def _asked(config: Config, asked: list[MeasuredQuery], rounds: int) -> dict[str, tuple[float, str]]:
     """Milliseconds over HTTP, and which files were needed."""
     found: dict[str, tuple[float, str]] = {}
     with (

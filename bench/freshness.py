@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import httpx
-from tests.receiver import running_receiver
-from tests.spark.land_process import SMALL_SPARK, running_pipeline
+from tests.support.receiver import running_receiver
+from tests.support.spark.land_process import SMALL_SPARK, running_pipeline
 
 from bench.payloads import logs_request
 from bench.serving import running_api

@@ -243,7 +243,7 @@ def quantiles(latencies: list[float]) -> str:
 
 
 def measured(seconds: float, clients: int, only: Sequence[str] = ()) -> Iterator[Found]:
-    from tests.receiver import running_receiver
+    from tests.support.receiver import running_receiver
 
     from frazil.keys import new_key
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
 from bench.load import Load, Outcome
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from playwright.sync_api import Browser
-from tests.browser.running import Parts, running_parts
-from tests.browser.telemetry import log, marked
-from tests.browser.visitor import PAGES, Visitor, seconds_until, visiting
 from tests.components.chromium import chromium, running_chromium
+from tests.support.browser.running import Parts, running_parts
+from tests.support.browser.telemetry import log, marked
+from tests.support.browser.visitor import PAGES, Visitor, seconds_until, visiting
 
 from bench.lake import make_lake
 from bench.payloads import BASE_UNIX_NANO, MAKERS

@@ -29,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     For a catalog of your own: `spark_session(config)` gives a session beside.
     """
-    from tests.spark.land_lake import spark_with_every_jar
+    from tests.support.spark.land_lake import spark_with_every_jar
 
     with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
         yield session

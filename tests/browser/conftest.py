@@ -12,9 +12,8 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.components.chromium import running_chromium
-
-from .running import STOP_SECONDS_MAX, Place, Up, running_up
-from .visitor import Visitor, visiting
+from tests.support.browser.running import STOP_SECONDS_MAX, Place, Up, running_up
+from tests.support.browser.visitor import Visitor, visiting
 
 Visit = Callable[..., Visitor]
 

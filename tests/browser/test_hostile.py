@@ -8,10 +8,10 @@ from urllib.parse import quote, urlencode
 import pytest
 from playwright.sync_api import expect
 
-from .conftest import Visit
-from .running import Up
-from .telemetry import gauge, log, marked, span
-from .visitor import Visitor
+from tests.browser.conftest import Visit
+from tests.support.browser.running import Up
+from tests.support.browser.telemetry import gauge, log, marked, span
+from tests.support.browser.visitor import Visitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 IMAGE = "<img src=hacked onerror=window.hacked=1>"

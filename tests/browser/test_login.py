@@ -9,12 +9,11 @@ import yaml
 from playwright.sync_api import expect
 
 from frazil.keys import new_key
+from tests.browser.conftest import Visit
 from tests.components.process import free_port
-
-from .conftest import Visit
-from .running import Parts, Place, running_dashboard, running_parts
-from .telemetry import log, marked
-from .visitor import Visitor
+from tests.support.browser.running import Parts, Place, running_dashboard, running_parts
+from tests.support.browser.telemetry import log, marked
+from tests.support.browser.visitor import Visitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROLES = {"shop": ["read", "write"], "bank": ["read"]}

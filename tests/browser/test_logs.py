@@ -9,10 +9,10 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from .conftest import Visit
-from .running import Up
-from .telemetry import log, marked, span
-from .visitor import seconds_until
+from tests.browser.conftest import Visit
+from tests.support.browser.running import Up
+from tests.support.browser.telemetry import log, marked, span
+from tests.support.browser.visitor import seconds_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TAIL_SECONDS_MAX = 5.0

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from .conftest import Visit
-from .running import Up
-from .visitor import PAGES
+from tests.browser.conftest import Visit
+from tests.support.browser.running import Up
+from tests.support.browser.visitor import PAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 QUESTIONS_MAX = 4

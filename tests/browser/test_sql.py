@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import expect
 
-from .conftest import Visit
-from .running import Up
-from .telemetry import log, marked
+from tests.browser.conftest import Visit
+from tests.support.browser.running import Up
+from tests.support.browser.telemetry import log, marked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from .conftest import Visit
-from .running import Parts, running_parts
+from tests.browser.conftest import Visit
+from tests.support.browser.running import Parts, running_parts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 RECORDED = Path(__file__).parents[1] / "unit" / "dashboard" / "traces"

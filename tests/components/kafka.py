@@ -20,7 +20,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.authority import Authority
+from tests.support.integration.authority import Authority
 
 from .cache import ComponentMissingError, built_once, cache_folder
 from .process import (

@@ -18,11 +18,11 @@ from frazil.lake.live import live_files
 from frazil.ledger import balance
 from frazil.position import landing_position
 from tests.components.fullness import FaultControl
-from tests.fault.change_process import CHANGES, ERASED, ChangeProcess
-from tests.fault.land_process import Outcome
-from tests.fault.land_wal import STREAMS, Content, config_of, expected, table_content
-from tests.fault.struck import struck_process
 from tests.fault.test_land_kill import Scene, said
+from tests.support.fault.change_process import CHANGES, ERASED, ChangeProcess
+from tests.support.fault.land_process import Outcome
+from tests.support.fault.land_wal import STREAMS, Content, config_of, expected, table_content
+from tests.support.fault.struck import struck_process
 
 pytestmark = pytest.mark.timeout(3000)
 

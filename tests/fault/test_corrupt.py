@@ -23,10 +23,10 @@ from frazil.wal import SegmentName, open_store, segment
 from frazil.wal.journal import SegmentJournal
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts, read_rows
-from tests.fault.records import logs_request
 from tests.fault.test_journal import Notes, local_config
-from tests.fault.traffic import Account, burst, found_logs
-from tests.receiver import running_receiver, write_config
+from tests.support.fault.records import logs_request
+from tests.support.fault.traffic import Account, burst, found_logs
+from tests.support.receiver import running_receiver, write_config
 
 
 def write_segments(config: Config, texts: list[str]) -> list[SegmentName]:

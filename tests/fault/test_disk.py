@@ -16,8 +16,17 @@ from frazil.ledger import balance
 from frazil.storage.local import LocalStore
 from tests.components.fullness import FaultControl, SmallFilesystem
 from tests.components.process import dies_with_parent, end, free_port
-from tests.fault.traffic import Account, Client, Steady, burst, check_wal, found_logs, fresh_texts, until
-from tests.receiver import Receiver, running_receiver, write_config
+from tests.support.fault.traffic import (
+    Account,
+    Client,
+    Steady,
+    burst,
+    check_wal,
+    found_logs,
+    fresh_texts,
+    until,
+)
+from tests.support.receiver import Receiver, running_receiver, write_config
 
 pytestmark = pytest.mark.slow
 

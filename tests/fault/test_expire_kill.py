@@ -20,9 +20,9 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.orphans import find_orphans
 from frazil.lake.tags import create_tag
 from tests.components.fullness import OPERATIONS, FaultControl
-from tests.fault.expire_process import DAY, ExpireProcess
-from tests.fault.struck import struck_process
-from tests.unit.lake.history import History
+from tests.support.fault.expire_process import DAY, ExpireProcess
+from tests.support.fault.struck import struck_process
+from tests.support.lake.history import History
 
 pytestmark = pytest.mark.timeout(3000)
 

@@ -20,9 +20,9 @@ from frazil.wal import journal as journal_module
 from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.journal import Journal, SegmentJournal
 from tests.components.s3 import S3Server
-from tests.fault.buckets import new_bucket, s3_settings
-from tests.fault.records import logs_request
-from tests.fault.traffic import found_logs, fresh_texts
+from tests.support.fault.buckets import new_bucket, s3_settings
+from tests.support.fault.records import logs_request
+from tests.support.fault.traffic import found_logs, fresh_texts
 
 
 class Notes:

@@ -16,10 +16,10 @@ import pytest
 
 from frazil.ledger import balance
 from tests.components.fullness import FaultControl
-from tests.fault.keep_process import KeepProcess, kept
-from tests.fault.land_process import Outcome
-from tests.fault.struck import StruckDisk, struck_process
-from tests.kept_lake import Kept, holding
+from tests.support.fault.keep_process import KeepProcess, kept
+from tests.support.fault.land_process import Outcome
+from tests.support.fault.struck import StruckDisk, struck_process
+from tests.support.kept_lake import Kept, holding
 
 pytestmark = pytest.mark.timeout(6000)
 

@@ -11,8 +11,8 @@ import pytest
 
 from frazil.config import Config, load_config
 from tests.components.fullness import OPERATIONS, FaultControl, When
-from tests.fault.journal_process import JournalProcess, Run, check, streams
-from tests.receiver import write_config
+from tests.support.fault.journal_process import JournalProcess, Run, check, streams
+from tests.support.receiver import write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

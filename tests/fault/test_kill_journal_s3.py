@@ -15,9 +15,9 @@ from frazil.config import Config, load_config
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import S3Server
-from tests.fault.buckets import new_bucket, s3_settings
-from tests.fault.journal_process import JournalProcess, Run, check, streams
-from tests.receiver import write_config
+from tests.support.fault.buckets import new_bucket, s3_settings
+from tests.support.fault.journal_process import JournalProcess, Run, check, streams
+from tests.support.receiver import write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

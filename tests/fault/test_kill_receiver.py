@@ -15,9 +15,9 @@ import pytest
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.fullness import FaultControl, When
 from tests.components.s3 import S3Server
-from tests.fault.buckets import new_bucket, s3_settings
-from tests.fault.traffic import Account, Steady, burst, check_wal, streams, until
-from tests.receiver import Receiver, running_receiver
+from tests.support.fault.buckets import new_bucket, s3_settings
+from tests.support.fault.traffic import Account, Steady, burst, check_wal, streams, until
+from tests.support.receiver import Receiver, running_receiver
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from frazil.wal import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts
 from tests.components.fullness import OPERATIONS, FaultControl
-from tests.fault.upkeep_process import UpkeepProcess
+from tests.support.fault.upkeep_process import UpkeepProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

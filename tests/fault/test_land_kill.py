@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.components.fullness import FaultControl
-from tests.fault.land_process import LandProcess, Outcome
-from tests.fault.land_wal import (
+from tests.support.fault.land_process import LandProcess, Outcome
+from tests.support.fault.land_wal import (
     STREAMS,
     Content,
     assert_landed,
@@ -26,7 +26,7 @@ from tests.fault.land_wal import (
     write_segments,
     write_tombstone,
 )
-from tests.fault.struck import StruckDisk, struck_process
+from tests.support.fault.struck import StruckDisk, struck_process
 
 pytestmark = pytest.mark.timeout(3000)
 

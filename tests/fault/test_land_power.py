@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.components.memory import memory_folder
-from tests.fault.land_power import Disk, Event, make, states
-from tests.fault.land_process import LandProcess
-from tests.fault.land_wal import (
+from tests.support.fault.land_power import Disk, Event, make, states
+from tests.support.fault.land_process import LandProcess
+from tests.support.fault.land_wal import (
     STREAMS,
     Content,
     assert_landed,

@@ -15,9 +15,9 @@ from frazil.wal.store import open_bucket
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import S3Server
-from tests.fault.buckets import new_bucket, s3_settings
-from tests.fault.traffic import Account, Client, burst, check_wal, found_logs, fresh_texts, streams
-from tests.receiver import running_receiver
+from tests.support.fault.buckets import new_bucket, s3_settings
+from tests.support.fault.traffic import Account, Client, burst, check_wal, found_logs, fresh_texts, streams
+from tests.support.receiver import running_receiver
 
 SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 CONFLICT = "<Error><Code>ConditionalRequestConflict</Code></Error>"

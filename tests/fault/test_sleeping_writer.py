@@ -21,7 +21,7 @@ from frazil.wal.clock import boot_seconds
 from frazil.wal.closing import Closer
 from frazil.wal.reader import WalReader
 from tests.components.process import dies_with_parent, end, wait_until
-from tests.receiver import write_config
+from tests.support.receiver import write_config
 
 IDLE_SECONDS = 3.0
 """A write that takes longer than half of it on a busy machine would be refused."""
@@ -30,7 +30,7 @@ IDLE_SECONDS = 3.0
 class Writer:
     def __init__(self, config_path: Path) -> None:
         self._process = subprocess.Popen(
-            dies_with_parent([sys.executable, "-m", "tests.fault.writer_process", str(config_path)]),
+            dies_with_parent([sys.executable, "-m", "tests.support.fault.writer_process", str(config_path)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -17,9 +17,9 @@ import pytest
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.process import wait_until
 from tests.components.s3 import S3Server
-from tests.fault.buckets import new_bucket, s3_settings
-from tests.fault.traffic import Account, burst, check_wal, until
-from tests.receiver import running_receiver, write_config
+from tests.support.fault.buckets import new_bucket, s3_settings
+from tests.support.fault.traffic import Account, burst, check_wal, until
+from tests.support.receiver import running_receiver, write_config
 
 ONE_WORKER = {"receive": {"workers": 1}}
 

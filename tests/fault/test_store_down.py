@@ -12,9 +12,9 @@ import pytest
 
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.s3 import S3Server
-from tests.fault.buckets import new_bucket, s3_settings
-from tests.fault.traffic import Account, Steady, check_wal, until
-from tests.receiver import Receiver, running_receiver
+from tests.support.fault.buckets import new_bucket, s3_settings
+from tests.support.fault.traffic import Account, Steady, check_wal, until
+from tests.support.receiver import Receiver, running_receiver
 
 pytestmark = pytest.mark.slow
 

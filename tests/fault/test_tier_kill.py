@@ -18,11 +18,11 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.live import live_files
 from frazil.lake.orphans import find_orphans, remove_orphans
 from tests.components.fullness import FaultControl
-from tests.fault.land_process import Outcome
-from tests.fault.land_wal import STREAMS, assert_landed, expected
-from tests.fault.struck import struck_process
 from tests.fault.test_land_kill import Scene, said
-from tests.fault.tier_process import DAY, TierProcess, cold_of, config_of
+from tests.support.fault.land_process import Outcome
+from tests.support.fault.land_wal import STREAMS, assert_landed, expected
+from tests.support.fault.struck import struck_process
+from tests.support.fault.tier_process import DAY, TierProcess, cold_of, config_of
 
 pytestmark = pytest.mark.timeout(3000)
 

@@ -29,8 +29,8 @@ from frazil.otlp.wire import REQUESTS
 from frazil.receive.body import decompressed
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.segment import read_facts, read_rows
-from tests.fuzz.mutate import bodies, mutated, requests
-from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.support.mutate import bodies, mutated, requests
+from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
 from tests.unit.wal.test_segment import DATA, DECODER, NAME, resealed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

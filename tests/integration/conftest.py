@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.receiver import Receiver, running_receiver
+from tests.support.receiver import Receiver, running_receiver
 
 REQUEST_BYTES_MAX = 8 << 20
 ORIGIN = "https://app.example.com"

@@ -21,14 +21,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from frazil.keys import hash_key
 from frazil.otlp.json import request_from_json
 from tests.components.process import free_port, wait_until
-from tests.otlp_canonical import canonical_spans
-from tests.receiver import Receiver
-
-from . import messages
-from .api import Api, running_api
-from .authority import Authority
-from .clients import JSON, post
-from .messages import new_service
+from tests.support.integration import messages
+from tests.support.integration.api import Api, running_api
+from tests.support.integration.authority import Authority
+from tests.support.integration.clients import JSON, post
+from tests.support.integration.messages import new_service
+from tests.support.otlp_canonical import canonical_spans
+from tests.support.receiver import Receiver
 
 KEYS = {
     "fz_first": {"name": "one", "tenant": "first", "roles": ["read", "write"]},

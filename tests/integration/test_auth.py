@@ -16,10 +16,18 @@ from google.rpc.code_pb2 import PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAUTHENT
 from frazil.keys import new_key
 from frazil.otlp.json import request_to_json
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .clients import JSON, SIGNALS, channel, export, post, retry_delay_of, rows_of, status_of
-from .messages import logs, new_service, request
+from tests.support.integration.clients import (
+    JSON,
+    SIGNALS,
+    channel,
+    export,
+    post,
+    retry_delay_of,
+    rows_of,
+    status_of,
+)
+from tests.support.integration.messages import logs, new_service, request
+from tests.support.receiver import Receiver, running_receiver
 
 SECRET = "s3cr3t-payload"
 

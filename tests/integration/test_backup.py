@@ -24,10 +24,10 @@ from pyiceberg.exceptions import NoSuchTableError
 from frazil.lake.commit import read_checkpoint
 from frazil.position import landing_position
 from tests.components.process import dies_with_parent, end, wait_until
-from tests.integration.messages import logs
-from tests.integration.moving_lake import Landing
-from tests.receiver import Receiver, running_receiver
-from tests.spark.land_process import landed_bodies, verified
+from tests.support.integration.messages import logs
+from tests.support.integration.moving_lake import Landing
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.land_process import landed_bodies, verified
 
 pytestmark = pytest.mark.slow
 

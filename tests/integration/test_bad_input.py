@@ -28,8 +28,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from frazil.otlp.json import request_to_json
 from frazil.otlp.wire import REQUESTS, RESPONSES
 from frazil.tables import SIGNALS, Signal
-from tests.otlp_requests import logs_requests, metrics_requests, trace_requests
-from tests.otlp_wire import (
+from tests.support.otlp_requests import logs_requests, metrics_requests, trace_requests
+from tests.support.otlp_wire import (
     delimited,
     fixed64,
     log_with_attribute,
@@ -38,7 +38,7 @@ from tests.otlp_wire import (
     varint,
     within,
 )
-from tests.receiver import Receiver, running_receiver
+from tests.support.receiver import Receiver, running_receiver
 
 MIB = 1 << 20
 PATHS: dict[Signal, str] = {"logs": "/v1/logs", "spans": "/v1/traces", "metrics": "/v1/metrics"}

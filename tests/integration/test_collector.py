@@ -12,10 +12,9 @@ import pytest
 from frazil.tables import Signal
 from tests.components.otelcol import running_collector
 from tests.components.process import free_port, wait_until
-from tests.receiver import Receiver
-
-from .clients import METHODS, RESPONSES, rows_of
-from .messages import new_service, request
+from tests.support.integration.clients import METHODS, RESPONSES, rows_of
+from tests.support.integration.messages import new_service, request
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.go
 

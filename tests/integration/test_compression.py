@@ -19,11 +19,20 @@ import zstandard
 from google.rpc.code_pb2 import INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .clients import JSON, METHODS, PROTOBUF, channel, connect, export, post, rows_of, status_of
-from .conftest import REQUEST_BYTES_MAX
-from .messages import logs, new_service
+from tests.integration.conftest import REQUEST_BYTES_MAX
+from tests.support.integration.clients import (
+    JSON,
+    METHODS,
+    PROTOBUF,
+    channel,
+    connect,
+    export,
+    post,
+    rows_of,
+    status_of,
+)
+from tests.support.integration.messages import logs, new_service
+from tests.support.receiver import Receiver, running_receiver
 
 MIB = 1 << 20
 ZEROS = 16 * MIB

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from frazil.demo import DemoOptions, VirtualClock, run_demo
-from tests.integration.api import running_api
-from tests.integration.clients import SIGNALS
-from tests.integration.documented import COMPACTS_EARLY, Stack
-from tests.integration.planted import NEW_ERROR, OLD_ERROR, SECOND, Planted
+from tests.support.integration.api import running_api
+from tests.support.integration.clients import SIGNALS
+from tests.support.integration.documented import COMPACTS_EARLY, Stack
+from tests.support.integration.planted import NEW_ERROR, OLD_ERROR, SECOND, Planted
 
 pytestmark = pytest.mark.slow
 

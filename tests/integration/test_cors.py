@@ -5,10 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.receiver import Receiver
-
-from .clients import JSON, post
-from .conftest import ORIGIN
+from tests.integration.conftest import ORIGIN
+from tests.support.integration.clients import JSON, post
+from tests.support.receiver import Receiver
 
 ALLOW = "access-control-allow-origin"
 

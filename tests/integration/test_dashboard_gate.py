@@ -13,8 +13,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from frazil.keys import new_key
-from tests.browser.running import Parts, running_parts
 from tests.components.process import wait_until
+from tests.support.browser.running import Parts, running_parts
 
 PER_ADDRESS_MAX = 3
 NOT_FOR_VISITORS = [

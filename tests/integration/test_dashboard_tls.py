@@ -16,10 +16,9 @@ import yaml
 from cryptography import x509
 
 from tests.components.process import dies_with_parent, end, free_port, wait_until
-from tests.unit.status.roles import serving
-
-from .authority import Authority, Issued
-from .clients import connect
+from tests.support.integration.authority import Authority, Issued
+from tests.support.integration.clients import connect
+from tests.support.status_roles import serving
 
 pytestmark = pytest.mark.timeout(120)
 

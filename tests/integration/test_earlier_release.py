@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from frazil.tables import SIGNALS
-from tests.earlier_folder import DATA, RECORDS, frazil, unpacked
-from tests.spark.land_process import running_pipeline, verified
+from tests.support.earlier_folder import DATA, RECORDS, frazil, unpacked
+from tests.support.spark.land_process import running_pipeline, verified
 
 LANDED = ("round-0", "round-2", "round-3")
 """Rows of `round-1` were erased."""

@@ -6,10 +6,9 @@ import grpc
 import pytest
 
 from frazil.tables import Signal
-from tests.receiver import Receiver
-
-from .clients import METHODS, SIGNALS, channel, export, retry_delay_of, rows_of
-from .messages import new_service, request
+from tests.support.integration.clients import METHODS, SIGNALS, channel, export, retry_delay_of, rows_of
+from tests.support.integration.messages import new_service, request
+from tests.support.receiver import Receiver
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

@@ -12,10 +12,9 @@ import pytest
 
 from frazil import __version__
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .clients import channel, export, post
-from .messages import logs, new_service, request, spans
+from tests.support.integration.clients import channel, export, post
+from tests.support.integration.messages import logs, new_service, request, spans
+from tests.support.receiver import Receiver, running_receiver
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,10 @@ from tests.components.postgres import postgres_server
 from tests.components.process import end, free_port, wait_until
 from tests.components.proxy import FaultyProxy
 from tests.components.s3 import S3Server
-from tests.receiver import running_receiver, write_config
-from tests.spark.land_process import PipelineProcess, running_pipeline
-
-from .api import Api
-from .kafka_messages import new_topics
+from tests.support.integration.api import Api
+from tests.support.integration.kafka_messages import new_topics
+from tests.support.receiver import running_receiver, write_config
+from tests.support.spark.land_process import PipelineProcess, running_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 NOTICED_SECONDS_MAX = 60

@@ -10,10 +10,20 @@ from google.rpc.code_pb2 import INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED
 
 from frazil.otlp.json import request_to_json
 from frazil.tables import Signal
-from tests.receiver import Receiver
-
-from .clients import JSON, PATHS, PROTOBUF, RESPONSES, SIGNALS, connect, post, received, rows_of, status_of
-from .messages import new_service, request
+from tests.support.integration.clients import (
+    JSON,
+    PATHS,
+    PROTOBUF,
+    RESPONSES,
+    SIGNALS,
+    connect,
+    post,
+    received,
+    rows_of,
+    status_of,
+)
+from tests.support.integration.messages import new_service, request
+from tests.support.receiver import Receiver
 
 UNDECODABLE = b"\xff\xff\xff\xff"
 

@@ -32,7 +32,7 @@ from frazil.otlp.decode import conform
 from frazil.tables import landed_spec
 from tests.components.process import answers, serving
 from tests.components.s3 import S3Server
-from tests.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, _httpfs, canonical_rows
+from tests.support.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, _httpfs, canonical_rows
 
 pytestmark = pytest.mark.filterwarnings(UNCLOSED_SOCKETS)
 RECEIVED = 1_790_000_000_123_456_789
@@ -125,7 +125,7 @@ def served(folder: Path, lake: dict[str, Any]) -> Iterator[Served]:
     logs = make_lake(config)
 
     def command(port: int) -> list[str | Path]:
-        return [sys.executable, "-m", "tests.integration.iceberg_process", str(port), file]
+        return [sys.executable, "-m", "tests.support.integration.iceberg_process", str(port), file]
 
     def ready(port: int) -> bool:
         return answers(port, "/iceberg/v1/config", lambda status: status == 401)

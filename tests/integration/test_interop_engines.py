@@ -19,9 +19,9 @@ from frazil.otlp.encode import encode
 from frazil.tables import SIGNALS, Signal, landed_spec
 from frazil.wal.names import SegmentName
 from tests.components.s3 import S3Server
-from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
-from tests.otlp_requests import logs_requests, metrics_requests, trace_requests
-from tests.spark.land_lake import (
+from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.support.otlp_requests import logs_requests, metrics_requests, trace_requests
+from tests.support.spark.land_lake import (
     DECODERS,
     UNCLOSED_SOCKETS,
     Lake,

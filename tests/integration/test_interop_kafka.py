@@ -20,13 +20,12 @@ from frazil.tables import SIGNALS, Signal
 from tests.components.kafka import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, KafkaBroker
 from tests.components.otelcol import running_collector
 from tests.components.process import free_port, wait_until
-from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
-from tests.receiver import running_receiver
-from tests.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, Lake, opened
-
-from .clients import post
-from .kafka_messages import messages_in, new_topics
-from .messages import UNIX_NANO, logs, new_service, request
+from tests.support.integration.clients import post
+from tests.support.integration.kafka_messages import messages_in, new_topics
+from tests.support.integration.messages import UNIX_NANO, logs, new_service, request
+from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.support.receiver import running_receiver
+from tests.support.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, Lake, opened
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(UNCLOSED_SOCKETS)]
 CANONICAL = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}

@@ -15,10 +15,7 @@ import pytest
 from google.rpc.code_pb2 import RESOURCE_EXHAUSTED
 
 from frazil.keys import new_key
-from tests.otlp_wire import delimited, within
-from tests.receiver import Receiver, running_receiver
-
-from .clients import (
+from tests.support.integration.clients import (
     JSON,
     METHODS,
     PROTOBUF,
@@ -30,7 +27,9 @@ from .clients import (
     rows_of,
     status_of,
 )
-from .messages import new_service, request
+from tests.support.integration.messages import new_service, request
+from tests.support.otlp_wire import delimited, within
+from tests.support.receiver import Receiver, running_receiver
 
 RESOURCES_MAX, RECORDS_MAX, OBJECTS_MAX = 1_000, 100_000, 5_000
 MILLION = 1_000_000

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.receiver import Receiver
-
-from .clients import JSON, post, rows_of, status_of
-from .messages import UNIX_NANO, new_service
+from tests.support.integration.clients import JSON, post, rows_of, status_of
+from tests.support.integration.messages import UNIX_NANO, new_service
+from tests.support.receiver import Receiver
 
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
 

@@ -25,11 +25,19 @@ from frazil.wal.kafka.messages import body_of, received_unix_nano, tenant_of
 from tests.components.kafka import SCRAM_PASSWORD, USER, KafkaBroker
 from tests.components.otelcol import running_collector
 from tests.components.process import free_port, wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .clients import METHODS, RESPONSES, SIGNALS, channel, export, post, retry_delay_of, status_of
-from .kafka_messages import kept_of, messages_in, new_topics, sent_records
-from .messages import logs, metrics, new_service, request, spans
+from tests.support.integration.clients import (
+    METHODS,
+    RESPONSES,
+    SIGNALS,
+    channel,
+    export,
+    post,
+    retry_delay_of,
+    status_of,
+)
+from tests.support.integration.kafka_messages import kept_of, messages_in, new_topics, sent_records
+from tests.support.integration.messages import logs, metrics, new_service, request, spans
+from tests.support.receiver import Receiver, running_receiver
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,7 @@ from frazil.wal.kafka.client import client_settings, spark_settings
 from frazil.wal.kafka.topics import Topics
 from tests.components.kafka import PLAIN_PASSWORD, SCRAM_PASSWORD, USER, KafkaBroker
 from tests.components.process import free_port, wait_until
-
-from .kafka_messages import new_topics
+from tests.support.integration.kafka_messages import new_topics
 
 pytestmark = pytest.mark.slow
 

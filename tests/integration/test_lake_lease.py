@@ -21,7 +21,7 @@ from frazil.lease.table import TableEpochs
 from frazil.query.lake import Lake
 from tests.components.iceberg_rest import RestCatalogServer
 from tests.components.postgres import PostgresServer
-from tests.wal_stores import HandClock
+from tests.support.wal_stores import HandClock
 
 KAFKA = {"type": "kafka", "kafka": {"brokers": ["127.0.0.1:9092"]}}
 

@@ -21,9 +21,8 @@ from google.rpc.code_pb2 import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED
 
 from frazil.tables import Signal
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .clients import (
+from tests.integration.conftest import REQUEST_BYTES_MAX
+from tests.support.integration.clients import (
     JSON,
     METHODS,
     PROTOBUF,
@@ -36,8 +35,8 @@ from .clients import (
     rows_of,
     status_of,
 )
-from .conftest import REQUEST_BYTES_MAX
-from .messages import logs, new_service, request
+from tests.support.integration.messages import logs, new_service, request
+from tests.support.receiver import Receiver, running_receiver
 
 KIB = 1 << 10
 

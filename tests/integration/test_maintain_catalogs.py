@@ -26,8 +26,8 @@ from tests.components.iceberg_rest import RestCatalogServer
 from tests.components.postgres import PostgresServer
 from tests.components.s3 import S3Server
 from tests.integration.test_catalogs import s3_settings
-from tests.kept_lake import DAY, Kept
-from tests.run_here import RunHere
+from tests.support.kept_lake import DAY, Kept
+from tests.support.run_here import RunHere
 
 BATCHES, LAST_YEAR = 6, 300.0
 HOUR, TAG = 3600, "incident-1"

@@ -22,10 +22,10 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query import lake
 from frazil.query.service import QueryService
-from tests.integration.exactness import Asker, Seen, keep_asking
-from tests.integration.moving_lake import TENANTS, Landing, Sent, configured
 from tests.integration.test_query_exact import answer, keep_sending, started
-from tests.run_here import RunHere
+from tests.support.integration.exactness import Asker, Seen, keep_asking
+from tests.support.integration.moving_lake import TENANTS, Landing, Sent, configured
+from tests.support.run_here import RunHere
 
 _SECONDS_MAX = 240.0
 _ANSWERS = 60

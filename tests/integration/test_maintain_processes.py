@@ -31,13 +31,13 @@ from frazil.lake.orphans import remove_orphans
 from frazil.position import landing_position
 from frazil.tables import Signal
 from tests.components.process import dies_with_parent
-from tests.integration.api import Api, running_api
-from tests.integration.exactness import Asker, Seen, keep_asking
-from tests.integration.moving_lake import TENANTS, Row, Sent
 from tests.integration.test_query_processes import Posting, answer, keep_sending
-from tests.receiver import Receiver
-from tests.spark.land_lake import UNCLOSED_SOCKETS
-from tests.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, running_pipeline, verified
+from tests.support.integration.api import Api, running_api
+from tests.support.integration.exactness import Asker, Seen, keep_asking
+from tests.support.integration.moving_lake import TENANTS, Row, Sent
+from tests.support.receiver import Receiver
+from tests.support.spark.land_lake import UNCLOSED_SOCKETS
+from tests.support.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, running_pipeline, verified
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,9 +18,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from frazil.tables import DEFAULT_PROMOTED, Fill
-from tests.integration.api import Api, running_api
-from tests.integration.documented import land_all
 from tests.integration.test_cookbook import RECIPES
+from tests.support.integration.api import Api, running_api
+from tests.support.integration.documented import land_all
 
 RECORDED = json.loads(Path(__file__).with_name("python_default_conventions.json").read_text())
 REQUESTS: dict[str, Any] = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}

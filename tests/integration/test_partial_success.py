@@ -10,10 +10,9 @@ import pytest
 
 from frazil.otlp.json import request_to_json
 from frazil.tables import Signal
-from tests.receiver import Receiver
-
-from .clients import JSON, RESPONSES, channel, export, post, rows_of
-from .messages import UNIX_NANO, logs, metrics, new_service, request, spans
+from tests.support.integration.clients import JSON, RESPONSES, channel, export, post, rows_of
+from tests.support.integration.messages import UNIX_NANO, logs, metrics, new_service, request, spans
+from tests.support.receiver import Receiver
 
 REJECTED = {"logs": "rejected_log_records", "spans": "rejected_spans", "metrics": "rejected_data_points"}
 TOO_LARGE = 2**63

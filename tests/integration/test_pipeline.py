@@ -25,11 +25,17 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from frazil import __version__
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-from tests.spark.land_process import PROMPT, SMALL_SPARK, PipelineProcess, rows_in, running_pipeline, verified
-
-from .clients import SIGNALS, post
-from .messages import request
+from tests.support.integration.clients import SIGNALS, post
+from tests.support.integration.messages import request
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.land_process import (
+    PROMPT,
+    SMALL_SPARK,
+    PipelineProcess,
+    rows_in,
+    running_pipeline,
+    verified,
+)
 
 SETTINGS = {
     "land": PROMPT | {"wal_grace_seconds": 1},

@@ -11,9 +11,12 @@ from confluent_kafka.admin import AdminClient
 from tests.components.kafka import KafkaBroker
 from tests.components.postgres import PostgresServer
 from tests.components.process import wait_until
-from tests.fault.traffic import Account, Steady, burst
-from tests.receiver import Receiver, running_receiver
-from tests.spark.land_process import (
+from tests.support.fault.traffic import Account, Steady, burst
+from tests.support.integration.clients import post
+from tests.support.integration.kafka_messages import new_topics
+from tests.support.integration.messages import request
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.land_process import (
     PROMPT,
     SMALL_SPARK,
     PipelineProcess,
@@ -22,10 +25,6 @@ from tests.spark.land_process import (
     running_pipeline,
     verified,
 )
-
-from .clients import post
-from .kafka_messages import new_topics
-from .messages import request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

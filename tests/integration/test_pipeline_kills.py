@@ -18,9 +18,11 @@ import pytest
 from frazil.config import load_config
 from tests.components.process import wait_until
 from tests.components.s3 import S3Server
-from tests.fault.traffic import Account, Steady, burst
-from tests.receiver import Receiver, running_receiver
-from tests.spark.land_process import (
+from tests.support.fault.traffic import Account, Steady, burst
+from tests.support.integration.clients import post
+from tests.support.integration.messages import logs, request
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.land_process import (
     PROMPT,
     SMALL_SPARK,
     PipelineProcess,
@@ -29,9 +31,6 @@ from tests.spark.land_process import (
     running_pipeline,
     verified,
 )
-
-from .clients import post
-from .messages import logs, request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

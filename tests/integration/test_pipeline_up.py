@@ -12,10 +12,9 @@ import psutil
 import pytest
 
 from tests.components.process import dies_with_parent, end, free_port, wait_until
-from tests.receiver import write_config
-from tests.spark.land_process import PROMPT, SMALL_SPARK, landed_bodies, verified
-
-from .messages import logs
+from tests.support.integration.messages import logs
+from tests.support.receiver import write_config
+from tests.support.spark.land_process import PROMPT, SMALL_SPARK, landed_bodies, verified
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.running import Up, running_up
+from tests.support.browser.running import Up, running_up
 
 OTHER_USER = 65534
 READ = """

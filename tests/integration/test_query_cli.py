@@ -26,9 +26,9 @@ from frazil.client.connection import new_id
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused
 from frazil.query.model import Query
 from tests.components.process import answers, dies_with_parent, end, free_port, wait_until
-from tests.integration import messages
-from tests.integration.clients import post
-from tests.receiver import Receiver, running_receiver
+from tests.support.integration import messages
+from tests.support.integration.clients import post
+from tests.support.receiver import Receiver, running_receiver
 
 RECORDS = 50
 ALL = "SELECT time, body, service_name, severity_number, attributes FROM logs ORDER BY body"

@@ -20,8 +20,8 @@ from frazil.pipeline.land import upkeep
 from frazil.query import lake
 from frazil.query.model import Query
 from frazil.query.service import QueryService
-from tests.integration.exactness import KILLED, Asker, Seen, keep_asking
-from tests.integration.moving_lake import (
+from tests.support.integration.exactness import KILLED, Asker, Seen, keep_asking
+from tests.support.integration.moving_lake import (
     TENANTS,
     Landing,
     Sent,

@@ -26,8 +26,8 @@ from tests.components.fixtures import FaultyProxyFactory
 from tests.components.fullness import SmallFilesystem
 from tests.components.process import dies_with_parent, wait_until
 from tests.components.s3 import S3Server
-from tests.integration.moving_lake import Landing, Log, configured
-from tests.unit.query.made import Service, Told
+from tests.support.integration.moving_lake import Landing, Log, configured
+from tests.support.query.made import Service, Told
 
 pytestmark = pytest.mark.slow
 
@@ -408,8 +408,8 @@ def test_a_full_temporary_disk_is_an_error_that_says_so_and_passes(
 _KILLED = """
 import sys, time
 from pathlib import Path
-from tests.integration.moving_lake import Log, configured
-from tests.unit.query.made import Service
+from tests.support.integration.moving_lake import Log, configured
+from tests.support.query.made import Service
 config = configured(Path(sys.argv[1]))
 Log(config).write(["a"])
 service = Service(config)

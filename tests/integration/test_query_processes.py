@@ -19,12 +19,12 @@ from frazil.config import Config
 from frazil.keys import new_key
 from frazil.pipeline.session import spark_session
 from frazil.tables import Signal
-from tests.integration.api import Api, running_api
-from tests.integration.exactness import Asker, Seen, keep_asking
-from tests.integration.moving_lake import TENANTS, Sent
-from tests.receiver import Receiver
-from tests.spark.land_lake import UNCLOSED_SOCKETS
-from tests.spark.land_process import PROMPT, SMALL_SPARK, running_pipeline
+from tests.support.integration.api import Api, running_api
+from tests.support.integration.exactness import Asker, Seen, keep_asking
+from tests.support.integration.moving_lake import TENANTS, Sent
+from tests.support.receiver import Receiver
+from tests.support.spark.land_lake import UNCLOSED_SOCKETS
+from tests.support.spark.land_process import PROMPT, SMALL_SPARK, running_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(UNCLOSED_SOCKETS)]
 

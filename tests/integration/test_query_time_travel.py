@@ -15,8 +15,8 @@ from frazil.config import Config
 from frazil.errors import QueryInvalid
 from frazil.query.model import AsOf
 from frazil.tables import Signal
-from tests.integration.moving_lake import Landing, Log, configured
-from tests.unit.query.made import Service
+from tests.support.integration.moving_lake import Landing, Log, configured
+from tests.support.query.made import Service
 
 BODIES = "SELECT body FROM logs ORDER BY body"
 JOINED = "SELECT l.body, s.name FROM logs l JOIN spans s USING (trace_id) ORDER BY ALL"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from tests.receiver import Receiver
+from tests.support.receiver import Receiver
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 

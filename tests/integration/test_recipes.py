@@ -25,8 +25,8 @@ from frazil.demo import DemoOptions, VirtualClock, run_demo
 from frazil.lake.catalog import open_catalog
 from frazil.lake.tags import create_tag
 from frazil.pipeline.jars import EVERY
-from tests.integration.api import running_api
-from tests.integration.documented import (
+from tests.support.integration.api import running_api
+from tests.support.integration.documented import (
     COMPACTS_EARLY,
     ROOT,
     RUN,
@@ -36,8 +36,8 @@ from tests.integration.documented import (
     documented_blocks,
     runs,
 )
-from tests.integration.planted import SECOND, Planted
-from tests.spark.land_lake import UNCLOSED_SOCKETS
+from tests.support.integration.planted import SECOND, Planted
+from tests.support.spark.land_lake import UNCLOSED_SOCKETS
 
 DEMO_SECONDS = 30
 DIAGRAM, OUTPUT = "a diagram", "an output, not an input"

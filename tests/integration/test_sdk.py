@@ -29,10 +29,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
-from tests.receiver import Receiver
-
-from .clients import rows_of
-from .messages import UNIX_NANO, new_service
+from tests.support.integration.clients import rows_of
+from tests.support.integration.messages import UNIX_NANO, new_service
+from tests.support.receiver import Receiver
 
 
 @dataclass(frozen=True)

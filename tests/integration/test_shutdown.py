@@ -21,10 +21,9 @@ import pytest
 
 from frazil.tables import Signal
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .clients import METHODS, PATHS, PROTOBUF, channel, connect, export
-from .messages import new_service, request
+from tests.support.integration.clients import METHODS, PATHS, PROTOBUF, channel, connect, export
+from tests.support.integration.messages import new_service, request
+from tests.support.receiver import Receiver, running_receiver
 
 GRACE_SECONDS = 3
 SENT: tuple[tuple[str, Signal], ...] = (

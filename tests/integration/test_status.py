@@ -14,11 +14,10 @@ import pytest
 
 from frazil import __version__
 from tests.components.process import free_port, wait_until
-from tests.receiver import Receiver
-
-from .api import Api, running_api
-from .clients import post
-from .messages import logs, new_service
+from tests.support.integration.api import Api, running_api
+from tests.support.integration.clients import post
+from tests.support.integration.messages import logs, new_service
+from tests.support.receiver import Receiver
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,11 @@ import pytest
 from frazil.keys import new_key
 from frazil.telemetry import SELF_HEADER
 from tests.components.process import free_port, wait_until
-from tests.integration.api import running_api
-from tests.integration.clients import channel, export, post
-from tests.integration.messages import logs
-from tests.receiver import Receiver, running_receiver
-from tests.spark.land_process import PROMPT, SMALL_SPARK, rows_in, running_pipeline
+from tests.support.integration.api import running_api
+from tests.support.integration.clients import channel, export, post
+from tests.support.integration.messages import logs
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.land_process import PROMPT, SMALL_SPARK, rows_in, running_pipeline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -15,11 +15,10 @@ import pytest
 from cryptography import x509
 
 from tests.components.process import wait_until
-from tests.receiver import Receiver, running_receiver
-
-from .authority import Authority, Issued
-from .clients import PROTOBUF, connect, export, received, rows_of
-from .messages import new_service, spans
+from tests.support.integration.authority import Authority, Issued
+from tests.support.integration.clients import PROTOBUF, connect, export, received, rows_of
+from tests.support.integration.messages import new_service, spans
+from tests.support.receiver import Receiver, running_receiver
 
 RELOAD_SECONDS = 0.1
 

@@ -22,8 +22,8 @@ import yaml
 
 from tests.components.fullness import FaultControl
 from tests.components.process import dies_with_parent, end, free_port, wait_until
-from tests.receiver import write_config
-from tests.spark.land_process import PROMPT, SMALL_SPARK, verified
+from tests.support.receiver import write_config
+from tests.support.spark.land_process import PROMPT, SMALL_SPARK, verified
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .driver import Driver
+from tests.support.spark.driver import Driver
 
 HERE = Path(__file__).parent
 # PySpark leaves closing the sockets that results come through to the garbage collector.

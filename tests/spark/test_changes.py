@@ -20,8 +20,7 @@ from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
 from frazil.tables import landed_spec
-
-from .land_lake import Lake, opened
+from tests.support.spark.land_lake import Lake, opened
 
 DAY = 20_000
 SPEC = landed_spec("logs")

@@ -11,8 +11,7 @@ import pytest
 from frazil.pipeline.java import java_home
 from tests.components.process import wait_until
 from tests.components.spark_cluster import SparkCluster, running_cluster
-
-from .driver import Driver
+from tests.support.spark.driver import Driver
 
 pytestmark = pytest.mark.slow
 

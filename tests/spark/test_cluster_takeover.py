@@ -23,11 +23,16 @@ from tests.components.postgres import PostgresServer
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.components.s3 import S3Server
 from tests.components.spark_cluster import SparkCluster, running_cluster
-from tests.fault.traffic import Account, Client, fresh_texts
-from tests.receiver import Receiver, running_receiver
-
-from .driver import Driver
-from .land_process import PROMPT, PipelineProcess, landed_bodies, running_pipeline, verified
+from tests.support.fault.traffic import Account, Client, fresh_texts
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.driver import Driver
+from tests.support.spark.land_process import (
+    PROMPT,
+    PipelineProcess,
+    landed_bodies,
+    running_pipeline,
+    verified,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 TAKEOVER_SECONDS_MAX = 180

@@ -14,9 +14,8 @@ from frazil.config.maintain import ExpireConfig
 from frazil.lake.expire import expire_old
 from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.tags import create_tag
-from tests.unit.lake.history import History
-
-from .land_lake import Lake, opened
+from tests.support.lake.history import History
+from tests.support.spark.land_lake import Lake, opened
 
 DAY = 86_400.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from frazil.errors import ConfigError
 from frazil.pipeline.java import find_java, java_home, key_store, trust_options
-from tests.integration.authority import Authority
+from tests.support.integration.authority import Authority
 
 
 @pytest.fixture(autouse=True)

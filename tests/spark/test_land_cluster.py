@@ -16,10 +16,15 @@ from frazil.pipeline.java import java_home
 from tests.components.process import wait_until
 from tests.components.s3 import S3Server
 from tests.components.spark_cluster import SparkCluster, running_cluster
-from tests.fault.traffic import Account, Client
-from tests.receiver import Receiver, running_receiver
-
-from .land_process import PROMPT, PipelineProcess, landed_bodies, running_pipeline, verified
+from tests.support.fault.traffic import Account, Client
+from tests.support.receiver import Receiver, running_receiver
+from tests.support.spark.land_process import (
+    PROMPT,
+    PipelineProcess,
+    landed_bodies,
+    running_pipeline,
+    verified,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TEXT_BYTES = 40_000

@@ -20,9 +20,8 @@ from frazil.pipeline.metrics import Metrics
 from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, landed_spec
 from frazil.wal.names import SegmentName
-from tests.upkeep import Upkeep
-
-from .land_lake import Lake, Sent, Stream, opened
+from tests.support.spark.land_lake import Lake, Sent, Stream, opened
+from tests.support.upkeep import Upkeep
 
 pytestmark = pytest.mark.slow
 

@@ -25,9 +25,9 @@ from frazil.pipeline.runner import SparkRunner
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.promoted import fingerprint_of
 from tests.components.process import wait_until
-from tests.integration.messages import request
-from tests.previous_version import writing_as_before
-from tests.spark.land_lake import Lake, Sent, Stream, canonical_rows, opened
+from tests.support.integration.messages import request
+from tests.support.previous_version import writing_as_before
+from tests.support.spark.land_lake import Lake, Sent, Stream, canonical_rows, opened
 
 BATCHES = 4
 RECORDS = 5

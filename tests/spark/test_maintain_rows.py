@@ -14,7 +14,7 @@ from frazil.pipeline.maintain.erase.erase import Request, erase
 from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.runner import SparkRunner
-from tests.kept_lake import Kept, holding
+from tests.support.kept_lake import Kept, holding
 
 pytestmark = pytest.mark.slow
 

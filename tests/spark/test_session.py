@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 from frazil.config import Config
 from frazil.config.lake import SparkConfig
 from frazil.pipeline.session import ARROW_BATCH_BYTES_MAX, session_settings, spark_session
-
-from .driver import Driver
+from tests.support.spark.driver import Driver
 
 GIB = 1 << 30
 

@@ -28,8 +28,8 @@ from frazil.position import LandingPosition
 from frazil.query.model import AsOf
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
 from frazil.tables.columns import TIMESTAMP
-from tests.kept_lake import DAY, Kept
-from tests.unit.query.made import serving
+from tests.support.kept_lake import DAY, Kept
+from tests.support.query.made import serving
 from tests.unit.status.test_watcher import Said, Story
 
 EDGES = TableSpec(

@@ -25,7 +25,7 @@ from frazil.role_metrics import RoleCollector, StoreMetrics
 from frazil.storage import metrics as store_metrics
 from frazil.storage.local import LocalStore
 from tests.components.s3 import S3Server
-from tests.wal_stores import s3_store
+from tests.support.wal_stores import s3_store
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from frazil.health import Health
 from frazil.role_status import RoleReport, parse
 from frazil.status.rates import Rates, by_label, samples_of, value
-from tests.unit.status.roles import Speaker
+from tests.support.status_roles import Speaker
 
 RECORDS = "frazil_receive_records_total"
 TEXT = """\

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from frazil import tls
 from frazil.config import Config, TlsConfig
 from frazil.errors import ConfigError
-from tests.integration.authority import Authority, Issued
-from tests.integration.clients import connect
-from tests.unit.status.roles import serving
+from tests.support.integration.authority import Authority, Issued
+from tests.support.integration.clients import connect
+from tests.support.status_roles import serving
 
 AUTHORITY = Authority("a")
 PAGES = {"/livez": (200, b"ok")}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.api import Api, serving
+from tests.support.client_api import Api, serving
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from frazil.cli import app
 from tests.components.process import wait_until
-from tests.unit.client.api import Api
+from tests.support.client_api import Api
 
 ROWS = pa.table({"n": pa.array([1, None], pa.int64()), "name": ["a,b", "ü"]})
 

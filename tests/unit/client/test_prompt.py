@@ -22,7 +22,7 @@ from frazil.client.prompt import Prompt, history_path, is_complete, open_history
 from frazil.client.wire import HttpTransport
 from frazil.query.model import Query
 from frazil.sql.functions import FUNCTIONS
-from tests.unit.client.api import Api
+from tests.support.client_api import Api
 
 
 class Typed:

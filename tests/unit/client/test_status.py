@@ -16,7 +16,7 @@ from frazil.client import status as command
 from frazil.client.status import StatusOptions, run
 from frazil.errors import FrazilError
 from tests.components.process import free_port
-from tests.unit.status.roles import page, serving
+from tests.support.status_roles import page, serving
 
 RECEIVER = page("receiver", 'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n')
 WAITING = 'frazil_pipeline_leader 1\nfrazil_land_pending_bytes{table="logs"} 2500000\n'

@@ -30,7 +30,7 @@ from frazil.errors import (
     Unauthenticated,
 )
 from frazil.query.model import Stats
-from tests.unit.client.api import Api
+from tests.support.client_api import Api
 
 ROWS = pa.table(
     {

@@ -16,8 +16,8 @@ from frazil.config import Config
 from frazil.dashboard.ask import Door, Trouble
 from frazil.dashboard.distrust import why_distrusted
 from frazil.dashboard.house import open_house
-from tests.integration.authority import Authority, Issued
-from tests.unit.status.roles import serving
+from tests.support.integration.authority import Authority, Issued
+from tests.support.status_roles import serving
 
 PAGES = {"/livez": (200, b"ok")}
 PUBLIC = "frazil.example.com"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frazil.dashboard import flow
-from tests.unit.status.roles import down
+from tests.support.status_roles import down
 from tests.unit.status.test_watcher import Story, api, pipeline, receiver
 
 

@@ -20,7 +20,7 @@ from frazil.dashboard.ask import Api, Door, Trouble
 from frazil.dashboard.house import House
 from frazil.dashboard.login import Gate, Login, Sockets
 from frazil.dashboard.sessions import COOKIE, Sessions
-from tests.in_a_loop import in_a_loop
+from tests.support.event_loop import in_a_loop
 
 KEY = "fz_" + "a" * 40
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from frazil.demo import DemoOptions, DemoTotals, VirtualClock, run_demo
-from tests.unit.demo.receivers import Received, grpc_receiver
+from tests.support.demo_receivers import Received, grpc_receiver
 
 BEGIN = 1_800_000_000_000_000_000
 

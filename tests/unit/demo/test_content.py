@@ -8,8 +8,8 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from frazil.demo import DemoTotals
+from tests.support.demo_receivers import Received, plain, value_of
 from tests.unit.demo.conftest import BEGIN
-from tests.unit.demo.receivers import Received, plain, value_of
 
 Spans = dict[bytes, dict[bytes, tuple[str, Any]]]
 

@@ -23,7 +23,7 @@ from frazil.demo.plan import plan_trace
 from frazil.demo.progress import describe, run_with_progress
 from frazil.demo.topology import SERVICES
 from frazil.errors import ConfigError
-from tests.unit.demo.receivers import grpc_receiver
+from tests.support.demo_receivers import grpc_receiver
 
 
 def ended(lane: Lane[Any]) -> None:

@@ -24,8 +24,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from frazil.demo import DemoOptions, DemoTotals, Incident, Protocol, VirtualClock, run_demo
 from frazil.errors import ConfigError
+from tests.support.demo_receivers import Received, grpc_receiver, http_receiver, plain
 from tests.unit.demo.conftest import BEGIN
-from tests.unit.demo.receivers import Received, grpc_receiver, http_receiver, plain
 
 RECEIVERS: dict[Protocol, Callable[..., AbstractContextManager[Received]]] = {
     "grpc": grpc_receiver,

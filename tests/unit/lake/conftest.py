@@ -14,8 +14,8 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commit import Checkpoint, Committer, read_checkpoint
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
-from tests.unit.lake.meddling import IDENTIFIER, Sleep, data_file
-from tests.wal_stores import HandClock
+from tests.support.lake.meddling import IDENTIFIER, Sleep, data_file
+from tests.support.wal_stores import HandClock
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from frazil.lake.files import LakeFileIO, connection_of, open_bucket
 from frazil.storage import s3
 from frazil.storage.s3 import ObjectReader
 from tests.components.s3 import S3Server
-from tests.unit.lake.answering import answering
-from tests.wal_stores import s3_store
+from tests.support.lake.answering import answering
+from tests.support.wal_stores import s3_store
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, StoreUnavailable
 from frazil.lake import pyiceberg_compat
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, spark_properties
-from tests.unit.lake.answering import Answering, Request, answering
+from tests.support.lake.answering import Answering, Request, answering
 
 LOST = psycopg2.OperationalError("server closed the connection\nmore")
 

@@ -28,7 +28,7 @@ from frazil.lake.live import live_files
 from frazil.lake.properties import set_properties
 from frazil.lake.tags import create_tag, delete_tag, list_tags
 from frazil.lake.times import COMMITTED_AT
-from tests.unit.lake.history import History
+from tests.support.lake.history import History
 
 _BORNE_MS = 60_000
 

@@ -23,7 +23,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.commit import LANDED, POSITION, Checkpoint, Committer, is_ancestor, read_checkpoint
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
-from tests.unit.lake.meddling import (
+from tests.support.lake.meddling import (
     IDENTIFIER,
     Commit,
     Sleep,
@@ -37,7 +37,7 @@ from tests.unit.lake.meddling import (
     sources,
     then,
 )
-from tests.wal_stores import HandClock
+from tests.support.wal_stores import HandClock
 
 MAINTENANCE: dict[str, Callable[[Table], object]] = {
     "an append": lambda table: table.append(rows_of("by hand")),

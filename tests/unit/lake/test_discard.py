@@ -20,7 +20,7 @@ from frazil.lake.live import live_files
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.tables import SET_ASIDE
-from tests.unit.lake.history import IDENTIFIER, History, rows_of
+from tests.support.lake.history import IDENTIFIER, History, rows_of
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from frazil.lake.expire import Expired, expire, expire_old
 from frazil.lake.orphans import find_orphans
 from frazil.lake.recover import recover_tables
 from frazil.lake.tags import create_tag, delete_tag, list_tags
-from tests.unit.lake.history import IDENTIFIER, History
+from tests.support.lake.history import IDENTIFIER, History
 
 NOTHING_YOUNG = ExpireConfig(snapshots_kept=1, kept_seconds=0, hourly_tags=0)
 

@@ -18,7 +18,7 @@ from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.tags import create_tag
 from frazil.storage.s3 import S3Store
 from tests.components.s3 import S3Server
-from tests.unit.lake.history import History
+from tests.support.lake.history import History
 
 DAY = 86_400.0
 

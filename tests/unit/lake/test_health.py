@@ -21,8 +21,8 @@ from frazil.lake.properties import MAINTENANCE
 from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
 from frazil.tables import landed_spec
+from tests.support.query.made import LANDED_PER_DAY, fill
 from tests.unit.lake.test_choose import MIB, NOON, TODAY, file_of, files_of
-from tests.unit.query.made import LANDED_PER_DAY, fill
 
 CONFIG = MaintainConfig()
 STATE = TableState(10, 4, 5000, 2_000_000_000, 3_000_000_000, {})

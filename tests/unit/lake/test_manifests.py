@@ -21,7 +21,7 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.tables import landed_spec
-from tests.unit.lake.meddling import applied_and_lost, first, lost_on_the_way, meddle, move, then
+from tests.support.lake.meddling import applied_and_lost, first, lost_on_the_way, meddle, move, then
 
 LOGS = ("otel", "logs")
 DAY = 20_000

@@ -23,7 +23,7 @@ from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.tables import SET_ASIDE
-from tests.unit.lake.history import IDENTIFIER, History, rows_of
+from tests.support.lake.history import IDENTIFIER, History, rows_of
 
 DAY = 86_400.0
 

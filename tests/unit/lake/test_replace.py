@@ -25,7 +25,7 @@ from frazil.lake.live import live_files
 from frazil.lake.staging import Staging
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
-from tests.unit.lake.meddling import (
+from tests.support.lake.meddling import (
     IDENTIFIER,
     Commit,
     applied_and_lost,

@@ -19,7 +19,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.choose import FileFacts, due
 from frazil.lake.properties import set_properties
 from frazil.lake.tier import choose_tier, data_folders, note_folder, tier_folder, tier_folders
-from tests.unit.lake.history import History
+from tests.support.lake.history import History
 
 MIB = 1 << 20
 TODAY = 20_000

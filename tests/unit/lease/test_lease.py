@@ -28,7 +28,7 @@ from frazil.storage import Store
 from frazil.storage.s3 import S3Store
 from tests.components.process import dies_with_parent, end
 from tests.components.s3 import S3Server
-from tests.wal_stores import HandClock, MemoryStore, s3_store
+from tests.support.wal_stores import HandClock, MemoryStore, s3_store
 
 HOLDER = """
 import os, sys

@@ -33,9 +33,9 @@ from frazil.position import (
     landing_position,
 )
 from frazil.wal.names import SegmentName
-from tests.fault.change_process import CHANGES, erase
-from tests.fault.land_process import LandProcess, Pipeline
-from tests.fault.land_wal import (
+from tests.support.fault.change_process import CHANGES, erase
+from tests.support.fault.land_process import LandProcess, Pipeline
+from tests.support.fault.land_wal import (
     ROWS,
     STREAMS,
     Content,

@@ -24,8 +24,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-from tests.otlp_canonical import canonical, canonical_logs, canonical_metrics, canonical_spans
-from tests.otlp_requests import (
+from tests.support.otlp_canonical import canonical, canonical_logs, canonical_metrics, canonical_spans
+from tests.support.otlp_requests import (
     logs_requests,
     metrics_requests,
     permuted_wire,

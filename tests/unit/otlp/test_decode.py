@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from frazil.errors import RequestInvalid, RequestTooLarge
 from frazil.otlp.decode import Decoded, Decoder, conform, explain
 from frazil.tables import SIGNALS, Promoted, Signal
-from tests.otlp_wire import (
+from tests.support.otlp_wire import (
     delimited,
     double,
     fixed64,

@@ -26,7 +26,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from frazil.errors import RequestInvalid
 from frazil.otlp.json import any_value_from_json, any_value_to_json, request_from_json, request_to_json
-from tests.otlp_requests import any_values, logs_requests, metrics_requests, trace_requests
+from tests.support.otlp_requests import any_values, logs_requests, metrics_requests, trace_requests
 
 DEPTH_MAX = 32
 REQUEST_TYPES: dict[str, Any] = {

@@ -15,8 +15,8 @@ from frazil.otlp.decode import Decoder, conform
 from frazil.otlp.encode import encode
 from frazil.otlp.json import request_from_json, request_to_json
 from frazil.tables import Signal
-from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
-from tests.otlp_requests import (
+from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.support.otlp_requests import (
     logs_requests,
     metrics_requests,
     permuted_wire,

@@ -14,8 +14,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from frazil.otlp.decode import Decoder
-from tests.otlp_canonical import canonical
-from tests.otlp_requests import attribute_lists, texts
+from tests.support.otlp_canonical import canonical
+from tests.support.otlp_requests import attribute_lists, texts
 
 DECODER = Decoder("metrics")
 TYPES = ("gauge", "sum", "histogram", "exponential_histogram", "summary")

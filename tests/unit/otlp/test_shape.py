@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from frazil.otlp.shape import COUNTED_AT_ONCE, Malformed, Shape, ShapeLimits, elements, shape_of
 from frazil.otlp.wire import REQUESTS
-from tests.otlp_wire import delimited, number, within
+from tests.support.otlp_wire import delimited, number, within
 from tests.unit.otlp.test_split import FORMS, SIGNAL_REQUESTS
 
 UNLIMITED = ShapeLimits(1 << 40, 1 << 40)

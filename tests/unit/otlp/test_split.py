@@ -16,8 +16,8 @@ from frazil.otlp.shape import RECORD_BYTES
 from frazil.otlp.split import split
 from frazil.otlp.wire import REQUESTS
 from frazil.tables import Signal
-from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
-from tests.otlp_requests import (
+from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.support.otlp_requests import (
     logs_requests,
     metrics_requests,
     permuted_wire,
@@ -25,7 +25,7 @@ from tests.otlp_requests import (
     trace_requests,
     with_unknown_fields,
 )
-from tests.otlp_wire import delimited, fixed64, number, within
+from tests.support.otlp_wire import delimited, fixed64, number, within
 
 CANONICAL: dict[str, Any] = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
 SIGNAL_REQUESTS = st.one_of(

@@ -18,9 +18,9 @@ from frazil.otlp.json import any_value_to_json
 from frazil.otlp.values import KINDS, Attributes, OneofTwice, Values, nesting, render
 from frazil.otlp.wire import nested
 from frazil.tables import Promoted
-from tests.otlp_canonical import canonical
-from tests.otlp_requests import any_values, attribute_lists
-from tests.otlp_wire import delimited, log_with_body, number
+from tests.support.otlp_canonical import canonical
+from tests.support.otlp_requests import any_values, attribute_lists
+from tests.support.otlp_wire import delimited, log_with_body, number
 
 patient = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 

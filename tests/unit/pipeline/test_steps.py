@@ -21,8 +21,8 @@ from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step, StepRunner, StepThread
 from tests.components.process import wait_until
-from tests.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
-from tests.run_here import RunHere
+from tests.support.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
+from tests.support.run_here import RunHere
 
 
 class Scripted(Step):

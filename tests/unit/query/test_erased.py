@@ -17,8 +17,8 @@ from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
 from frazil.query.tail.view import View
 from frazil.sql.constraints import ANYTHING
-from tests.kept_lake import Kept, holding
-from tests.unit.query.made import Service
+from tests.support.kept_lake import Kept, holding
+from tests.support.query.made import Service
 
 MARKER = "zanzibar"
 WHERE = "attributes['user.id'] = 'u42'"

@@ -15,7 +15,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.health import measure
 from frazil.query.model import TableInfo
 from frazil.wal.names import SegmentName
-from tests.unit.query.made import (
+from tests.support.query.made import (
     DAYS,
     LANDED_PER_DAY,
     STREAM,

@@ -35,8 +35,8 @@ from frazil.query.lake import File, Lake, Manifests, TableVersion
 from frazil.query.model import AsOf
 from frazil.sql.constants import Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
-from tests.unit.lake.answering import Request, answering
-from tests.wal_stores import HandClock
+from tests.support.lake.answering import Request, answering
+from tests.support.wal_stores import HandClock
 
 LOGS = ("otel", "logs")
 DAY_MICROS = 86_400_000_000

@@ -16,8 +16,8 @@ import pytest
 from frazil.errors import Overloaded
 from frazil.query import pool as pool_module
 from frazil.query.pool import Crashes, Pool, WorkerDied, WorkerProcess
-from tests.in_a_loop import in_a_loop
-from tests.unit.query.made import Service, running
+from tests.support.event_loop import in_a_loop
+from tests.support.query.made import Service, running
 
 
 @contextlib.asynccontextmanager

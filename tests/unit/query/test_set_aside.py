@@ -21,9 +21,8 @@ from frazil.pipeline.land.results import Unreadable
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, TableSpec
-from tests.kept_lake import DAY, Kept
-
-from .made import serving
+from tests.support.kept_lake import DAY, Kept
+from tests.support.query.made import serving
 
 ASKED = "SELECT source, tenant_id FROM otel.set_aside ORDER BY source"
 

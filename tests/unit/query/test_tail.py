@@ -35,9 +35,9 @@ from frazil.wal.journal import SegmentJournal
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import NOTHING_LANDED, WalReader
 from frazil.wal.segment import SegmentWriter, read_rows, tombstone
-from tests.fault.land_process import Pipeline
-from tests.fault.records import logs_request, spans_request
-from tests.wal_stores import HandClock, MemoryStore
+from tests.support.fault.land_process import Pipeline
+from tests.support.fault.records import logs_request, spans_request
+from tests.support.wal_stores import HandClock, MemoryStore
 
 STREAMS = [f"20261115T08182312{number}-9f86d081884c7d65" for number in range(3)]
 DECODER = Decoder("logs")

@@ -12,9 +12,8 @@ import structlog
 from frazil.config import Config, LogConfig
 from frazil.log import configure_logging
 from frazil.serve.app import create_app
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 
 @pytest.fixture(autouse=True)

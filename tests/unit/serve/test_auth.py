@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from frazil.keys import hash_key
-from tests.unit.query.reads.telemetry import BEGIN, logs, spans
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.query.read_telemetry import BEGIN, logs, spans
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 KEYS = {
     "fz_one": {"name": "one", "tenant": "first", "roles": ["read"]},

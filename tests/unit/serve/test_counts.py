@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.serve.app import create_app
-from tests.unit.query.reads.telemetry import BEGIN, logs, spans
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.query.read_telemetry import BEGIN, logs, spans
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 SECOND = 10**9
 MICRO = 10**6

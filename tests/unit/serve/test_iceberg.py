@@ -37,7 +37,7 @@ from frazil.serve.auth import Door, require_admin
 from frazil.serve.iceberg import iceberg_router
 from frazil.serve.iceberg_avro import rewrite
 from frazil.serve.iceberg_files import LakeFiles, byte_range
-from tests.unit.serve.avro_files import avro_file
+from tests.support.serve.avro_files import avro_file
 
 # A real lake, as PyIceberg writes it.
 

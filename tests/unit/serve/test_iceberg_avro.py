@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frazil.serve.iceberg_avro import AvroInvalid, rewrite
-from tests.unit.serve.avro_files import avro_file
+from tests.support.serve.avro_files import avro_file
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {

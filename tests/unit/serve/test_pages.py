@@ -14,10 +14,9 @@ from pydantic import TypeAdapter
 
 from frazil import __version__
 from frazil.serve import describe
-from tests.unit.query.reads.telemetry import BEGIN, logs, spans
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.query.read_telemetry import BEGIN, logs, spans
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 
 def test_tables_are_described(client: Client, queries: StandIn) -> None:

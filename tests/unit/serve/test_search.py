@@ -13,10 +13,9 @@ import orjson
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from tests.unit.query.reads.telemetry import BEGIN, logs, pairs, spans
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.query.read_telemetry import BEGIN, logs, pairs, spans
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 WHOLE = {"from": str(BEGIN - 10), "to": str(BEGIN + 100)}
 

@@ -27,9 +27,8 @@ from frazil.errors import (
 )
 from frazil.query.model import AsOf, Progress
 from frazil.serve.app import create_app
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 
 def ask(client: Client, body: Any, **options: Any) -> Any:

@@ -10,11 +10,10 @@ import pytest
 
 from frazil.errors import CatalogUnavailable
 from frazil.keys import hash_key, new_key
-from tests.unit.query.reads.telemetry import logs
-from tests.unit.status.roles import page, serving
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.query.read_telemetry import logs
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
+from tests.support.status_roles import page, serving
 
 RECEIVER = page("receiver", 'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n')
 NOBODY = "http://127.0.0.1:9"

@@ -12,10 +12,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from frazil.config import Config
 from frazil.keys import hash_key
 from frazil.serve.app import create_app
-from tests.unit.query.reads.telemetry import BEGIN, exception, spans
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.query.read_telemetry import BEGIN, exception, spans
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 MS = 10**6
 SECOND = 10**9

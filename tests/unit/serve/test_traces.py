@@ -13,12 +13,11 @@ from frazil.config import Config
 from frazil.otlp.json import request_from_json
 from frazil.query.reads import traces
 from frazil.serve.app import create_app
-from tests.otlp_canonical import canonical_spans
-from tests.otlp_requests import trace_requests
-from tests.unit.query.reads.telemetry import logs, spans
-
-from .asking import Client
-from .stand_in import StandIn
+from tests.support.otlp_canonical import canonical_spans
+from tests.support.otlp_requests import trace_requests
+from tests.support.query.read_telemetry import logs, spans
+from tests.support.serve.requests import Client
+from tests.support.serve.stand_in import StandIn
 
 TRACE = b"\1" * 16
 

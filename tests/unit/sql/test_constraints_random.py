@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.query.answers import compare, connect, start_of_today
-from tests.unit.query.questions import Questions
+from tests.support.query.answers import compare, connect, start_of_today
+from tests.support.query.random_queries import Questions
 
 pytestmark = pytest.mark.slow
 

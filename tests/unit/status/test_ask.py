@@ -21,9 +21,8 @@ from frazil.dashboard.house import open_house
 from frazil.errors import ConfigError
 from frazil.health import Role
 from frazil.status.ask import Asker, Heard, Place, places, understand
-from tests.integration.authority import Authority
-
-from .roles import page, place, reported, serving
+from tests.support.integration.authority import Authority
+from tests.support.status_roles import page, place, reported, serving
 
 PAGES = page("receiver", "frazil_receive_ready_workers 1\n")
 

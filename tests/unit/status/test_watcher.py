@@ -13,8 +13,7 @@ from frazil.health import Role
 from frazil.status import Watcher
 from frazil.status.ask import Heard
 from frazil.status.history import SERIES
-
-from .roles import Speaker, down, place, reported
+from tests.support.status_roles import Speaker, down, place, reported
 
 START = 1_790_000_000.0
 

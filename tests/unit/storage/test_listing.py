@@ -14,7 +14,7 @@ from frazil.errors import StoreUnavailable
 from frazil.storage import Store, local
 from frazil.storage.local import LocalStore
 from tests.components.s3 import S3Server
-from tests.wal_stores import MemoryStore, s3_store
+from tests.support.wal_stores import MemoryStore, s3_store
 
 PATHS = [
     "lease/pipeline/1",

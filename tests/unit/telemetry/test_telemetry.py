@@ -25,7 +25,7 @@ from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.log import configure_logging
 from frazil.telemetry import note, past, refuse, server_span, span
 from tests.components.process import free_port, wait_until
-from tests.unit.telemetry.endpoint import Endpoint, facts, grpc_endpoint, http_endpoint
+from tests.support.otlp_endpoint import Endpoint, facts, grpc_endpoint, http_endpoint
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

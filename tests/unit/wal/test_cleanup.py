@@ -20,8 +20,8 @@ from frazil.wal.cleanup import CleanUp, clean_up
 from frazil.wal.reader import WalReader
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.s3 import S3Server
+from tests.support.wal_stores import MemoryStore, s3_store
 from tests.unit.wal.test_reader import STREAMS, name
-from tests.wal_stores import MemoryStore, s3_store
 
 NOTHING = frozenset[str]()
 

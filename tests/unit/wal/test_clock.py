@@ -20,8 +20,8 @@ from frazil.storage.local import LocalStore
 from frazil.wal.clock import ClockWatch
 from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.journal import SegmentJournal
-from tests.fault.records import logs_request
-from tests.wal_stores import HandClock, MemoryStore
+from tests.support.fault.records import logs_request
+from tests.support.wal_stores import HandClock, MemoryStore
 
 DAY = 86_400.0
 

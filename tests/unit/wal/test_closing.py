@@ -11,8 +11,8 @@ from frazil.wal import SegmentName
 from frazil.wal.closing import Closer
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_rows
+from tests.support.wal_stores import HandClock, MemoryStore
 from tests.unit.wal.test_reader import STREAMS, name
-from tests.wal_stores import HandClock, MemoryStore
 
 IDLE_SECONDS = 3600.0
 

@@ -19,8 +19,8 @@ from frazil.wal.group import Receipt, SegmentWritten
 from frazil.wal.reader import WalReader
 from frazil.wal.segment_lane import SegmentLane, SegmentSettings
 from frazil.wal.slices import SLICE_BYTES
-from tests.otlp_wire import delimited, log_with_body, nested_value, number, within
-from tests.wal_stores import MemoryStore
+from tests.support.otlp_wire import delimited, log_with_body, nested_value, number, within
+from tests.support.wal_stores import MemoryStore
 
 DECODER = Decoder("logs", depth_max=64)
 MALFORMED = b"\x0a\x7f"

@@ -8,7 +8,7 @@ import pytest
 
 from frazil.errors import StoreUnavailable, StoreUnsafe
 from frazil.wal.store import probe_store
-from tests.wal_stores import MemoryStore
+from tests.support.wal_stores import MemoryStore
 
 
 class LastWriterWins(MemoryStore):

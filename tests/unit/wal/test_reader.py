@@ -15,8 +15,8 @@ from frazil.position import StreamPosition, WalPosition
 from frazil.storage import Entry
 from frazil.wal import SegmentName
 from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
+from tests.support.wal_stores import MemoryStore
 from tests.unit.wal.test_segment import DECODER, segment, table
-from tests.wal_stores import MemoryStore
 
 STREAMS = [f"20261115T08182312{n}-9f86d081884c7d65" for n in range(3)]
 

@@ -7,7 +7,7 @@ import pytest
 from frazil.errors import RequestInvalid, RequestTooLarge
 from frazil.otlp.decode import Decoder
 from frazil.wal.slices import SLICE_BYTES, Request, SliceDecoder, Tally
-from tests.otlp_wire import delimited, within
+from tests.support.otlp_wire import delimited, within
 
 DECODER = Decoder("logs")
 RECORD, BAD = delimited(2, b""), delimited(2, delimited(9, b"short"))

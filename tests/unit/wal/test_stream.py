@@ -16,8 +16,8 @@ from frazil.wal.group import Receipt
 from frazil.wal.journal import SegmentJournal
 from frazil.wal.segment import tombstone
 from frazil.wal.stream import Stream
+from tests.support.wal_stores import HandClock, MemoryStore
 from tests.unit.wal.test_group import Seen, bench, logs, run
-from tests.wal_stores import HandClock, MemoryStore
 
 USE_SECONDS = 1800.0
 

@@ -6,7 +6,7 @@ from frazil.position import StreamPosition, WalPosition
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.sweep import MARK_SECONDS, Mark, leave_mark, remove_old_marks, sweep
-from tests.wal_stores import MemoryStore
+from tests.support.wal_stores import MemoryStore
 
 A, B = (f"20261115T08182312{number}-9f86d081884c7d65" for number in range(2))
 POSITION = WalPosition({A: StreamPosition(3, rows=30), B: StreamPosition(2, rows=12, closed=True)})

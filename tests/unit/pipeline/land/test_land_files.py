@@ -15,8 +15,8 @@ import pytest
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.position import LandingPosition
-from tests.fault.land_process import Pipeline
-from tests.kept_lake import Kept
+from tests.support.fault.land_process import Pipeline
+from tests.support.kept_lake import Kept
 
 if TYPE_CHECKING:
     from frazil.pipeline.land.source import Work

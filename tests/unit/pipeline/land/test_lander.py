@@ -30,9 +30,16 @@ from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import Segment, WalReader
 from frazil.wal.segment import Facts, SegmentWriter
-from tests.fault.land_process import Pipeline
-from tests.fault.land_wal import STREAMS, Content, assert_landed, segment_bytes, table_content, write_segments
-from tests.run_here import RunHere
+from tests.support.fault.land_process import Pipeline
+from tests.support.fault.land_wal import (
+    STREAMS,
+    Content,
+    assert_landed,
+    segment_bytes,
+    table_content,
+    write_segments,
+)
+from tests.support.run_here import RunHere
 
 
 def pipeline(data_dir: Path, **settings: Any) -> Pipeline:

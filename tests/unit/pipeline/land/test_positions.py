@@ -25,7 +25,7 @@ from frazil.position import (
 from frazil.storage import Entry, Listing
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import Segment, WalReader
-from tests.wal_stores import MemoryStore
+from tests.support.wal_stores import MemoryStore
 
 STREAM = "20261115T081823120-9f86d081884c7d65"
 

@@ -30,7 +30,7 @@ from frazil.tables import landed_spec
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
 from frazil.wal.segment import SegmentWriter
-from tests.kept_lake import STREAM, Kept
+from tests.support.kept_lake import STREAM, Kept
 
 NOW = 20_000 * DAY_MICROS + 5_000
 PAST, AHEAD = 30 * DAY_MICROS, DAY_MICROS

@@ -28,11 +28,11 @@ from frazil.storage import Entry, Listing, Store
 from frazil.storage.local import LocalStore
 from frazil.wal import SegmentName, cleanup
 from tests.components.process import wait_until
-from tests.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
-from tests.run_here import RunHere
-from tests.unit.lake.meddling import move
+from tests.support.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
+from tests.support.lake.meddling import move
+from tests.support.run_here import RunHere
+from tests.support.wal_stores import HandClock, MemoryStore
 from tests.unit.lake.test_aging import EMPTY
-from tests.wal_stores import HandClock, MemoryStore
 
 GRACE_SECONDS = 600.0
 

@@ -17,8 +17,8 @@ from frazil.ledger import balance
 from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
-from tests.kept_lake import DAY, Kept, holding
-from tests.upkeep import Upkeep
+from tests.support.kept_lake import DAY, Kept, holding
+from tests.support.upkeep import Upkeep
 
 MARKER = "zanzibar"
 

@@ -30,9 +30,9 @@ from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
-from tests.kept_lake import STREAM, Kept, holding
-from tests.run_here import RunHere
-from tests.upkeep import Upkeep
+from tests.support.kept_lake import STREAM, Kept, holding
+from tests.support.run_here import RunHere
+from tests.support.upkeep import Upkeep
 
 WHERE = "attributes['user.id'] = 'u42'"
 MARKER = "zanzibar"

@@ -11,7 +11,7 @@ import pytest
 
 from frazil.ledger import balance
 from tests.components.s3 import S3Server
-from tests.kept_lake import Kept, unpacked
+from tests.support.kept_lake import Kept, unpacked
 
 MARKER = "zanzibar"
 ROWS = [("acme", f"u42 {MARKER}", 9, 0.0), ("acme", "u1 stays", 9, 0.0), ("globex", "u42 other", 9, 0.0)]

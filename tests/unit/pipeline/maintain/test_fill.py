@@ -22,10 +22,10 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.tables.promoted import fingerprint_of
-from tests.kept_lake import DAY
-from tests.previous_version import HttpLake
-from tests.run_here import RunHere
-from tests.unit.query.made import Service
+from tests.support.kept_lake import DAY
+from tests.support.previous_version import HttpLake
+from tests.support.query.made import Service
+from tests.support.run_here import RunHere
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -27,8 +27,8 @@ from frazil.pipeline.steps import StepThread
 from frazil.position import LandingPosition
 from frazil.storage.local import LocalStore
 from frazil.tables import landed_spec
-from tests.kept_lake import DAY, Kept
-from tests.run_here import RunHere
+from tests.support.kept_lake import DAY, Kept
+from tests.support.run_here import RunHere
 
 HOUR = 3600
 

@@ -34,8 +34,8 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.tables import landed_spec
-from tests.kept_lake import Kept
-from tests.run_here import RunHere
+from tests.support.kept_lake import Kept
+from tests.support.run_here import RunHere
 
 DAY = 86_400
 NAMES = ListType(3, StringType(), element_required=False)

@@ -37,7 +37,7 @@ from frazil.position import LandingPosition
 from frazil.tables import DEFAULT_PROMOTED, SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 from frazil.tables.columns import TIMESTAMP
 from frazil.wal.rowgroups import coded_table
-from tests.otlp_requests import logs_requests, metrics_requests, trace_requests
+from tests.support.otlp_requests import logs_requests, metrics_requests, trace_requests
 
 DAY = 20_000
 NOON = DAY * DAY_MICROS + DAY_MICROS // 2

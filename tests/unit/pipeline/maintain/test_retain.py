@@ -20,8 +20,8 @@ from frazil.lake.live import live_files
 from frazil.lake.properties import json_property
 from frazil.ledger import balance
 from frazil.pipeline.maintain.retain.rules import RETENTION
-from tests.kept_lake import Kept
-from tests.run_here import RunHere
+from tests.support.kept_lake import Kept
+from tests.support.run_here import RunHere
 
 
 @contextlib.contextmanager

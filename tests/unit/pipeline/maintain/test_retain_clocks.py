@@ -40,8 +40,8 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task
 from frazil.pipeline.maintain.retain import rows as retain_rows
 from frazil.status.ask import Place, understand
-from tests.kept_lake import DAY, Kept
-from tests.run_here import RunHere
+from tests.support.kept_lake import DAY, Kept
+from tests.support.run_here import RunHere
 
 HOUR = 3600
 

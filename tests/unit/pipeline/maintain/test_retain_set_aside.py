@@ -20,7 +20,7 @@ from frazil.pipeline.land import set_aside as landing_set_aside
 from frazil.pipeline.maintain.retain import set_aside as retention
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.storage import Store
-from tests.kept_lake import DAY, Kept
+from tests.support.kept_lake import DAY, Kept
 
 
 @pytest.fixture

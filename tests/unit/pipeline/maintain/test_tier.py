@@ -31,9 +31,9 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from tests.components.s3 import S3Server
-from tests.kept_lake import DAY, Kept, holding
-from tests.run_here import RunHere
-from tests.unit.query.made import Service
+from tests.support.kept_lake import DAY, Kept, holding
+from tests.support.query.made import Service
+from tests.support.run_here import RunHere
 
 OLD = [("acme", "u1 old", 9, 40.0), ("acme", "u42 old", 9, 40.0), ("globex", "u7 old", 9, 50.0)]
 NEW = [("acme", "u1 new", 9, 0.0)]

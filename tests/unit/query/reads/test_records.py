@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from frazil.query.reads.filters import LogFilter, Searched, SpanFilter
 from frazil.query.reads.records import Order, RecordSearch, page, record_hash, stored_log
 from frazil.query.reads.time_range import TimeRange
-
-from .engine import Engine
-from .telemetry import BEGIN, exception, logs, spans
+from tests.support.query.read_engine import Engine
+from tests.support.query.read_telemetry import BEGIN, exception, logs, spans
 
 RANGE = TimeRange((BEGIN - 10) * 10**6, (BEGIN + 100) * 10**6)
 

@@ -10,9 +10,8 @@ import pytest
 from frazil.query.reads import services
 from frazil.query.reads.services import UNNAMED, Figures, service_figures
 from frazil.query.reads.time_range import Buckets, TimeRange
-
-from .engine import Engine
-from .telemetry import BEGIN, logs, spans
+from tests.support.query.read_engine import Engine
+from tests.support.query.read_telemetry import BEGIN, logs, spans
 
 MS, SECOND = 10**6, 10**9
 AT = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)

@@ -10,9 +10,8 @@ from frazil.query.reads import traces
 from frazil.query.reads.filters import LogFilter, SpanFilter
 from frazil.query.reads.time_range import TimeRange
 from frazil.query.reads.traces import FoundTraces, ServiceSpans, TraceOrder, TraceSearch, find_traces
-
-from .engine import Engine
-from .telemetry import BEGIN, spans
+from tests.support.query.read_engine import Engine
+from tests.support.query.read_telemetry import BEGIN, spans
 
 MS = 10**6
 SECOND = 10**9

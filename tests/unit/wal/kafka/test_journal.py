@@ -13,7 +13,7 @@ from frazil.errors import ConfigError, FrazilError, StoreUnavailable
 from frazil.wal.group import SegmentWritten
 from frazil.wal.kafka.journal import KafkaJournal
 from tests.components.process import free_port
-from tests.integration.messages import logs
+from tests.support.integration.messages import logs
 
 
 class Unobserved:

@@ -20,7 +20,7 @@ from frazil.wal.kafka.messages import (
     tenant_of,
     value_of,
 )
-from tests.integration.messages import request
+from tests.support.integration.messages import request
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
 UNIX_NANO = 1_790_000_000_123_456_789

@@ -19,7 +19,7 @@ from frazil.wal.group import SegmentWritten
 from frazil.wal.journal import decoders
 from frazil.wal.kafka.messages import body_of
 from frazil.wal.kafka.prepare import Prepared, PreparingLane
-from tests.integration.messages import logs, metrics, spans
+from tests.support.integration.messages import logs, metrics, spans
 
 MALFORMED = b"\x0a\x7f"
 UNKNOWN = b"\xfa\x7f\x07unknown"

@@ -18,8 +18,8 @@ from frazil.otlp.metrics import TYPES
 from frazil.otlp.wire import REQUESTS, check
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.kafka.thinning import without
-from tests.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
-from tests.otlp_requests import (
+from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
+from tests.support.otlp_requests import (
     logs_requests,
     metrics_requests,
     permuted_wire,
@@ -27,7 +27,7 @@ from tests.otlp_requests import (
     trace_requests,
     with_unknown_fields,
 )
-from tests.otlp_wire import delimited, fixed64, nested_value, within
+from tests.support.otlp_wire import delimited, fixed64, nested_value, within
 
 CANONICAL = {"logs": canonical_logs, "spans": canonical_spans, "metrics": canonical_metrics}
 CASES = st.one_of(
