@@ -18,12 +18,12 @@ from bench.payloads import BASE_UNIX_NANO, logs_request
 from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commit import Checkpoint, Committer
+from frazil.lake.commits.commit import Checkpoint, Committer
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.arrange import Horizon, Part, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
+from frazil.pipeline.partition_sort import Horizon, Part, arrange
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import landed_spec
 from frazil.wal.names import new_stream

@@ -27,8 +27,8 @@ from bench.serving import running_api
 from bench.table import MEGABYTE, Bench, Row
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
-from frazil.lake.commit import Committer
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import Committer
+from frazil.lake.live_files import live_files
 from frazil.lake.tables import open_table
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics

@@ -37,7 +37,7 @@ from bench.simulate import (
 )
 from bench.table import Bench, Row
 from frazil.lake.catalog import open_catalog
-from frazil.lake.orphans import find_orphans
+from frazil.lake.upkeep.orphans import find_orphans
 from frazil.position import landing_position
 
 COMMITS, QUICK_COMMITS = 2880, 120

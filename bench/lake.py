@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from bench.payloads import logs_request
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commit import Committer, checkpoint_of
+from frazil.lake.commits.commit import Committer, checkpoint_of
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
+from frazil.pipeline.partition_sort import Horizon, arrange
 from frazil.position import LandingPosition
 from frazil.tables import Signal, landed_spec
 from frazil.wal.rowgroups import coded_table

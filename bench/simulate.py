@@ -24,12 +24,12 @@ from bench.cost import Meter
 from bench.lake import TIMES, with_new_ids
 from bench.queries import planned
 from frazil.config import Config
-from frazil.lake import change, staging
 from frazil.lake.catalog import ensure_namespace
-from frazil.lake.commit import Checkpoint, Committer
+from frazil.lake.commits import metadata_commit as change
+from frazil.lake.commits import staging
+from frazil.lake.commits.commit import Checkpoint, Committer
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
@@ -39,6 +39,7 @@ from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.partition_sort import Horizon, arrange
 from frazil.pipeline.runner import SparkRunner
 from frazil.position import LandingPosition, StreamPosition, landing_position
 from frazil.tables import landed_spec

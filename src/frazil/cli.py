@@ -423,11 +423,11 @@ def erase(
     config = _load(context)
     from frazil.paths import keep_private
     from frazil.pipeline.maintain.erase.command import run
-    from frazil.pipeline.maintain.erase.erase import Request
+    from frazil.pipeline.maintain.erase.erase import EraseRequest
 
     _quiet(config)
     keep_private(config)
-    request = Request(
+    request = EraseRequest(
         tenant=tenant,
         where=where,
         tables=tuple(table or ()),
@@ -530,7 +530,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _rebuild_catalog(config: Config) -> None:
-    from frazil.lake.recover import rebuild_catalog
+    from frazil.lake.state.recover import rebuild_catalog
     from frazil.paths import keep_private
 
     keep_private(config)

@@ -40,7 +40,7 @@ class HealthReport(BaseModel):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HealthResponse:
     status: int
     body: bytes
     content_type: str
@@ -64,15 +64,17 @@ class Health:
         problems = {**self.failing, **self.degraded, **self.notices}
         return HealthReport(ok=not bad, role=self.role, version=__version__, problems=problems)
 
-    def answer(self, path: str, accept: str = "") -> Answer:
+    def answer(self, path: str, accept: str = "") -> HealthResponse:
         """`accept` is the header of the request."""
         report = self.report(path)
         status = 200 if report.ok else 503
         if "text/" not in accept or "json" in accept:
-            return Answer(status, json.dumps(report.model_dump()).encode() + b"\n", "application/json")
+            return HealthResponse(
+                status, json.dumps(report.model_dump()).encode() + b"\n", "application/json"
+            )
         verdict = "; ".join(report.reasons()) or "ok"
         text = f"frazil {report.version} {report.role}: {'' if report.ok else 'not ready: '}{verdict}\n"
-        return Answer(status, text.encode(), "text/plain; charset=utf-8")
+        return HealthResponse(status, text.encode(), "text/plain; charset=utf-8")
 
 
 def parse(body: bytes) -> HealthReport | None:

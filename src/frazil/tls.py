@@ -19,7 +19,7 @@ log = structlog.get_logger("frazil.tls")
 
 
 @dataclass(frozen=True)
-class Fault:
+class TlsFault:
     """`field` is the key below that of the listener."""
 
     field: str
@@ -62,18 +62,18 @@ def is_usable(tls: TlsConfig) -> bool:
     return next(faults(tls), None) is None
 
 
-def faults(tls: TlsConfig) -> Iterator[Fault]:
+def faults(tls: TlsConfig) -> Iterator[TlsFault]:
     """Not that a certificate has expired: `frazil doctor` says so, and some clients do not mind."""
     unreadable = False
     for field, path in _files(tls).items():
         if (why := _unreadable(path)) is not None:
             unreadable = True
-            yield Fault(field, f"{path} {why}", "correct the path, or the file's permissions")
+            yield TlsFault(field, f"{path} {why}", "correct the path, or the file's permissions")
     if unreadable:
         return
     yield from _chain_faults(tls)
     if tls.client_ca_file is not None and (why := unusable_authorities(tls.client_ca_file)) is not None:
-        yield Fault("client_ca_file", f"{tls.client_ca_file} {why}", "it must hold certificates in PEM")
+        yield TlsFault("client_ca_file", f"{tls.client_ca_file} {why}", "it must hold certificates in PEM")
 
 
 def unusable_authorities(path: Path) -> str | None:
@@ -147,22 +147,22 @@ def _unreadable(path: Path) -> str | None:
     return None
 
 
-def _chain_faults(tls: TlsConfig) -> Iterator[Fault]:
+def _chain_faults(tls: TlsConfig) -> Iterator[TlsFault]:
     try:
         _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None)
         if (why := unusable_authorities(tls.cert_file)) is not None:
-            yield Fault("cert_file", f"{tls.cert_file} {why}", "it must hold the chain in PEM, leaf first")
+            yield TlsFault("cert_file", f"{tls.cert_file} {why}", "it must hold the chain in PEM, leaf first")
         elif reason in _NOT_ITS_KEY:
             found = f"{tls.key_file} is not the key of {tls.cert_file}"
-            yield Fault("key_file", found, "give the key that belongs to it")
+            yield TlsFault("key_file", found, "give the key that belongs to it")
         elif reason is None:
             found = f"{tls.key_file} holds no private key that can be read"
-            yield Fault("key_file", found, "it must be in PEM, without a password")
+            yield TlsFault("key_file", found, "it must be in PEM, without a password")
         else:
             found = f"{tls.cert_file} cannot be used: {reason.replace('_', ' ').lower()}"
-            yield Fault("cert_file", found, "have another one made")
+            yield TlsFault("cert_file", found, "have another one made")
 
 
 def _load_chain(context: ssl.SSLContext, tls: TlsConfig) -> None:

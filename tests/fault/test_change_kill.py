@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from frazil.lake.catalog import open_catalog
-from frazil.lake.commit import checkpoint_of
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import checkpoint_of
+from frazil.lake.live_files import live_files
 from frazil.ledger import balance
 from frazil.position import landing_position
 from tests.components.fullness import FaultControl

@@ -17,8 +17,8 @@ import pytest
 
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.orphans import find_orphans
 from frazil.lake.tags import create_tag
+from frazil.lake.upkeep.orphans import find_orphans
 from tests.components.fullness import OPERATIONS, FaultControl
 from tests.support.fault.expire_process import DAY, ExpireProcess
 from tests.support.fault.struck import struck_process

@@ -18,7 +18,7 @@ from frazil.tables import table_spec
 from frazil.wal import open_store
 from frazil.wal.cleanup import clean_up
 from frazil.wal.clock import boot_seconds
-from frazil.wal.closing import Closer
+from frazil.wal.idle_streams import IdleStreamCloser
 from frazil.wal.reader import WalReader
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.support.receiver import write_config
@@ -64,7 +64,7 @@ class Lander:
     def __init__(self, config: Config) -> None:
         self.store = open_store(config)
         self.reader = WalReader(self.store)
-        self.closer = Closer(self.store, boot_seconds, IDLE_SECONDS)
+        self.closer = IdleStreamCloser(self.store, boot_seconds, IDLE_SECONDS)
         self.position = WalPosition()
         self.landed: list[str] = []
 
@@ -121,7 +121,9 @@ def test_a_writer_that_rests_and_is_fenced_goes_on_elsewhere(config_path: Path, 
     assert writer.answer() == "ack first"
     lander.land()
     (stream,) = lander.position.streams
-    lander.closer = Closer(lander.store, boot_seconds, 0)  # too early, as a wrong clock would have it
+    lander.closer = IdleStreamCloser(
+        lander.store, boot_seconds, 0
+    )  # too early, as a wrong clock would have it
     assert lander.closer.close_idle("logs", lander.position) != []
     writer.ask("second")
     assert writer.answer() == "ack second"

@@ -15,8 +15,8 @@ import pytest
 from pyiceberg.table import Table
 
 from frazil.lake.catalog import open_catalog
-from frazil.lake.live import live_files
-from frazil.lake.orphans import find_orphans, remove_orphans
+from frazil.lake.live_files import live_files
+from frazil.lake.upkeep.orphans import find_orphans, remove_orphans
 from tests.components.fullness import FaultControl
 from tests.fault.test_land_kill import Scene, said
 from tests.support.fault.land_process import Outcome

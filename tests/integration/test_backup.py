@@ -21,7 +21,7 @@ import httpx
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 
-from frazil.lake.commit import read_checkpoint
+from frazil.lake.commits.commit import read_checkpoint
 from frazil.position import landing_position
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.support.integration.messages import logs

@@ -25,9 +25,9 @@ import pytest
 from frazil.config import Config
 from frazil.keys import new_key
 from frazil.lake.catalog import open_catalog
-from frazil.lake.commit import read_checkpoint
-from frazil.lake.live import live_files
-from frazil.lake.orphans import remove_orphans
+from frazil.lake.commits.commit import read_checkpoint
+from frazil.lake.live_files import live_files
+from frazil.lake.upkeep.orphans import remove_orphans
 from frazil.position import landing_position
 from frazil.tables import Signal
 from tests.components.process import dies_with_parent

@@ -21,8 +21,8 @@ import pytest
 
 import frazil
 from frazil.client import Connection
-from frazil.client.answer import Screen, ask_and_show
 from frazil.client.connection import new_id
+from frazil.client.screen import Screen, ask_and_show
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused
 from frazil.query.model import Query
 from tests.components.process import answers, dies_with_parent, end, free_port, wait_until

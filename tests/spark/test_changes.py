@@ -12,12 +12,12 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from frazil.lake.commit import Committer, checkpoint_of
-from frazil.lake.live import live_files
-from frazil.lake.manifests import rewrite_manifests
+from frazil.lake.commits.commit import Committer, checkpoint_of
+from frazil.lake.commits.manifests import rewrite_manifests
+from frazil.lake.live_files import live_files
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
 from frazil.tables import landed_spec
 from tests.support.spark.land_lake import Lake, opened

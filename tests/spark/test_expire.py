@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from frazil.config.maintain import ExpireConfig
-from frazil.lake.expire import expire_old
-from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.tags import create_tag
+from frazil.lake.upkeep.expire import expire_old
+from frazil.lake.upkeep.orphans import find_orphans, remove_orphans
 from tests.support.lake.history import History
 from tests.support.spark.land_lake import Lake, opened
 

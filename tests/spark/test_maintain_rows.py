@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from frazil.ledger import balance
-from frazil.pipeline.maintain.erase.erase import Request, erase
+from frazil.pipeline.maintain.erase.erase import EraseRequest, erase
 from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.runner import SparkRunner
@@ -36,7 +36,7 @@ def test_rows_are_found_and_files_written_anew_by_spark(tmp_path: Path, spark: S
         runner = SparkRunner(lambda: spark, "maintain", 2)
         retained = retain(lake.config, lake.catalog, runner, lake.table(), RetentionRun(lake.now))
         assert retained.rows_removed == 1
-        request = Request("acme", "attributes['user.id'] = 'u42'", ("logs",))
+        request = EraseRequest("acme", "attributes['user.id'] = 'u42'", ("logs",))
         report = erase(lake.config, lake.catalog, request, runner, sleep=lambda _: None, sync=lambda: None)
         assert report.is_proven
         assert report.rows_removed == 9

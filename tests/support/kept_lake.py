@@ -17,7 +17,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.maintain.erase.erase import Request, erase
+from frazil.pipeline.maintain.erase.erase import EraseRequest, erase
 from frazil.pipeline.maintain.erase.report import Erasure
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain.retain import retain
@@ -111,7 +111,7 @@ class Kept:
         return erase(
             self.config,
             self.catalog,
-            Request(tenant, where, tables, **options),
+            EraseRequest(tenant, where, tables, **options),
             self.runner,
             sleep=self.slept.append,
             sync=lambda: None,  # minutes, beside other tests

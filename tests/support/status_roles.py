@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from frazil.health import Health, Role
 from frazil.role_status import RoleReport, RoleStatus
-from frazil.status.ask import Heard, Place
+from frazil.status.poll import Endpoint, PolledRole
 
 PORTS = {"receiver": 4318, "pipeline": 4381, "api": 4380, "dashboard": 8501}
 
 
-def place(role: Role, url: str | None = None) -> Place:
-    return Place(role, url or f"http://127.0.0.1:{PORTS[role]}")
+def place(role: Role, url: str | None = None) -> Endpoint:
+    return Endpoint(role, url or f"http://127.0.0.1:{PORTS[role]}")
 
 
 def reported(role: Role, text: str = "", **problems: str) -> RoleReport:
@@ -54,8 +54,8 @@ class Speaker:
         return found.model_copy(update={"version": "1.2.3"})
 
 
-def down(role: Role) -> Heard:
-    return Heard(place(role), "down", ("nothing listens there",))
+def down(role: Role) -> PolledRole:
+    return PolledRole(place(role), "down", ("nothing listens there",))
 
 
 @contextmanager

@@ -14,16 +14,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from frazil.errors import QueryInvalid, Refused
-from frazil.lake.commit import committer_of
-from frazil.lake.live import live_files, partition_of
+from frazil.lake.commits.commit import committer_of
+from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import arrange
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.retain.check import check_rules
 from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.partition_sort import arrange
 from frazil.position import LandingPosition
 from frazil.query.model import AsOf
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs

@@ -19,13 +19,14 @@ from typer.main import get_command
 
 from frazil.cli import app
 from frazil.config import Config
-from frazil.dashboard import ask, login
+from frazil.dashboard import api_client as ask
+from frazil.dashboard import login
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query.metrics import QueryMetrics
 from frazil.receive.metrics import ReceiverMetrics
 from frazil.role_metrics import RoleCollector
-from frazil.serve.guard import Guard
+from frazil.serve.middleware import ResponseMiddleware
 from frazil.storage import metrics as store_metrics
 from frazil.telemetry.session import _counter
 
@@ -64,7 +65,7 @@ def metrics() -> Iterator[Mapping[str, Described]]:
         QueryMetrics(config),
     )
     MaintainMetrics(landing)
-    Guard(cast(Any, None), query.registry, cast(Any, None))
+    ResponseMiddleware(cast(Any, None), query.registry, cast(Any, None))
     _counter(query.registry)
     shown = CollectorRegistry()
     shown.register(ask.QUESTIONS)

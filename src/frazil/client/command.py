@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from frazil.client.answer import Screen, ask_and_show
 from frazil.client.connection import new_id, open_transport
 from frazil.client.output import BINARY, OutputFormat, format_for
 from frazil.client.query import param_from_text, parse_as_of
+from frazil.client.screen import Screen, ask_and_show
 from frazil.client.transport import Transport, Unreachable
 from frazil.errors import ConfigError, Forbidden, FrazilError, RequestInvalid, Unauthenticated
 from frazil.query.model import Query

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from frazil.client.http_transport import HttpTransport, answers
 from frazil.client.query import AsOfLike, parse_as_of, parse_params
 from frazil.client.transport import Reply, Transport, Unreachable
-from frazil.client.wire import HttpTransport, answers
 from frazil.errors import ConfigError
 from frazil.query.model import Query, TableInfo
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from frazil.client.cells import NULL, one_line
+from frazil.client.cell_format import NULL, one_line
 from frazil.query.model import ResultColumn
 
 Line = list[tuple[str, str]]

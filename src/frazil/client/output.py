@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, Literal, get_args
 from rich.console import Console
 from rich.text import Text
 
-from frazil.client.cells import cell_text, terminal_safe
+from frazil.client.cell_format import cell_text, terminal_safe
+from frazil.client.http_transport import stats_from
 from frazil.client.layout import Grid, Line
 from frazil.client.transport import Unreachable
-from frazil.client.wire import stats_from
 from frazil.errors import ConfigError
 from frazil.query.model import Format, ResultColumn, Stats
 

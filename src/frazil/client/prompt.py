@@ -18,12 +18,12 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
 
 from frazil import __version__
-from frazil.client.answer import Screen, ask_and_show
-from frazil.client.cells import cell_text
+from frazil.client.cell_format import cell_text
 from frazil.client.complete import COMMANDS, SqlCompleter
 from frazil.client.connection import new_id
 from frazil.client.output import FORMATS, OutputFormat, Rows, print_line, print_table
 from frazil.client.query import describe_as_of, parse_as_of
+from frazil.client.screen import Screen, ask_and_show
 from frazil.client.show import bytes_text
 from frazil.client.transport import Transport
 from frazil.errors import FrazilError

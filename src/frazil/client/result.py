@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from frazil.client.cells import cell_text
+from frazil.client.cell_format import cell_text
 from frazil.client.layout import Grid
 from frazil.query.model import ResultColumn, Stats
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from frazil.client.cells import one_line
+from frazil.client.cell_format import one_line
 from frazil.client.layout import Line
 from frazil.errors import FrazilError, QueryInvalid, QueryRefused
 from frazil.query.model import Stats

@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from frazil.client.command import key_from_text
+from frazil.client.http_transport import HttpTransport, answers
 from frazil.client.status_screen import nothing_runs, screen
-from frazil.client.wire import HttpTransport, answers
 from frazil.config import load_config
 from frazil.errors import FrazilError
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from frazil.client.show import bytes_text, seconds_text
-from frazil.status.ask import NOTHING_LISTENS
+from frazil.status.poll import NOTHING_LISTENS
 
 _STYLES = {"ok": "green", "degraded": "yellow", "down": "bold red"}
 _MARKS = {"ok": "●", "degraded": "▲", "down": "✗"}

@@ -14,9 +14,9 @@ from pydantic.fields import FieldInfo
 from frazil.config.model import Config
 from frazil.config.source import (
     ENV_CONFIG,
+    ConfigProblem,
+    ConfigTree,
     Key,
-    Problem,
-    Tree,
     container_of,
     dotted,
     field_at,
@@ -39,7 +39,7 @@ def load_config(path: Path | None = None, environ: Mapping[str, str] | None = No
     ConfigError lists every problem.
     """
     environ = os.environ if environ is None else environ
-    tree = Tree(_file(path, environ))
+    tree = ConfigTree(_file(path, environ))
     if tree.file is not None:
         read_yaml(tree, _text(tree.file))
     read_environment(tree, environ)
@@ -92,14 +92,14 @@ def _empty_sections(values: dict[str, Any], model: type[BaseModel]) -> None:
                 _empty_sections(values[name], inner)
 
 
-def _report(problems: list[Problem]) -> str:
+def _report(problems: list[ConfigProblem]) -> str:
     ordered = sorted(dict.fromkeys(problems), key=lambda problem: (problem.order, problem.place, problem.key))
     if len(ordered) == 1:
         return str(ordered[0])
     return "\n".join([f"{len(ordered)} problems in the configuration:", *map(str, ordered)])
 
 
-def _problem(tree: Tree, detail: Any) -> Problem:
+def _problem(tree: ConfigTree, detail: Any) -> ConfigProblem:
     key: Key = tuple(part for part in detail["loc"] if part != "[key]")
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -116,7 +116,7 @@ def _problem(tree: Tree, detail: Any) -> Problem:
     return tree.problem(key, what + _given(key, found, detail["input"]), hint or _example(tree, key, found))
 
 
-def _cross_problem(tree: Tree, key: Key, context: Any) -> Problem:
+def _cross_problem(tree: ConfigTree, key: Key, context: Any) -> ConfigProblem:
     value: Any = tree.values
     for part in key:
         value = value.get(part) if isinstance(value, dict) else None
@@ -124,7 +124,7 @@ def _cross_problem(tree: Tree, key: Key, context: Any) -> Problem:
     return tree.problem(key, context["what"] + given, context["hint"])
 
 
-def _unknown(tree: Tree, key: Key, value: Any) -> Problem:
+def _unknown(tree: ConfigTree, key: Key, value: Any) -> ConfigProblem:
     section, name = key[:-1], str(key[-1])
     parent = field_at(section) if section else None
     model = Config if not section else model_of(parent.annotation) if parent is not None else None
@@ -236,7 +236,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _example(tree: Tree, key: Key, found: FieldInfo | None) -> str | None:
+def _example(tree: ConfigTree, key: Key, found: FieldInfo | None) -> str | None:
     if found is None or not isinstance(key[-1], str):
         return None
     value = found.examples[0] if found.examples else found.get_default(call_default_factory=True)

@@ -22,7 +22,7 @@ Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConfigProblem:
     """One thing wrong with the configuration."""
 
     place: str
@@ -37,7 +37,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """Where a value came from: a variable, or a mark in the file for the key and one for the value."""
 
     variable: str | None = None
@@ -46,25 +46,25 @@ class Place:
 
 
 @dataclass
-class Tree:
+class ConfigTree:
     """Values as given, the place of each, and what was already found wrong while reading."""
 
     file: Path | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    places: dict[Key, Place] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    places: dict[Key, SourceLocation] = field(default_factory=dict)
+    problems: list[ConfigProblem] = field(default_factory=list)
 
-    def problem(self, key: Key, what: str, hint: str | None = None, *, at_key: bool = False) -> Problem:
+    def problem(self, key: Key, what: str, hint: str | None = None, *, at_key: bool = False) -> ConfigProblem:
         """A problem with `key`, at the nearest place known for it."""
         for length in range(len(key), 0, -1):
             place = self.places.get(key[:length])
             if place is None:
                 continue
             if place.variable is not None:
-                return Problem(place.variable, dotted(key), what, hint, (1, 0, 0))
+                return ConfigProblem(place.variable, dotted(key), what, hint, (1, 0, 0))
             line, column = place.key_mark if at_key or length < len(key) else place.value_mark
-            return Problem(f"{self.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
-        return Problem(str(self.file or "configuration"), dotted(key), what, hint)
+            return ConfigProblem(f"{self.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
+        return ConfigProblem(str(self.file or "configuration"), dotted(key), what, hint)
 
 
 def dotted(key: Key) -> str:
@@ -119,7 +119,7 @@ def field_at(key: Key) -> FieldInfo | None:
     return found
 
 
-def read_yaml(tree: Tree, text: str) -> None:
+def read_yaml(tree: ConfigTree, text: str) -> None:
     """Fill `tree` from YAML text."""
     try:
         loader = yaml.SafeLoader(text)
@@ -139,14 +139,16 @@ def read_yaml(tree: Tree, text: str) -> None:
             what += f" ({error.context})"
         tree.problems.append(_at_mark(tree, mark, what, _yaml_hint(text, mark)))
     except yaml.YAMLError as error:
-        tree.problems.append(Problem(str(tree.file), "", f"not valid YAML: {str(error).splitlines()[0]}"))
+        tree.problems.append(
+            ConfigProblem(str(tree.file), "", f"not valid YAML: {str(error).splitlines()[0]}")
+        )
 
 
-def _at_mark(tree: Tree, mark: Any, what: str, hint: str | None = None, key: Key = ()) -> Problem:
+def _at_mark(tree: ConfigTree, mark: Any, what: str, hint: str | None = None, key: Key = ()) -> ConfigProblem:
     if mark is None:
-        return Problem(str(tree.file), dotted(key), what, hint)
+        return ConfigProblem(str(tree.file), dotted(key), what, hint)
     line, column = mark.line + 1, mark.column + 1
-    return Problem(f"{tree.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
+    return ConfigProblem(f"{tree.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
 
 
 def _yaml_hint(text: str, mark: Any) -> str | None:
@@ -162,7 +164,7 @@ def _yaml_hint(text: str, mark: Any) -> str | None:
     )
 
 
-def _values(tree: Tree, loader: Any, node: Any, key: Key, above: tuple[int, ...]) -> Any:
+def _values(tree: ConfigTree, loader: Any, node: Any, key: Key, above: tuple[int, ...]) -> Any:
     if id(node) in above:
         raise yaml.composer.ComposerError(None, None, "an alias refers to a part of itself", node.start_mark)
     above = (*above, id(node))
@@ -187,15 +189,15 @@ def _values(tree: Tree, loader: Any, node: Any, key: Key, above: tuple[int, ...]
         raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
 
 
-def _note(tree: Tree, key: Key, name_node: Any, node: Any) -> None:
-    tree.places[key] = Place(
+def _note(tree: ConfigTree, key: Key, name_node: Any, node: Any) -> None:
+    tree.places[key] = SourceLocation(
         None,
         (name_node.start_mark.line + 1, name_node.start_mark.column + 1),
         (node.start_mark.line + 1, node.start_mark.column + 1),
     )
 
 
-def _check_twice(tree: Tree, node: Any, key: Key) -> None:
+def _check_twice(tree: ConfigTree, node: Any, key: Key) -> None:
     first: dict[str, int] = {}
     for name_node, _ in node.value:
         name = str(name_node.value)
@@ -206,7 +208,7 @@ def _check_twice(tree: Tree, node: Any, key: Key) -> None:
         first.setdefault(name, name_node.start_mark.line + 1)
 
 
-def read_environment(tree: Tree, environ: Mapping[str, str]) -> None:
+def read_environment(tree: ConfigTree, environ: Mapping[str, str]) -> None:
     """Put the values of FRAZIL_… variables over those of the file."""
     given = {
         tuple(name.removeprefix(ENV_PREFIX).lower().split("__")): name
@@ -223,7 +225,7 @@ def read_environment(tree: Tree, environ: Mapping[str, str]) -> None:
         if any(_is_container(key[:length]) for length in range(1, len(key))):
             what = "cannot be set on its own from the environment"
             hint = f"give the whole of {dotted(key[:-1])} as JSON"
-            tree.problems.append(Problem(name, dotted(key), what, hint, (1, 0, 0)))
+            tree.problems.append(ConfigProblem(name, dotted(key), what, hint, (1, 0, 0)))
             continue
         value: Any = environ[name]
         if is_optional(found.annotation) and value.strip() == "null":
@@ -234,7 +236,7 @@ def read_environment(tree: Tree, environ: Mapping[str, str]) -> None:
             except ValueError as error:
                 hint = f"for example {name}='{_json_example(found)}'"
                 what = f"must be JSON, but {error}"
-                tree.problems.append(Problem(name, dotted(key), what, hint, (1, 0, 0)))
+                tree.problems.append(ConfigProblem(name, dotted(key), what, hint, (1, 0, 0)))
                 continue
         _put(tree, key, value, name)
 
@@ -260,15 +262,15 @@ def _json_example(found: FieldInfo) -> str:
     return json.dumps([item] if kind is tuple else item)
 
 
-def _put(tree: Tree, key: tuple[str, ...], value: Any, variable: str) -> None:
+def _put(tree: ConfigTree, key: tuple[str, ...], value: Any, variable: str) -> None:
     section = tree.values
     for length, part in enumerate(key[:-1], start=1):
         inner = section.get(part)
         if not isinstance(inner, dict):
             inner = section[part] = {}
-            tree.places[key[:length]] = Place(variable)
+            tree.places[key[:length]] = SourceLocation(variable)
         section = inner
     section[key[-1]] = value
     for old in [place for place in tree.places if place[: len(key)] == key]:
         del tree.places[old]
-    tree.places[key] = Place(variable)
+    tree.places[key] = SourceLocation(variable)

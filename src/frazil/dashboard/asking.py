@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import Any, Protocol
 
-from frazil.dashboard.ask import Rows, Trouble
+from frazil.dashboard.api_client import ApiError, Rows
 
 
 class Asked(Protocol):
@@ -30,7 +30,7 @@ class Asking:
         self.id = f"page-{uuid.uuid4().hex}"
         self.sql = sql
         self.rows: Rows | None = None
-        self.trouble: Trouble | None = None
+        self.trouble: ApiError | None = None
         self.is_stopped = False
         self._api, self._rows_max = api, rows_max
         self._began, self._took_seconds = time.monotonic(), 0.0
@@ -50,7 +50,7 @@ class Asking:
         """waiting, planning or running, and percent if known. That it cannot be told is no trouble."""
         try:
             found = self._api.get(f"queries/{self.id}")
-        except Trouble:
+        except ApiError:
             return "running", None
         return found["state"], found["percent"]
 
@@ -63,11 +63,11 @@ class Asking:
     def _ask(self) -> None:
         try:
             rows = self._api.sql(self.sql, rows_max=self._rows_max, partial=False, id=self.id)
-        except Trouble as trouble:
+        except ApiError as trouble:
             if not self.is_stopped:
                 self.trouble = trouble
         except Exception as error:  # the thread has nobody else to tell
-            self.trouble = Trouble(f"the answer cannot be read: {error}", code="unexpected")
+            self.trouble = ApiError(f"the answer cannot be read: {error}", code="unexpected")
         else:
             if not self.is_stopped:
                 self.rows = rows

@@ -9,14 +9,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from frazil.config import Config
-from frazil.dashboard.ask import Trouble
-from frazil.dashboard.house import House
+from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.app_state import AppState
 from frazil.health import PATHS, Health
 from frazil.role_metrics import RoleCollector
 from frazil.role_status import RoleStatus
 
 
-def routes(house: House, config: Config) -> list[Route]:
+def routes(house: AppState, config: Config) -> list[Route]:
     own = CollectorRegistry()
     own.register(RoleCollector("dashboard", config))
 
@@ -26,7 +26,7 @@ def routes(house: House, config: Config) -> list[Route]:
         """It shows nothing without the API."""
         try:
             house.door.request("GET", "/livez", None, accept="*/*")
-        except Trouble as trouble:
+        except ApiError as trouble:
             return {"api": trouble.message}
         return {}
 

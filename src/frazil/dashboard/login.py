@@ -21,8 +21,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from frazil.dashboard.ask import Trouble
-from frazil.dashboard.house import House
+from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.app_state import AppState
 from frazil.dashboard.sessions import COOKIE
 
 _FOR_MACHINES = ("/livez", "/readyz", "/healthz", "/metrics", "/status", "/_stcore/health")
@@ -124,7 +124,7 @@ class Gate:
     Uploads, and what else of Streamlit no page uses, are refused always.
     """
 
-    def __init__(self, app: ASGIApp, house: House, sockets: Sockets) -> None:
+    def __init__(self, app: ASGIApp, house: AppState, sockets: Sockets) -> None:
         self._app, self._house, self._sockets = app, house, sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -211,7 +211,7 @@ async def _deny(scope: Scope, receive: Receive, send: Send, status: int, text: s
 class Login:
     """`GET` and `POST /login`, and `GET /logout`."""
 
-    def __init__(self, house: House, *, secure: bool) -> None:
+    def __init__(self, house: AppState, *, secure: bool) -> None:
         self._house, self._secure = house, secure
 
     async def show(self, request: Request) -> Response:
@@ -231,7 +231,7 @@ class Login:
             return _page(wanted, "That is not an API key: they begin with fz_.", status=401)
         try:
             await to_thread.run_sync(lambda: self._house.door.request("GET", "/api/v1/tables", key))
-        except Trouble as trouble:
+        except ApiError as trouble:
             return _page(wanted, trouble.message, status=401 if trouble.is_about_the_key else 502)
         answer = RedirectResponse(wanted, status_code=303)
         # Lax: a link that a colleague sends opens what it shows.

@@ -11,7 +11,7 @@ import structlog
 
 from frazil import telemetry, tls
 from frazil.config import Config, split_listen
-from frazil.dashboard.house import House, open_house
+from frazil.dashboard.app_state import AppState, open_house
 from frazil.ports import check_free, with_ports
 
 _STOP_SECONDS_MAX = 3
@@ -74,7 +74,7 @@ def run(config: Config) -> int:
     return 0
 
 
-def app(config: Config, house: House) -> Any:
+def app(config: Config, house: AppState) -> Any:
     import streamlit as st
     from starlette.middleware import Middleware
     from starlette.routing import Route
@@ -104,7 +104,7 @@ def app(config: Config, house: House) -> Any:
     )
 
 
-async def _serve(config: Config, house: House) -> None:
+async def _serve(config: Config, house: AppState) -> None:
     import uvicorn
 
     host, port = split_listen(config.dashboard.listen)

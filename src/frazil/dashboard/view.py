@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from frazil.dashboard.ask import Api
-from frazil.dashboard.span import Span
+from frazil.dashboard.api_client import Api
+from frazil.dashboard.time_range import TimeRange
 
 
 @dataclass(frozen=True)
 class View:
     api: Api
-    span: Span
+    span: TimeRange
     refresh_seconds: float | None
     """How often a page that shows the present asks again; None where it does not."""
     otlp_http: str

@@ -5,15 +5,15 @@ from __future__ import annotations
 from frazil.demo.steps import (
     Cached,
     Call,
+    DatabaseQuery,
     Endpoint,
     External,
     Fault,
     Journey,
-    Line,
+    LogLine,
     Measure,
     Parallel,
     Publish,
-    Query,
     Work,
 )
 
@@ -30,7 +30,7 @@ SLOW_STORE = "shop-db"
 
 def _page(name: str, gateway: str, method: str = "GET", milliseconds: float = 4.0) -> Endpoint:
     """A page of the frontend: renders what one endpoint of the gateway answers."""
-    line = Line(
+    line = LogLine(
         "INFO", f"{method} {name} for {{user_id}}", (*_SHOPPER, "country", "new_customer"), chance=0.3
     )
     return Endpoint(
@@ -91,7 +91,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         (Call("user.authenticate"),),
         "POST",
         (
-            Line(
+            LogLine(
                 "WARN", "rate limit at {batch} of 300 requests for {client_address}", ("batch",), chance=0.05
             ),
         ),
@@ -103,7 +103,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.catalog.v1.Catalog/ListProducts",
         3.0,
         (
-            Query(
+            DatabaseQuery(
                 "shop-db",
                 "SELECT",
                 "products",
@@ -111,7 +111,9 @@ ENDPOINTS: dict[str, Endpoint] = {
                 6.0,
             ),
         ),
-        lines=(Line("DEBUG", "listed category {category}, page {page}", ("category", "page"), chance=0.5),),
+        lines=(
+            LogLine("DEBUG", "listed category {category}, page {page}", ("category", "page"), chance=0.5),
+        ),
         faults=(_POOL,),
     ),
     "catalog.get": Endpoint(
@@ -123,10 +125,14 @@ ENDPOINTS: dict[str, Endpoint] = {
             Cached(
                 "product:{product_id}",
                 0.85,
-                (Query("shop-db", "SELECT", "products", "SELECT * FROM products WHERE id = $1", 4.0),),
+                (
+                    DatabaseQuery(
+                        "shop-db", "SELECT", "products", "SELECT * FROM products WHERE id = $1", 4.0
+                    ),
+                ),
             ),
         ),
-        lines=(Line("TRACE", "product {product_id} looked up", ("product_id", "price"), chance=0.2),),
+        lines=(LogLine("TRACE", "product {product_id} looked up", ("product_id", "price"), chance=0.2),),
         faults=(_CRASH,),
     ),
     "search.query": Endpoint(
@@ -135,12 +141,16 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.search.v1.Search/Query",
         4.0,
         (
-            Query("index", "search", "products-v7", '{"query":{"match":{"text":?}},"size":?}', 18.0, 0.7),
+            DatabaseQuery(
+                "index", "search", "products-v7", '{"query":{"match":{"text":?}},"size":?}', 18.0, 0.7
+            ),
             Call("catalog.list"),
         ),
         lines=(
-            Line("INFO", "search for '{term}' found {hits} products", ("term", "hits", "page"), chance=0.7),
-            Line("WARN", "slow query on index products-v7: '{term}'", ("term", "hits"), chance=0.03),
+            LogLine(
+                "INFO", "search for '{term}' found {hits} products", ("term", "hits", "page"), chance=0.7
+            ),
+            LogLine("WARN", "slow query on index products-v7: '{term}'", ("term", "hits"), chance=0.03),
         ),
     ),
     "recommendation.list": Endpoint(
@@ -149,7 +159,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.recommendation.v1.Recommendations/List",
         2.0,
         (Cached("rec:{user_id}", 0.7, (Work("score candidates", 22.0, 0.6),)),),
-        lines=(Line("DEBUG", "model v31 gave {items} items to {user_id}", ("items", "skus"), chance=0.4),),
+        lines=(LogLine("DEBUG", "model v31 gave {items} items to {user_id}", ("items", "skus"), chance=0.4),),
         faults=(Fault("ModelUnavailable", "no model replica is ready", 503, 14, chance=0.01),),
     ),
     "inventory.stock": Endpoint(
@@ -157,9 +167,11 @@ ENDPOINTS: dict[str, Endpoint] = {
         "grpc",
         "shop.inventory.v1.Inventory/GetStock",
         1.5,
-        (Query("shop-db", "SELECT", "stock", "SELECT units FROM stock WHERE sku = $1", 2.5),),
+        (DatabaseQuery("shop-db", "SELECT", "stock", "SELECT units FROM stock WHERE sku = $1", 2.5),),
         measures=(Measure("shop.inventory.stock", "stock", ("category",)),),
-        lines=(Line("WARN", "stock of {product_id} is low: {stock}", ("product_id", "stock"), chance=0.04),),
+        lines=(
+            LogLine("WARN", "stock of {product_id} is low: {stock}", ("product_id", "stock"), chance=0.04),
+        ),
     ),
     "inventory.reserve": Endpoint(
         "inventory",
@@ -167,11 +179,13 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.inventory.v1.Inventory/Reserve",
         2.0,
         (
-            Query(
+            DatabaseQuery(
                 "shop-db", "UPDATE", "stock", "UPDATE stock SET units = units - $2 WHERE sku = $1", 5.0, 0.6
             ),
         ),
-        lines=(Line("INFO", "reserved {quantity} x {product_id}", ("product_id", "quantity", "order_id")),),
+        lines=(
+            LogLine("INFO", "reserved {quantity} x {product_id}", ("product_id", "quantity", "order_id")),
+        ),
         faults=(Fault("OutOfStock", "not enough units left", 409, 9, chance=0.02),),
     ),
     "currency.convert": Endpoint(
@@ -179,7 +193,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "grpc",
         "shop.currency.v1.Currency/Convert",
         0.6,
-        lines=(Line("DEBUG", "EUR to {currency} at {rate}", ("currency", "rate"), chance=0.2),),
+        lines=(LogLine("DEBUG", "EUR to {currency} at {rate}", ("currency", "rate"), chance=0.2),),
     ),
     "user.session": Endpoint(
         "user",
@@ -190,7 +204,11 @@ ENDPOINTS: dict[str, Endpoint] = {
             Cached(
                 "session:{session_id}",
                 0.95,
-                (Query("shop-db", "SELECT", "sessions", "SELECT * FROM sessions WHERE id = $1", 2.0),),
+                (
+                    DatabaseQuery(
+                        "shop-db", "SELECT", "sessions", "SELECT * FROM sessions WHERE id = $1", 2.0
+                    ),
+                ),
             ),
         ),
     ),
@@ -200,12 +218,14 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.user.v1.Users/Authenticate",
         2.0,
         (
-            Query("shop-db", "SELECT", "users", "SELECT id, hash FROM users WHERE name = $1", 2.5),
+            DatabaseQuery("shop-db", "SELECT", "users", "SELECT id, hash FROM users WHERE name = $1", 2.5),
             Work("argon2id verify", 55.0, 0.15),
-            Query("cache", "SET", "session", "SET session:? ? EX ?", 0.5),
+            DatabaseQuery("cache", "SET", "session", "SET session:? ? EX ?", 0.5),
         ),
         lines=(
-            Line("INFO", "{user_name} signed in", ("user_id", "new_customer"), event="shop.user.signed_in"),
+            LogLine(
+                "INFO", "{user_name} signed in", ("user_id", "new_customer"), event="shop.user.signed_in"
+            ),
         ),
         measures=(Measure("shop.sign_ins", 1, ("country",)),),
         faults=(Fault("InvalidCredentials", "name or password is wrong", 401, 16, chance=0.08),),
@@ -215,16 +235,19 @@ ENDPOINTS: dict[str, Endpoint] = {
         "grpc",
         "shop.cart.v1.Cart/GetCart",
         1.0,
-        (Query("cache", "HGETALL", "cart", "HGETALL cart:?", 0.7), Call("currency.convert", required=False)),
+        (
+            DatabaseQuery("cache", "HGETALL", "cart", "HGETALL cart:?", 0.7),
+            Call("currency.convert", required=False),
+        ),
     ),
     "cart.add": Endpoint(
         "cart",
         "grpc",
         "shop.cart.v1.Cart/AddItem",
         1.2,
-        (Call("catalog.get"), Query("cache", "HSET", "cart", "HSET cart:? ? ?", 0.6)),
+        (Call("catalog.get"), DatabaseQuery("cache", "HSET", "cart", "HSET cart:? ? ?", 0.6)),
         lines=(
-            Line(
+            LogLine(
                 "INFO",
                 "{quantity} x {product} added to the cart of {user_id}",
                 ("product_id", "quantity", "price", "gift"),
@@ -238,7 +261,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "grpc",
         "shop.cart.v1.Cart/EmptyCart",
         0.8,
-        (Query("cache", "DEL", "cart", "DEL cart:?", 0.4),),
+        (DatabaseQuery("cache", "DEL", "cart", "DEL cart:?", 0.4),),
         measures=(Measure("shop.carts.items", "-quantity", ("category",)),),
     ),
     "checkout.place": Endpoint(
@@ -250,7 +273,7 @@ ENDPOINTS: dict[str, Endpoint] = {
             Call("cart.get"),
             Parallel((Call("inventory.reserve"), Call("shipping.quote"), Call("currency.convert"))),
             Call("payment.charge"),
-            Query(
+            DatabaseQuery(
                 "shop-db",
                 "INSERT",
                 "orders",
@@ -261,7 +284,7 @@ ENDPOINTS: dict[str, Endpoint] = {
             Call("cart.empty", required=False),
         ),
         lines=(
-            Line(
+            LogLine(
                 "INFO",
                 "order {order_id} placed",
                 ("order_id", "user_id", "items", "skus", "total", "currency", "address", "gift"),
@@ -284,7 +307,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         (
             Work("fraud score", 9.0),
             External("api.paywell.example", "POST", "/v1/charges", 140.0, 0.45),
-            Query(
+            DatabaseQuery(
                 "shop-db",
                 "INSERT",
                 "payments",
@@ -293,8 +316,10 @@ ENDPOINTS: dict[str, Endpoint] = {
             ),
         ),
         lines=(
-            Line("INFO", "charged {total} {currency} for {order_id}", ("order_id", "total", "currency")),
-            Line("WARN", "fraud score {fraud_score} for {user_id}", ("fraud_score", "user_id"), chance=0.06),
+            LogLine("INFO", "charged {total} {currency} for {order_id}", ("order_id", "total", "currency")),
+            LogLine(
+                "WARN", "fraud score {fraud_score} for {user_id}", ("fraud_score", "user_id"), chance=0.06
+            ),
         ),
         measures=(Measure("shop.payment.fraud_score", "fraud_score", ("country",)),),
         faults=(Fault("CardDeclined", "the issuer declined the charge", 402, 9, chance=0.03),),
@@ -305,7 +330,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.payment.v1.Payments/Settle",
         12.0,
         (
-            Query(
+            DatabaseQuery(
                 "shop-db",
                 "SELECT",
                 "payments",
@@ -313,7 +338,7 @@ ENDPOINTS: dict[str, Endpoint] = {
                 30.0,
             ),
             External("api.paywell.example", "POST", "/v1/settlements", 420.0, 0.4),
-            Query(
+            DatabaseQuery(
                 "shop-db",
                 "UPDATE",
                 "payments",
@@ -321,7 +346,7 @@ ENDPOINTS: dict[str, Endpoint] = {
                 24.0,
             ),
         ),
-        lines=(Line("INFO", "settled {batch} payments", ("batch",)),),
+        lines=(LogLine("INFO", "settled {batch} payments", ("batch",)),),
     ),
     "shipping.quote": Endpoint(
         "shipping",
@@ -329,7 +354,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.shipping.v1.Shipping/Quote",
         2.5,
         (External("rates.parcelhub.example", "GET", "/v2/rates", 45.0),),
-        lines=(Line("DEBUG", "quote from {carrier}", ("carrier", "address"), chance=0.6),),
+        lines=(LogLine("DEBUG", "quote from {carrier}", ("carrier", "address"), chance=0.6),),
     ),
     "shipping.label": Endpoint(
         "shipping",
@@ -337,7 +362,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "shop.shipping.v1.Shipping/CreateLabel",
         3.0,
         (External("rates.parcelhub.example", "POST", "/v2/labels", 80.0),),
-        lines=(Line("INFO", "label for {order_id} at {carrier}", ("order_id", "carrier", "address")),),
+        lines=(LogLine("INFO", "label for {order_id} at {carrier}", ("order_id", "carrier", "address")),),
     ),
     # Behind the queue, and on the clock.
     "fulfilment.orders": Endpoint(
@@ -347,12 +372,12 @@ ENDPOINTS: dict[str, Endpoint] = {
         4.0,
         (
             Call("shipping.label"),
-            Query("shop-db", "UPDATE", "orders", "UPDATE orders SET state = $2 WHERE id = $1", 4.0),
+            DatabaseQuery("shop-db", "UPDATE", "orders", "UPDATE orders SET state = $2 WHERE id = $1", 4.0),
             Publish("shipments", ("email.shipments",)),
         ),
         lines=(
-            Line("INFO", "order {order_id} handed to {carrier}", ("order_id", "carrier"), structured=True),
-            Line("WARN", "partition lag is {batch} messages", ("batch",), chance=0.1),
+            LogLine("INFO", "order {order_id} handed to {carrier}", ("order_id", "carrier"), structured=True),
+            LogLine("WARN", "partition lag is {batch} messages", ("batch",), chance=0.1),
         ),
     ),
     "email.orders": Endpoint(
@@ -361,7 +386,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "orders",
         3.0,
         (Work("render template", 6.0), External("smtp.mailbird.example", "POST", "/v3/send", 60.0)),
-        lines=(Line("INFO", "confirmation of {order_id} sent to {user_id}", ("order_id", "user_id")),),
+        lines=(LogLine("INFO", "confirmation of {order_id} sent to {user_id}", ("order_id", "user_id")),),
     ),
     "email.shipments": Endpoint(
         "email",
@@ -377,7 +402,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "settle-payments",
         5.0,
         (Call("payment.settle"),),
-        lines=(Line("INFO", "job settle-payments done", ("batch",), event="cron.job.finished"),),
+        lines=(LogLine("INFO", "job settle-payments done", ("batch",), event="cron.job.finished"),),
     ),
     "scheduler.restock": Endpoint(
         "scheduler",
@@ -385,7 +410,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         "restock",
         8.0,
         (Call("inventory.stock"), Call("inventory.reserve", required=False)),
-        lines=(Line("INFO", "job restock looked at {batch} products", ("batch", "stock")),),
+        lines=(LogLine("INFO", "job restock looked at {batch} products", ("batch", "stock")),),
     ),
 }
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Lane(Generic[T]):
+class ExportQueue(Generic[T]):
     """Sends items in batches, in order. Everything offered is counted once, as sent or as failed.
 
     When the queue is full, the oldest items are dropped, as a real service would rather lose telemetry than

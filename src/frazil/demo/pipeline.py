@@ -12,7 +12,7 @@ from opentelemetry.sdk._logs import LogRecordProcessor, ReadableLogRecord, ReadW
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 from frazil.demo.exporters import Points, exporters_overheard, make_exporters
-from frazil.demo.lanes import Lane
+from frazil.demo.lanes import ExportQueue
 from frazil.demo.options import DemoOptions, DemoTotals
 from frazil.telemetry.session import readable
 
@@ -36,21 +36,21 @@ class Pipeline:
         self._exporters = make_exporters(options)
         self._resources = ExitStack()
         self._listener = self._resources.enter_context(exporters_overheard())
-        self._spans = Lane[ReadableSpan](
+        self._spans = ExportQueue[ReadableSpan](
             "spans",
             self._heard(self._exporters.export_spans),
             batch_items_max=_BATCH_ITEMS_MAX,
             queue_items_max=_SPANS_MAX,
             wait_when_full=wait_when_full,
         )
-        self._logs = Lane[ReadableLogRecord](
+        self._logs = ExportQueue[ReadableLogRecord](
             "logs",
             self._heard(self._exporters.export_logs),
             batch_items_max=_BATCH_ITEMS_MAX,
             queue_items_max=_LOGS_MAX,
             wait_when_full=wait_when_full,
         )
-        self._points = Lane[Points](
+        self._points = ExportQueue[Points](
             "points",
             self._heard(self._exporters.export_points),
             batch_items_max=1,
@@ -111,7 +111,7 @@ class Pipeline:
 class _SpansTo(SpanProcessor):
     """Shared by all providers; a provider's shutdown does not end it."""
 
-    def __init__(self, lane: Lane[ReadableSpan]) -> None:
+    def __init__(self, lane: ExportQueue[ReadableSpan]) -> None:
         self._lane = lane
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -124,7 +124,7 @@ class _SpansTo(SpanProcessor):
 class _LogsTo(LogRecordProcessor):
     """Shared by all providers; a provider's shutdown does not end it."""
 
-    def __init__(self, lane: Lane[ReadableLogRecord]) -> None:
+    def __init__(self, lane: ExportQueue[ReadableLogRecord]) -> None:
         self._lane = lane
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:

@@ -21,14 +21,14 @@ from frazil.demo.options import Incident
 from frazil.demo.steps import (
     Cached,
     Call,
+    DatabaseQuery,
     Endpoint,
     External,
     Fault,
-    Line,
+    LogLine,
     Measure,
     Parallel,
     Publish,
-    Query,
     Severity,
     Step,
     Work,
@@ -239,7 +239,7 @@ class _Planner:
         text = f"{method} {path} {status} in {milliseconds} ms"
         return PlannedLine(span.end, "INFO", text, attributes, event="http.access")
 
-    def _line(self, line: Line, at: float) -> PlannedLine:
+    def _line(self, line: LogLine, at: float) -> PlannedLine:
         attributes = {f"shop.{name}": self._facts[name] for name in line.facts}
         text = line.text.format_map(self._facts)
         return PlannedLine(at, line.severity, text, attributes, line.event, line.structured)
@@ -249,7 +249,7 @@ class _Planner:
         match step:
             case Work():
                 return self._work(span, step, at), None
-            case Query():
+            case DatabaseQuery():
                 return self._query(span, step, at)
             case Cached():
                 return self._cached(span, step, at)
@@ -275,7 +275,7 @@ class _Planner:
         child.end = at + lognormal(self._random, step.milliseconds / 1e3, step.sigma)
         return child.end
 
-    def _query(self, span: PlannedSpan, step: Query, at: float) -> tuple[float, Fault | None]:
+    def _query(self, span: PlannedSpan, step: DatabaseQuery, at: float) -> tuple[float, Fault | None]:
         store = STORES[step.store]
         child = self._child(
             span,
@@ -306,7 +306,9 @@ class _Planner:
         return child.end, fault
 
     def _cached(self, span: PlannedSpan, step: Cached, at: float) -> tuple[float, Fault | None]:
-        cursor, fault = self._query(span, Query("cache", "GET", step.key.split(":")[0], "GET ?", 0.5), at)
+        cursor, fault = self._query(
+            span, DatabaseQuery("cache", "GET", step.key.split(":")[0], "GET ?", 0.5), at
+        )
         hit = self._random.random() < step.hit_chance
         looked_up = span.children[-1]
         looked_up.attributes["shop.cache.hit"] = hit

@@ -9,7 +9,7 @@ Severity = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """A log line. Texts and attributes are filled from the visit's facts."""
 
     severity: Severity
@@ -51,7 +51,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class DatabaseQuery:
     """A statement to a store."""
 
     store: str
@@ -108,7 +108,7 @@ class Parallel:
     steps: tuple[Step, ...]
 
 
-Step = Work | Query | Cached | Call | External | Publish | Parallel
+Step = Work | DatabaseQuery | Cached | Call | External | Publish | Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Endpoint:
     milliseconds: float
     steps: tuple[Step, ...] = ()
     method: str = "GET"
-    lines: tuple[Line, ...] = ()
+    lines: tuple[LogLine, ...] = ()
     measures: tuple[Measure, ...] = ()
     faults: tuple[Fault, ...] = ()
 

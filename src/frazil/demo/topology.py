@@ -48,7 +48,7 @@ SERVICES: dict[str, Service] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Database:
     """A database or cache: no telemetry of its own, seen through its clients' spans."""
 
     system: str
@@ -59,12 +59,14 @@ class Store:
     timeout_error: str = "TimeoutError"
 
 
-STORES: dict[str, Store] = {
-    "shop-db": Store(
+STORES: dict[str, Database] = {
+    "shop-db": Database(
         "postgresql", "shop-db.data.svc.cluster.local", 5432, "shop", 3.0, "psycopg.errors.QueryCanceled"
     ),
-    "cache": Store("redis", "cache.data.svc.cluster.local", 6379, "0", 0.5, "redis.exceptions.TimeoutError"),
-    "index": Store("opensearch", "index.data.svc.cluster.local", 9200, "products-v7", 2.0),
+    "cache": Database(
+        "redis", "cache.data.svc.cluster.local", 6379, "0", 0.5, "redis.exceptions.TimeoutError"
+    ),
+    "index": Database("opensearch", "index.data.svc.cluster.local", 9200, "products-v7", 2.0),
 }
 
 # Instrumentation scopes, with versions as the libraries of that name have.

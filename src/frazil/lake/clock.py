@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from frazil.lake.change import Step, change
+from frazil.lake.commits.metadata_commit import Step, change
 from frazil.lake.properties import json_property
 from frazil.lake.times import commit_times
 from frazil.times import utc_text

@@ -18,7 +18,7 @@ from frazil.tables.columns import TENANT, TIME
 from frazil.times import day_number
 
 if TYPE_CHECKING:
-    from frazil.lake.live import LiveFile
+    from frazil.lake.live_files import LiveFile
 
 DAY_MICROS = 86_400_000_000
 

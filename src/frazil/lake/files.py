@@ -22,7 +22,7 @@ from frazil.config import Config
 from frazil.errors import ConfigError
 from frazil.storage import Entry, Listing, Store
 from frazil.storage.local import LocalStore
-from frazil.storage.s3 import Connection, S3Store
+from frazil.storage.s3 import S3Endpoint, S3Store
 
 IO_IMPLEMENTATION = f"{__name__}.LakeFileIO"
 """For the catalog property `py-io-impl`."""
@@ -207,19 +207,19 @@ class OutgoingFile:
 
 
 @functools.lru_cache(maxsize=32)
-def open_bucket(name: str, connection: Connection) -> S3Store:
+def open_bucket(name: str, connection: S3Endpoint) -> S3Store:
     """Returns one store for all tables of a bucket. Bounded, as vended credentials change all the time."""
     return S3Store(name, connection, name="lake")
 
 
-def connection_of(properties: Mapping[str, str]) -> Connection:
+def connection_of(properties: Mapping[str, str]) -> S3Endpoint:
     """Returns how to reach a bucket, from the properties that Iceberg's catalogs and tables use."""
     endpoint = properties.get("s3.endpoint")
     is_http = endpoint is not None and endpoint.startswith("http:")
     if is_http and not _is_true(properties.get(ALLOW_HTTP)):
         raise ConfigError(f"the store {endpoint} has no TLS; use https, or set lake.s3.allow_http: true")
     path_style = properties.get("s3.path-style-access")
-    return Connection(
+    return S3Endpoint(
         endpoint=endpoint,
         region=properties.get("s3.region") or properties.get("client.region") or "us-east-1",
         path_style=endpoint is not None if path_style is None else _is_true(path_style),

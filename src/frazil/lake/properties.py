@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from frazil.lake.change import Step, change
+from frazil.lake.commits.metadata_commit import Step, change
 
 MAINTENANCE = "frazil.maintenance"
 """When each task last ran, and what only a look at all files tells."""

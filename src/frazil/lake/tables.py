@@ -17,11 +17,11 @@ from pyiceberg.types import NestedField
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, DataLost
 from frazil.lake.catalog import catalog_errors, full_name, open_existing_catalog, table_or_none
-from frazil.lake.commit import Checkpoint, checkpoint_of
+from frazil.lake.commits.commit import Checkpoint, checkpoint_of
+from frazil.lake.commits.staging import POSITION, stage_append
 from frazil.lake.files import LakeFileIO
 from frazil.lake.pyiceberg_compat import commit_creation, new_table
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
-from frazil.lake.staging import POSITION, stage_append
 from frazil.tables import Promoted, table_specs
 from frazil.tables.columns import Column, TableSpec
 

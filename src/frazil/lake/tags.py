@@ -20,9 +20,9 @@ from pyiceberg.table.update import (
 
 from frazil.errors import Refused
 from frazil.lake.catalog import full_name
-from frazil.lake.change import Step, change
-from frazil.lake.commit import LANDED, position_text
-from frazil.lake.staging import set_ref
+from frazil.lake.commits.commit import LANDED, position_text
+from frazil.lake.commits.metadata_commit import Step, change
+from frazil.lake.commits.staging import set_ref
 from frazil.lake.times import commit_times
 
 READER_PREFIX = "reader-"

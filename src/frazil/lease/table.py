@@ -23,9 +23,9 @@ from pyiceberg.types import NestedField, StringType
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, StoreUnavailable
 from frazil.lake.catalog import LEASES, catalog_errors, ensure_namespace, full_name, open_catalog
-from frazil.lake.change import Step, change
+from frazil.lake.commits.metadata_commit import Step, change
+from frazil.lake.commits.staging import FileChange
 from frazil.lake.pyiceberg_compat import commit_creation, new_table
-from frazil.lake.staging import FileChange
 from frazil.lake.tags import set_tag, where
 
 _EPOCH = "frazil.lease-epoch"

@@ -3,7 +3,7 @@
 Reads everything and changes nothing.
 """
 
-from frazil.ledger.balance import Ledger, Line, balance
+from frazil.ledger.balance import Ledger, LedgerLine, balance
 from frazil.ledger.show import main
 
-__all__ = ["Ledger", "Line", "balance", "main"]
+__all__ = ["Ledger", "LedgerLine", "balance", "main"]

@@ -13,7 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from frazil.config import Config
 from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, open_catalog
-from frazil.lake.commit import checkpoint_of
+from frazil.lake.commits.commit import checkpoint_of
 from frazil.ledger.landed import Landed, read_landed
 from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.tables import SIGNALS, Signal
@@ -28,7 +28,7 @@ _NAMED_MAX = 20
 
 
 @dataclass
-class Line:
+class LedgerLine:
     """One stream, or one partition of a topic. Rows, except where it says otherwise."""
 
     table: str
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass
 class Ledger:
-    lines: list[Line] = field(default_factory=list)
+    lines: list[LedgerLine] = field(default_factory=list)
     of_tables: list[str] = field(default_factory=list)
     """Problems of whole tables; those of streams are with their lines."""
 
@@ -91,9 +91,9 @@ class _SetAside:
 
     missing: int = 0
     removed: int = 0
-    problems: list[tuple[Line, str]] = field(default_factory=list)
+    problems: list[tuple[LedgerLine, str]] = field(default_factory=list)
 
-    def look(self, line: Line, counted: int, kept: int, removed: int) -> None:
+    def look(self, line: LedgerLine, counted: int, kept: int, removed: int) -> None:
         problem = f"{line.stream}: {counted} messages were set aside, the table set_aside has {kept}"
         self.removed = max(self.removed, removed)
         if kept > counted:
@@ -132,7 +132,7 @@ def _later(catalog: Catalog | None, config: Config, signal: Signal, landed: Land
 
 def _streams(
     reader: WalReader, signal: Signal, listed: list[Segment], landed: Landed, later: WalPosition
-) -> list[Line]:
+) -> list[LedgerLine]:
     present: dict[str, list[SegmentName]] = {}
     sizes: Counter[str] = Counter()
     for segment in listed:
@@ -141,14 +141,14 @@ def _streams(
     lines = []
     for stream in sorted({*present, *landed.position.wal.streams}):
         names = present.get(stream, [])
-        line = Line(signal, stream, segments=len(names), bytes=sizes[stream])
+        line = LedgerLine(signal, stream, segments=len(names), bytes=sizes[stream])
         _check_stream(reader, line, names, landed, later.streams.get(stream, StreamPosition()))
         lines.append(line)
     return lines
 
 
 def _check_stream(
-    reader: WalReader, line: Line, names: list[SegmentName], landed: Landed, later: StreamPosition
+    reader: WalReader, line: LedgerLine, names: list[SegmentName], landed: Landed, later: StreamPosition
 ) -> None:
     at = landed.position.wal.streams.get(line.stream, StreamPosition())
     rows = landed.rows.get(line.stream, Counter[int]())
@@ -198,7 +198,7 @@ def _check_stream(
     _check_sum(line, rows)
 
 
-def _check_sum(line: Line, rows: Counter[int]) -> None:
+def _check_sum(line: LedgerLine, rows: Counter[int]) -> None:
     found, expected = rows.total(), line.landed - line.removed
     if found != expected:
         what = "missing" if found < expected else "there twice"
@@ -209,7 +209,7 @@ def _check_sum(line: Line, rows: Counter[int]) -> None:
         )
 
 
-def _facts(reader: WalReader, line: Line, name: SegmentName, *, known: bool) -> Facts | None:
+def _facts(reader: WalReader, line: LedgerLine, name: SegmentName, *, known: bool) -> Facts | None:
     """None if it cannot be read; a problem, unless it is known to be set aside or was cleaned up just now."""
     try:
         return reader.facts(name)
@@ -221,7 +221,7 @@ def _facts(reader: WalReader, line: Line, name: SegmentName, *, known: bool) -> 
         return None
 
 
-def _missing_or_twice(line: Line, name: SegmentName, found: int, expected: int) -> None:
+def _missing_or_twice(line: LedgerLine, name: SegmentName, found: int, expected: int) -> None:
     if len(line.problems) < _NAMED_MAX:
         what = "are missing" if found < expected else "are there twice"
         line.problems.append(
@@ -236,11 +236,13 @@ def _ends(config: Config, signal: Signal) -> TopicState | None:
     return Topics(config.wal.kafka).state(signal)
 
 
-def _partitions(signal: Signal, landed: Landed, state: TopicState | None, aside: _SetAside) -> list[Line]:
+def _partitions(
+    signal: Signal, landed: Landed, state: TopicState | None, aside: _SetAside
+) -> list[LedgerLine]:
     lines = []
     for topic, at in landed.position.kafka.topics.items():
         for number, part in at.partitions.items():
-            line = Line(
+            line = LedgerLine(
                 signal, f"{topic}/{number}", part.rows, part.rows, part.removed, set_aside=part.set_aside
             )
             if state is not None and state.id == at.id and number in state.partitions:

@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 
 from frazil.errors import DataLost, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.commit import landed_snapshot, position_text, read_checkpoint
-from frazil.lake.damage import damage_in
+from frazil.lake.commits.commit import landed_snapshot, position_text, read_checkpoint
+from frazil.lake.state.corruption import damage_in
 from frazil.position import LandingPosition, landing_position
 from frazil.tables import SEGMENT, SET_ASIDE
 

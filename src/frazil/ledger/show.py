@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from frazil.config import Config
-from frazil.ledger.balance import Ledger, Line, balance
+from frazil.ledger.balance import Ledger, LedgerLine, balance
 
 _LINES_MAX = 40
 _STREAM_ID_LENGTH = 35
@@ -62,14 +62,14 @@ def _short(stream: str) -> str:
     return f"{stream[:15]}…{stream[-4:]}" if len(stream) == _STREAM_ID_LENGTH else stream
 
 
-def _numbers(line: Line) -> list[str]:
+def _numbers(line: LedgerLine) -> list[str]:
     return [filesize(line.bytes) if name == "bytes" else f"{getattr(line, name):,}" for name in _NUMBERS]
 
 
-def _by_table(lines: list[Line]) -> list[Line]:
-    totals: dict[str, Line] = {}
+def _by_table(lines: list[LedgerLine]) -> list[LedgerLine]:
+    totals: dict[str, LedgerLine] = {}
     for line in lines:
-        total = totals.setdefault(line.table, Line(line.table, ""))
+        total = totals.setdefault(line.table, LedgerLine(line.table, ""))
         for name in _NUMBERS:
             setattr(total, name, getattr(total, name) + getattr(line, name))
         total.problems += line.problems

@@ -28,7 +28,7 @@ from pyiceberg.types import NestedField
 
 from frazil.lake.files import LakeFileIO
 from frazil.lake.schema import parquet_schema
-from frazil.pipeline.arrange import Part
+from frazil.pipeline.partition_sort import Part
 from frazil.tables import SEGMENT, Fill, TableSpec
 from frazil.tables.encoding import leaves, with_dictionary
 from frazil.tables.promoted import file_suffix

@@ -17,8 +17,8 @@ from frazil.config import Config
 from frazil.dependencies import Dependencies, checks_of
 from frazil.errors import ConfigError, DataLost, FrazilError, Permanent
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, table_or_none
-from frazil.lake.commit import checkpoint_of
-from frazil.lake.recover import recover_tables
+from frazil.lake.commits.commit import checkpoint_of
+from frazil.lake.state.recover import recover_tables
 from frazil.lake.tables import check_promoted
 from frazil.lease import Keeper, open_lease
 from frazil.paths import keep_private

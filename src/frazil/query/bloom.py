@@ -36,7 +36,7 @@ log = structlog.get_logger("frazil.query")
 
 
 @dataclass(frozen=True)
-class Filter:
+class BloomFilter:
     """The blocks of one row group."""
 
     blocks: NDArray[np.uint32]
@@ -51,11 +51,11 @@ class Filter:
         return False
 
 
-class Filters:
+class BloomFilters:
     """Of one column's values in each file. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._cache: SizedCache[tuple[str, str], tuple[Filter, ...]] = SizedCache(bytes_max)
+        self._cache: SizedCache[tuple[str, str], tuple[BloomFilter, ...]] = SizedCache(bytes_max)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="bloom")
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Filters:
                 if not filters or any(each.may_hold(hashes) for each in filters)
             ]
 
-    def _filters(self, file: File, column: str, io: LakeFileIO) -> tuple[Filter, ...]:
+    def _filters(self, file: File, column: str, io: LakeFileIO) -> tuple[BloomFilter, ...]:
         """Of all row groups; none if one of them has no filter."""
         key = (file.path, column)
         if (known := self._cache.get(key)) is not None:
@@ -89,7 +89,7 @@ class Filters:
         return filters
 
 
-def _read(source: object, column: str) -> tuple[Filter, ...]:
+def _read(source: object, column: str) -> tuple[BloomFilter, ...]:
     footer = pq.read_metadata(source)
     number = next((n for n in range(footer.num_columns) if footer.schema.column(n).path == column), None)
     if number is None:
@@ -104,7 +104,7 @@ def _read(source: object, column: str) -> tuple[Filter, ...]:
         if (size := _blocks_size(data)) is None:
             return ()
         blocks = np.frombuffer(data, np.uint32, offset=len(data) - size).reshape(-1, len(_SALT))
-        filters.append(Filter(blocks))
+        filters.append(BloomFilter(blocks))
     return tuple(filters)
 
 

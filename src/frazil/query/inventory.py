@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from frazil.config import MaintainConfig
-from frazil.lake.health import TableHealth, health, oldest_snapshot_seconds, state_of
+from frazil.lake.state.health import TableHealth, health, oldest_snapshot_seconds, state_of
 from frazil.lake.times import commit_times
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Query, TableInfo

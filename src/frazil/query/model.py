@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from frazil.lake.health import TableHealth
+    from frazil.lake.state.health import TableHealth
 
 Format = Literal["json", "csv", "arrow", "parquet"]
 CONTENT_TYPES: Mapping[Format, str] = {

@@ -14,14 +14,14 @@ from pyiceberg.schema import Schema
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
-from frazil.query.bloom import VALUES_MAX, Filters
+from frazil.query.bloom import VALUES_MAX, BloomFilters
 from frazil.query.lake import Lake, Looked, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.constants import Constants, Constraints
 from frazil.sql.constraints import ANYTHING, either_all, wanted_rows
 from frazil.sql.index import File
-from frazil.sql.older import from_map, source_columns
+from frazil.sql.promoted_fallback import from_map, source_columns
 from frazil.sql.statement import Statement
 from frazil.sql.types import duckdb_type, kind_of
 from frazil.tables import Promoted, TableSpec, table_specs
@@ -82,7 +82,7 @@ class Planner:
         self._tail = tail
         # Half: a commit takes a while, and so does reading the log after it.
         self._safe_seconds = config.land.wal_grace_seconds / 2
-        self._filters = Filters(_BLOOM_BYTES_MAX)
+        self._filters = BloomFilters(_BLOOM_BYTES_MAX)
         self._io: LakeFileIO = open_files(config)
         specs = table_specs(promoted(config))
         self.specs = {name: spec for name, spec in specs.items() if spec.queried}

@@ -14,7 +14,7 @@ import structlog
 from frazil import telemetry
 from frazil.config import TlsConfig, split_listen
 from frazil.errors import FrazilError
-from frazil.receive.doorway import Doorway, in_doorway
+from frazil.receive.admission_interceptor import AdmissionInterceptor, in_doorway
 from frazil.receive.intake import Intake, response
 from frazil.receive.status import PROTOBUF, Refusal, refusal
 from frazil.tables import Signal
@@ -44,7 +44,7 @@ class GrpcServer:
         limits = self._intake.config.receive.limits
         ping = int(self._config.keepalive_min_interval_seconds * 1000)
         server = grpc.aio.server(
-            interceptors=(Doorway(self._intake, METHODS, self._abort),),
+            interceptors=(AdmissionInterceptor(self._intake, METHODS, self._abort),),
             options=[
                 ("grpc.max_receive_message_length", limits.request_bytes_max),
                 ("grpc.max_concurrent_streams", _STREAMS_MAX),

@@ -17,12 +17,12 @@ from frazil.dependencies import Dependencies, checks_of
 from frazil.lake.catalog import open_catalog
 from frazil.role_status import RoleStatus
 from frazil.serve import health, page, reads, sql, status, tables
-from frazil.serve.auth import Door, require_admin
+from frazil.serve.auth import Authenticator, require_admin
 from frazil.serve.errors import answer_errors
-from frazil.serve.guard import Guard
-from frazil.serve.iceberg import iceberg_router
+from frazil.serve.iceberg.catalog import iceberg_router
 from frazil.serve.ledger_cache import LedgerCache
-from frazil.serve.state import Life
+from frazil.serve.middleware import ResponseMiddleware
+from frazil.serve.state import Lifecycle
 from frazil.serve.streams import ClientGone
 from frazil.status import Sampler
 
@@ -53,8 +53,8 @@ def create_app(config: Config, queries: QueryService) -> FastAPI:
     )
     app.state.config = config
     app.state.queries = queries
-    app.state.door = Door(config)
-    app.state.life = Life(queries)
+    app.state.door = Authenticator(config)
+    app.state.life = Lifecycle(queries)
     # Queries do not read from Kafka: what waits there is not part of their results.
     stores = ("warehouse",) if config.wal.type == "kafka" else ("wal", "warehouse")
     app.state.dependencies = Dependencies(checks_of(config, *stores))
@@ -77,7 +77,7 @@ def create_app(config: Config, queries: QueryService) -> FastAPI:
             expose_headers=_EXPOSED,
             max_age=7200,
         )
-    app.add_middleware(Guard, registry=queries.registry, life=app.state.life)
+    app.add_middleware(ResponseMiddleware, registry=queries.registry, life=app.state.life)
     return app
 
 

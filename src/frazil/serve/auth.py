@@ -35,7 +35,7 @@ class Caller:
         return self
 
 
-class Door:
+class Authenticator:
     """Tells who comes, by `Authorization: Bearer` or `X-Api-Key`."""
 
     def __init__(self, config: Config) -> None:
@@ -75,7 +75,7 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def door(request: Request) -> Door:
+def door(request: Request) -> Authenticator:
     return request.app.state.door  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from frazil.health import Health, HealthReport
 from frazil.role_status import RoleReport
-from frazil.serve.state import Life, Living, RunningQuery
+from frazil.serve.state import Lifecycle, Living, RunningQuery
 
 if TYPE_CHECKING:
     from frazil.query.service import QueryService
@@ -88,7 +88,7 @@ async def metrics(queries: RunningQuery) -> Response:
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _health(queries: QueryService, life: Life, request: Request) -> Health:
+async def _health(queries: QueryService, life: Lifecycle, request: Request) -> Health:
     if life.stopping:
         return Health("api", failing={"api": "shutting down"})
     stores = asyncio.to_thread(request.app.state.dependencies.problems)

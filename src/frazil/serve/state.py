@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.02
 
 
 @dataclass
-class Life:
+class Lifecycle:
     queries: QueryService
     stopping: bool = False
     requests: int = 0
@@ -46,7 +46,7 @@ def _config(request: Request) -> Config:
     return request.app.state.config  # type: ignore[no-any-return]
 
 
-def _life(request: Request) -> Life:
+def _life(request: Request) -> Lifecycle:
     return request.app.state.life  # type: ignore[no-any-return]
 
 
@@ -55,4 +55,4 @@ if TYPE_CHECKING:
 else:  # FastAPI looks at annotations while it runs, and describing the API needs no query service
     RunningQuery = Annotated[Any, Depends(_queries)]
 Settings = Annotated[Config, Depends(_config)]
-Living = Annotated[Life, Depends(_life)]
+Living = Annotated[Lifecycle, Depends(_life)]

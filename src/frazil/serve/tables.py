@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Depends, Path, Response
 
-from frazil.lake.health import TableHealth
+from frazil.lake.state.health import TableHealth
 from frazil.query.model import TableInfo
 from frazil.serve.auth import Caller, Reader
 from frazil.serve.describe import errors

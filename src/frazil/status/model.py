@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from frazil.status.ask import State
+from frazil.status.poll import State
 
 
 @dataclass(frozen=True)

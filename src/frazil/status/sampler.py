@@ -9,8 +9,8 @@ import time
 import structlog
 
 from frazil.config import Config
-from frazil.status.ask import Asker, places
 from frazil.status.model import Status
+from frazil.status.poll import Poller, places
 from frazil.status.watcher import Watcher
 
 PAUSE_SECONDS_MIN = 0.5
@@ -31,7 +31,7 @@ class Sampler:
 
     def __init__(self, config: Config) -> None:
         self._seconds = config.status.sample_seconds
-        self._asker = Asker(config.status)
+        self._asker = Poller(config.status)
         self._places = places(config)
         self._watcher = Watcher(config)
         self._looking = asyncio.Lock()
@@ -81,7 +81,7 @@ class Looker:
     """For a caller without an event loop, that keeps no history."""
 
     def __init__(self, config: Config) -> None:
-        self._asker = Asker(config.status)
+        self._asker = Poller(config.status)
         self._places = places(config)
         self._watcher = Watcher(config)
         self._looks = 0

@@ -8,7 +8,6 @@ from functools import cached_property
 
 from frazil.config import Config
 from frazil.role_status import LATENCY_SECONDS, RATE_SECONDS, RECENT_SECONDS, RoleReport
-from frazil.status.ask import Heard
 from frazil.status.model import (
     Backlog,
     LakeStage,
@@ -25,6 +24,7 @@ from frazil.status.model import (
     Waiting,
     WalStage,
 )
+from frazil.status.poll import PolledRole
 from frazil.status.rates import Rates, Samples, by_label, samples_of, value
 from frazil.tables import SIGNALS, table_specs
 
@@ -36,7 +36,7 @@ _STORES = ("wal", "lake")
 class Looked:
     """What all roles have answered at one time, with their rates added up."""
 
-    heard: Sequence[Heard]
+    heard: Sequence[PolledRole]
 
     def of(self, role: str) -> list[Samples]:
         return [samples for name, samples in self._values if name == role]

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from frazil import objectives
 from frazil.config import Config
-from frazil.status.ask import Heard, State
 from frazil.status.history import Lines
 from frazil.status.model import Objective, RoleStatus, Stages, Status
+from frazil.status.poll import PolledRole, State
 from frazil.status.stages import Looked, stages
 
 _NO_LEADER = "none of the pipelines has the lease, so nothing is landed"
@@ -26,7 +26,7 @@ class Watcher:
         self._looked = Looked(())
         self._at = 0.0
 
-    def take(self, heard: Sequence[Heard]) -> None:
+    def take(self, heard: Sequence[PolledRole]) -> None:
         """Takes what all roles have answered now."""
         self._at, self._looked = self._wall(), Looked(heard)
 
@@ -70,7 +70,7 @@ class Watcher:
             for name, (role, value) in values.items()
         ]
 
-    def _role(self, heard: Heard, *, lacks_leader: bool) -> RoleStatus:
+    def _role(self, heard: PolledRole, *, lacks_leader: bool) -> RoleStatus:
         state, reasons, report = heard.state, list(heard.reasons), heard.report
         if lacks_leader and heard.place.role == "pipeline" and state == "ok":
             state, reasons = "degraded", [_NO_LEADER]

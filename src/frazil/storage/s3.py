@@ -57,7 +57,7 @@ _DURATION = re.compile(r" in \d[\d.]*(?:ns|µs|ms|s)(?= - )")
 
 
 @dataclass(frozen=True)
-class Connection:
+class S3Endpoint:
     """How to reach a bucket. Without an access key, the credentials are those of the AWS environment."""
 
     endpoint: str | None
@@ -81,7 +81,7 @@ class S3Store:
     def __init__(
         self,
         bucket: str,
-        connection: Connection,
+        connection: S3Endpoint,
         *,
         prefix: str = "",
         create_seconds_max: float = 0.0,
@@ -378,7 +378,7 @@ class ObjectReader(io.RawIOBase):
         return len(data)
 
 
-def _client(bucket: str, prefix: str, connection: Connection, timeout_seconds: float) -> Bucket:
+def _client(bucket: str, prefix: str, connection: S3Endpoint, timeout_seconds: float) -> Bucket:
     options: dict[str, Any] = {
         "region": connection.region,
         "virtual_hosted_style_request": not connection.path_style,
@@ -406,7 +406,7 @@ def _client(bucket: str, prefix: str, connection: Connection, timeout_seconds: f
     )
 
 
-def _credentials(connection: Connection) -> Any:
+def _credentials(connection: S3Endpoint) -> Any:
     """None leaves it to the environment. Given ones come from a provider, because as options obstore would
     mix them with AWS_SESSION_TOKEN.
     """

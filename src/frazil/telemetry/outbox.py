@@ -33,7 +33,7 @@ _LAST_WORDS_SECONDS = 0.3
 log = structlog.get_logger("frazil.telemetry")
 
 
-class Outbox:
+class SpanQueue:
     """`exports` send a batch and return whether it was taken; `abort` ends one that is under way; `reason`
     says why the last one failed.
     """

@@ -24,7 +24,7 @@ from frazil import __version__
 from frazil.config import Config, TelemetryConfig
 from frazil.telemetry.bridge import LogBridge
 from frazil.telemetry.exporters import Complaints, make_exporters
-from frazil.telemetry.outbox import Count, Kind, Outbox, Outcome
+from frazil.telemetry.outbox import Count, Kind, Outcome, SpanQueue
 from frazil.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Session:
         exporters = make_exporters(config)
         self._complaints = Complaints()
         self._complaints.listen()
-        self._outbox = Outbox(
+        self._outbox = SpanQueue(
             exporters.exports,
             interval_seconds=settings.interval_seconds,
             queue_max=settings.queue_max,
@@ -133,7 +133,7 @@ def _counter(registry: CollectorRegistry | None) -> Count:
 
 
 class _SpansTo(SpanProcessor):
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: SpanQueue) -> None:
         self._outbox = outbox
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -153,7 +153,7 @@ def readable(log_record: ReadWriteLogRecord) -> ReadableLogRecord:
 
 
 class _LogsTo(LogRecordProcessor):
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: SpanQueue) -> None:
         self._outbox = outbox
 
     def on_emit(self, log_record: ReadWriteLogRecord) -> None:

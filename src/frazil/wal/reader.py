@@ -33,7 +33,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class SetAside:
+class SetAsideSegment:
     """A segment that could not be read: its bytes are kept under `path`, with the reason beside them."""
 
     name: SegmentName
@@ -125,7 +125,7 @@ class WalReader:
     def rows(self, name: SegmentName, spec: TableSpec) -> tuple[Facts, pa.Table]:
         return read_rows(name, self._store.read(name.path), spec)
 
-    def set_aside(self, name: SegmentName, error: SegmentCorrupt | SegmentUnknown) -> SetAside:
+    def set_aside(self, name: SegmentName, error: SegmentCorrupt | SegmentUnknown) -> SetAsideSegment:
         """Keeps a copy with the reason beside it, where landing does not look. The original stays until
         clean-up.
         """
@@ -139,16 +139,16 @@ class WalReader:
                 self._store.create(target, data)
             except FileExistsError:
                 continue  # set aside before
-        return SetAside(name, path, reason)
+        return SetAsideSegment(name, path, reason)
 
-    def set_aside_segments(self) -> Iterator[SetAside]:
+    def set_aside_segments(self) -> Iterator[SetAsideSegment]:
         for entry in self._store.list(f"{_SET_ASIDE}/"):
             if not entry.path.endswith(".json"):
                 continue
             facts = json.loads(self._store.read(entry.path))
             name = SegmentName.parse(facts["segment"])
             if name is not None:
-                yield SetAside(name, entry.path.removesuffix(".json"), facts["reason"])
+                yield SetAsideSegment(name, entry.path.removesuffix(".json"), facts["reason"])
 
 
 def side_by_side(listings: Iterable[Iterator[Segment]]) -> Iterator[Iterator[Segment]]:

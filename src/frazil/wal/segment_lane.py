@@ -16,7 +16,7 @@ from frazil.wal.clock import Clock, boot_seconds
 from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, SegmentWritten, Steps
 from frazil.wal.names import new_stream
 from frazil.wal.segment import SegmentWriter
-from frazil.wal.slices import Request, Tally
+from frazil.wal.slices import PendingRequest, Tally
 from frazil.wal.stream import Stream
 
 _ATTEMPTS_MAX = 3
@@ -47,7 +47,7 @@ class SegmentLane(Lane[Receipt]):
         self._compression_level = settings.compression_level
         self._stream = Stream(decoder.signal, settings.stream_use_seconds, clock, stream_ids)
 
-    def _process(self, requests: Sequence[Request]) -> Steps[list[Receipt]]:
+    def _process(self, requests: Sequence[PendingRequest]) -> Steps[list[Receipt]]:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 tallies = yield from self._write(requests)
@@ -63,7 +63,7 @@ class SegmentLane(Lane[Receipt]):
                 return [Receipt(one.accepted, one.rejected, one.explained(signal)) for one in tallies]
         raise StoreUnavailable("the store says that every new name exists already")
 
-    def _write(self, requests: Sequence[Request]) -> Steps[list[Tally]]:
+    def _write(self, requests: Sequence[PendingRequest]) -> Steps[list[Tally]]:
         """FileExistsError if the stream's next name is taken.
 
         The segment gets its name when it is complete: segments of other jobs may come in between.

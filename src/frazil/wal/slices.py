@@ -26,7 +26,7 @@ log = structlog.get_logger("frazil.wal")
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """An OTLP request in protobuf, whose it is and when it came. `records` are as many as it was counted to
     have.
     """
@@ -77,7 +77,7 @@ class SliceDecoder:
         self._decoder = decoder
         self._records_per_request_max = records_per_request_max
 
-    def slices(self, group: Sequence[Request], tallies: Sequence[Tally]) -> Iterator[Slice | None]:
+    def slices(self, group: Sequence[PendingRequest], tallies: Sequence[Tally]) -> Iterator[Slice | None]:
         """All of the group in order; counts what each request had into its tally.
 
         None gives other jobs a turn after a step that took long by itself.
@@ -93,7 +93,7 @@ class SliceDecoder:
                         self._count(part.decoded, position, tallies[owner])
                 yield part
 
-    def _packed(self, group: Sequence[Request]) -> Iterator[tuple[list[int], list[bytes]]]:
+    def _packed(self, group: Sequence[PendingRequest]) -> Iterator[tuple[list[int], list[bytes]]]:
         """Bodies packed to about SLICE_BYTES, large ones cut; with the index of the body of each piece.
 
         There are no bodies after a step that took long by itself.
@@ -143,7 +143,7 @@ class SliceDecoder:
             raise RequestInvalid(f"not an OTLP {self._decoder.signal} request: malformed framing") from None
 
     def _decoded(
-        self, owners: list[int], bodies: list[bytes], group: Sequence[Request]
+        self, owners: list[int], bodies: list[bytes], group: Sequence[PendingRequest]
     ) -> Iterator[Slice | None]:
         """As one slice, or as several where these bodies hold very many small things."""
         try:
@@ -197,7 +197,7 @@ class SliceDecoder:
         if tally.seen > (bound := self._records_per_request_max):
             raise RequestTooLarge(f"a request may have at most {bound} records", bytes_max=0)
 
-    def _decode(self, bodies: list[bytes], owners: list[Request], *, bounded: bool = True) -> Decoded:
+    def _decode(self, bodies: list[bytes], owners: list[PendingRequest], *, bounded: bool = True) -> Decoded:
         """A defect, or a panic in Rust, is due to some request: it must not take its neighbours down."""
         try:
             return self._decoder.decode(

@@ -31,11 +31,11 @@ def open_store(config: Config) -> Store:
 
 def open_bucket(s3: S3WalConfig | None, create_seconds_max: float) -> S3Store:
     """Returns the store in the WAL's bucket. The client is imported only where it is used."""
-    from frazil.storage.s3 import Connection, S3Store
+    from frazil.storage.s3 import S3Endpoint, S3Store
 
     assert s3 is not None  # the configuration has checked that  # noqa: S101
     secret = s3.secret_access_key
-    connection = Connection(
+    connection = S3Endpoint(
         endpoint=s3.endpoint,
         region=s3.region,
         path_style=s3.uses_path_style,

@@ -18,12 +18,12 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
-from frazil.lake.commit import Committer
-from frazil.lake.live import live_files
-from frazil.lake.manifests import rewrite_manifests
-from frazil.lake.recover import recover_tables
-from frazil.pipeline.arrange import Part
+from frazil.lake.commits.commit import Committer
+from frazil.lake.commits.manifests import rewrite_manifests
+from frazil.lake.live_files import live_files
+from frazil.lake.state.recover import recover_tables
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.partition_sort import Part
 from frazil.position import Removed, landing_position
 from frazil.tables import landed_spec
 from tests.support.fault import land_process

@@ -12,8 +12,8 @@ import structlog
 from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
 from frazil.lake.catalog import open_catalog
-from frazil.lake.expire import expire_old
-from frazil.lake.orphans import remove_orphans
+from frazil.lake.upkeep.expire import expire_old
+from frazil.lake.upkeep.orphans import remove_orphans
 from tests.support.fault.forks import Forks, say_facts, serve
 from tests.support.lake.history import IDENTIFIER
 

@@ -18,7 +18,7 @@ import structlog
 
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.recover import recover_tables
+from frazil.lake.state.recover import recover_tables
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.metrics import Metrics

@@ -12,7 +12,7 @@ import structlog
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
-from frazil.lake.recover import recover_tables
+from frazil.lake.state.recover import recover_tables
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics

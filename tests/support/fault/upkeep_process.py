@@ -10,7 +10,7 @@ from frazil.position import LandingPosition, WalPosition, landing_position
 from frazil.storage.local import LocalStore
 from frazil.wal import cleanup
 from frazil.wal.cleanup import clean_up
-from frazil.wal.closing import Closer
+from frazil.wal.idle_streams import IdleStreamCloser
 from tests.support.fault.forks import Forks, say_facts, serve
 from tests.support.wal_stores import HandClock
 
@@ -48,7 +48,7 @@ def _work(what: str, root: str, position: str) -> None:
         say_facts(names=sorted(clean_up(store, "logs", at).gone_streams))
         return
     clock = HandClock()
-    closer = Closer(store, clock, 10)
+    closer = IdleStreamCloser(store, clock, 10)
     assert closer.close_idle("logs", at) == []
     clock.seconds += 10
     say_facts(names=[name.path for name in closer.close_idle("logs", at)])

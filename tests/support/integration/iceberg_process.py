@@ -14,8 +14,8 @@ from pyiceberg.catalog import Catalog
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
-from frazil.serve.auth import Door, require_admin
-from frazil.serve.iceberg import iceberg_router
+from frazil.serve.auth import Authenticator, require_admin
+from frazil.serve.iceberg.catalog import iceberg_router
 
 
 def application(config: Config) -> FastAPI:
@@ -24,7 +24,7 @@ def application(config: Config) -> FastAPI:
         return open_catalog(config)
 
     app = FastAPI()
-    app.state.door = Door(config)
+    app.state.door = Authenticator(config)
     app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
     return app
 

@@ -13,12 +13,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from frazil.lake.commit import Committer, read_checkpoint
+from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import live_files
+from frazil.lake.live_files import live_files
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.partition_sort import Part
 from frazil.tables import SET_ASIDE
 
 IDENTIFIER = ("otel", "set_aside")

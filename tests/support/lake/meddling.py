@@ -15,9 +15,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from frazil.lake.commit import Checkpoint
-from frazil.pipeline.arrange import Part
+from frazil.lake.commits.commit import Checkpoint
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.partition_sort import Part
 from frazil.tables import SET_ASIDE
 from tests.support.wal_stores import HandClock
 

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from frazil.config import Config, MaintainConfig
 from frazil.errors import FrazilError, QueryInvalid
 from frazil.lake.facts import FileFacts
-from frazil.lake.health import TableState, health
+from frazil.lake.state.health import TableState, health
 from frazil.query.cache import SizedCache
 from frazil.query.model import ColumnInfo, Progress, Query, QueryResult, ResultColumn, Stats, TableInfo
 from frazil.query.render import json_end, renderer

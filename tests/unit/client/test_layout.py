@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from frazil.client.cells import cell_text, one_line, terminal_safe
+from frazil.client.cell_format import cell_text, one_line, terminal_safe
 from frazil.client.layout import Grid, cut, fit_widths
 from frazil.query.model import ResultColumn
 

@@ -16,10 +16,10 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
-from frazil.client.answer import Screen
 from frazil.client.complete import SqlCompleter
+from frazil.client.http_transport import HttpTransport
 from frazil.client.prompt import Prompt, history_path, is_complete, open_history
-from frazil.client.wire import HttpTransport
+from frazil.client.screen import Screen
 from frazil.query.model import Query
 from frazil.sql.functions import FUNCTIONS
 from tests.support.client_api import Api

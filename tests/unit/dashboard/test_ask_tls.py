@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from frazil.config import Config
-from frazil.dashboard.ask import Door, Trouble
-from frazil.dashboard.distrust import why_distrusted
-from frazil.dashboard.house import open_house
+from frazil.dashboard.api_client import ApiClient, ApiError
+from frazil.dashboard.app_state import open_house
+from frazil.dashboard.tls_errors import why_distrusted
 from tests.support.integration.authority import Authority, Issued
 from tests.support.status_roles import serving
 
@@ -52,11 +52,11 @@ def api(folder: Path, issued: Issued) -> Iterator[str]:
         yield url
 
 
-def livez(door: Door) -> str:
+def livez(door: ApiClient) -> str:
     """What the API said, or what is said instead."""
     try:
         return door.request("GET", "/livez", None, accept="*/*").data.decode()
-    except Trouble as trouble:
+    except ApiError as trouble:
         found = trouble
     assert found.code == "unreachable"
     assert "frazil serve" not in found.message, "it runs"
@@ -64,7 +64,7 @@ def livez(door: Door) -> str:
 
 
 def asked(url: str, ca_file: Path | None = None, own_certificate: Path | None = None) -> str:
-    door = Door(url, ca_file, own_certificate=own_certificate)
+    door = ApiClient(url, ca_file, own_certificate=own_certificate)
     said = livez(door)
     door.close()
     return said
@@ -103,7 +103,7 @@ def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp
         for day in (1, 2, 3):
             files = written(tmp_path, Authority("a").issue("api"), day)
             url = stack.enter_context(serving(PAGES, context_of(*files)))
-            doors[url] = Door(url, own_certificate=files[0])
+            doors[url] = ApiClient(url, own_certificate=files[0])
             stack.callback(doors[url].close)
             said.append([livez(door) for door in doors.values()])
     assert said[0] == ["ok"]
@@ -114,7 +114,7 @@ def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp
 def test_a_half_written_certificate_harms_nobody(tmp_path: Path) -> None:
     files = written(tmp_path, Authority("a").issue("api"))
     with serving(PAGES, context_of(*files)) as url:
-        door = Door(url, own_certificate=files[0])
+        door = ApiClient(url, own_certificate=files[0])
         assert livez(door) == "ok"
         files[0].write_bytes(b"-----BEGIN CERTIFI")
         assert livez(door) == "ok"
@@ -197,8 +197,8 @@ def test_what_has_no_words_is_said_as_openssl_says_it() -> None:
 
 def test_an_api_that_is_not_there_is_tried_twice_and_not_for_long(naps: list[float]) -> None:
     begin = time.monotonic()
-    door = Door("https://127.0.0.1:1")
-    with pytest.raises(Trouble, match="does not answer"):
+    door = ApiClient("https://127.0.0.1:1")
+    with pytest.raises(ApiError, match="does not answer"):
         door.request("GET", "/livez", None)
     assert naps == []
     assert time.monotonic() - begin < 3

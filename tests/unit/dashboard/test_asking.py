@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from frazil.dashboard.ask import Rows, Trouble
+from frazil.dashboard.api_client import ApiError, Rows
 from frazil.dashboard.asking import Asking
 
 ROWS = Rows(pa.table({"n": [1]}))
@@ -31,7 +31,7 @@ class SlowApi:
 
     def get(self, path: str) -> dict[str, Any]:
         if path != f"queries/{self.asked.get('id')}":
-            raise Trouble("no query of that id waits or runs", code="not_found", status=404)
+            raise ApiError("no query of that id waits or runs", code="not_found", status=404)
         return {"state": "planning", "percent": 12.5}
 
     def cancel(self, id: str) -> None:
@@ -51,7 +51,7 @@ def test_the_page_goes_on_while_a_question_runs() -> None:
 
 
 def test_a_stopped_question_is_cancelled_at_the_api_and_its_error_is_not_shown() -> None:
-    api = SlowApi(Trouble("cancelled", code="query_cancelled"))
+    api = SlowApi(ApiError("cancelled", code="query_cancelled"))
     asking = Asking(api, "SELECT 1", 10)
     asking.stop()
     assert asking.wait(0)
@@ -61,7 +61,7 @@ def test_a_stopped_question_is_cancelled_at_the_api_and_its_error_is_not_shown()
 
 
 def test_what_goes_wrong_is_kept_for_the_page() -> None:
-    trouble = Trouble("no such column", code="query_invalid", status=400, position=7)
+    trouble = ApiError("no such column", code="query_invalid", status=400, position=7)
     api = SlowApi(trouble)
     api.let.set()
     asking = Asking(api, "SELECT x", 10)

@@ -10,8 +10,10 @@ import altair as alt
 import pyarrow as pa
 import pytest
 
-from frazil.dashboard import look, quick_chart
-from frazil.dashboard.pages import metrics, overview, pipeline, sql_chart, traces
+from frazil.dashboard import theme as look
+from frazil.dashboard.pages import metrics, overview, pipeline, traces
+from frazil.dashboard.sql import chart as sql_chart
+from frazil.dashboard.sql import quick_chart
 from frazil.query.reads.metric_series import MetricRequest, MetricSeries
 from frazil.query.reads.metrics import Metric
 from frazil.query.reads.services import BucketFigures, Figures

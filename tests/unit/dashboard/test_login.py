@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from frazil.dashboard.ask import Api, Door, Trouble
-from frazil.dashboard.house import House
+from frazil.dashboard.api_client import Api, ApiClient, ApiError
+from frazil.dashboard.app_state import AppState
 from frazil.dashboard.login import Gate, Login, Sockets
 from frazil.dashboard.sessions import COOKIE, Sessions
 from tests.support.event_loop import in_a_loop
@@ -61,14 +61,14 @@ def answering() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def house() -> Iterator[AppState]:
     with answering() as server:
-        door = Door(f"http://127.0.0.1:{server.server_port}")
-        yield House(door, Sessions(60), has_keys=True, is_demo=False, otlp_http="", otlp_grpc="")
+        door = ApiClient(f"http://127.0.0.1:{server.server_port}")
+        yield AppState(door, Sessions(60), has_keys=True, is_demo=False, otlp_http="", otlp_grpc="")
         door.close()
 
 
-def client(house: House, **given: Any) -> httpx.AsyncClient:
+def client(house: AppState, **given: Any) -> httpx.AsyncClient:
     async def shown(request: Request) -> PlainTextResponse:
         return PlainTextResponse(f"page {request.url.path}")
 
@@ -87,7 +87,7 @@ def client(house: House, **given: Any) -> httpx.AsyncClient:
 
 
 @in_a_loop
-async def test_a_page_without_a_login_leads_to_the_login_and_back(house: House) -> None:
+async def test_a_page_without_a_login_leads_to_the_login_and_back(house: AppState) -> None:
     async with client(house) as browser:
         away = await browser.get("/logs?q=a+b&service=cart")
         assert (away.status_code, away.headers["location"]) == (
@@ -108,7 +108,7 @@ async def test_a_page_without_a_login_leads_to_the_login_and_back(house: House) 
 
 
 @in_a_loop
-async def test_a_wrong_key_is_told_so_and_gets_no_session(house: House) -> None:
+async def test_a_wrong_key_is_told_so_and_gets_no_session(house: AppState) -> None:
     async with client(house) as browser:
         for key in ("fz_wrong", "schlüssel", "line\nbreak", ""):
             answer = await browser.post("/login", data={"key": key})
@@ -130,14 +130,14 @@ async def test_a_wrong_key_is_told_so_and_gets_no_session(house: House) -> None:
     ],
 )
 @in_a_loop
-async def test_a_login_leads_to_no_other_place(house: House, wanted: str) -> None:
+async def test_a_login_leads_to_no_other_place(house: AppState, wanted: str) -> None:
     async with client(house) as browser:
         answer = await browser.post("/login", data={"key": KEY, "next": wanted})
         assert answer.headers["location"] == "/"
 
 
 @in_a_loop
-async def test_what_an_address_says_is_not_html(house: House) -> None:
+async def test_what_an_address_says_is_not_html(house: AppState) -> None:
     async with client(house) as browser:
         page = await browser.get("/login", params={"next": '/"><script>alert(1)</script>'})
         assert "<script>" not in page.text
@@ -145,7 +145,7 @@ async def test_what_an_address_says_is_not_html(house: House) -> None:
 
 
 @in_a_loop
-async def test_a_form_of_another_page_is_refused(house: House) -> None:
+async def test_a_form_of_another_page_is_refused(house: AppState) -> None:
     async with client(house) as browser:
         data = {"key": KEY}
         refused = await browser.post("/login", data=data, headers={"origin": "http://evil.example"})
@@ -155,7 +155,7 @@ async def test_a_form_of_another_page_is_refused(house: House) -> None:
 
 
 @in_a_loop
-async def test_without_keys_only_names_of_this_machine_lead_here(house: House) -> None:
+async def test_without_keys_only_names_of_this_machine_lead_here(house: AppState) -> None:
     house.has_keys = False
     house._locked = (float("inf"), False)
     for name, status in (("localhost", 200), ("127.0.0.1", 200), ("[::1]", 200), ("evil.example", 421)):
@@ -164,7 +164,7 @@ async def test_without_keys_only_names_of_this_machine_lead_here(house: House) -
 
 
 @in_a_loop
-async def test_a_stranger_is_told_the_ways_in(house: House) -> None:
+async def test_a_stranger_is_told_the_ways_in(house: AppState) -> None:
     house.has_keys = False
     house._locked = (float("inf"), False)
     async with client(house, base_url="http://frazil.example:8501") as browser:
@@ -174,7 +174,7 @@ async def test_a_stranger_is_told_the_ways_in(house: House) -> None:
 
 
 @in_a_loop
-async def test_who_watches_it_may_use_any_name(house: House) -> None:
+async def test_who_watches_it_may_use_any_name(house: AppState) -> None:
     house.has_keys = False
     house._locked = (float("inf"), False)
     async with client(house, base_url="http://10.1.2.3:8501") as browser:
@@ -189,7 +189,7 @@ async def test_who_watches_it_may_use_any_name(house: House) -> None:
 
 
 @in_a_loop
-async def test_a_form_that_is_none_of_this_page_takes_no_memory(house: House) -> None:
+async def test_a_form_that_is_none_of_this_page_takes_no_memory(house: AppState) -> None:
     async with client(house) as browser:
         many = await browser.post("/login", data={str(number): "x" for number in range(5)})
         assert many.status_code == 400
@@ -197,18 +197,18 @@ async def test_a_form_that_is_none_of_this_page_takes_no_memory(house: House) ->
         assert files.status_code == 400
 
 
-def test_a_session_that_has_ended_asks_nothing_more(house: House) -> None:
+def test_a_session_that_has_ended_asks_nothing_more(house: AppState) -> None:
     token = house.sessions.begin(KEY)
     api = Api(house.door, lambda: house.key_of(token))
     assert api.get("tables") == {"tables": []}
     house.sessions.end(token)
-    with pytest.raises(Trouble, match="log in") as caught:
+    with pytest.raises(ApiError, match="log in") as caught:
         api.get("tables")
     assert caught.value.is_about_the_key
 
 
 @in_a_loop
-async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: House) -> None:
+async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: AppState) -> None:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -256,14 +256,16 @@ def test_addresses_of_ipv4_stay_apart_when_they_are_written_as_ipv6() -> None:
         assert second is None
 
 
-def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_has_none(house: House) -> None:
+def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_has_none(
+    house: AppState,
+) -> None:
     house.has_keys = False
     assert house.is_locked
 
 
 def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
     with answering() as server:
-        door = Door(f"http://127.0.0.1:{server.server_port}")
+        door = ApiClient(f"http://127.0.0.1:{server.server_port}")
         api = Api(door, lambda: KEY)
         for _ in range(3):
             api.get("tables", {"a": [1, 2], "b": None, "c": ""}, fresh_seconds=60)
@@ -277,8 +279,8 @@ def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
 
 
 def test_an_api_that_is_not_there_is_said_with_what_to_do() -> None:
-    door = Door("http://127.0.0.1:1")
-    with pytest.raises(Trouble, match=r"does not answer.*frazil status") as caught:
+    door = ApiClient("http://127.0.0.1:1")
+    with pytest.raises(ApiError, match=r"does not answer.*frazil status") as caught:
         Api(door, lambda: None).get("tables")
     assert caught.value.code == "unreachable"
     door.close()

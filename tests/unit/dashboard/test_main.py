@@ -10,9 +10,9 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from frazil.dashboard import house as house_module
-from frazil.dashboard.ask import Door
-from frazil.dashboard.house import House
+from frazil.dashboard import app_state as house_module
+from frazil.dashboard.api_client import ApiClient
+from frazil.dashboard.app_state import AppState
 from frazil.dashboard.pages import overview, pipeline, sql
 from frazil.dashboard.script import __file__ as package
 from frazil.dashboard.sessions import COOKIE, Sessions
@@ -36,10 +36,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def house(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def house(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppState]:
     """Whose API does not answer."""
-    door = Door("http://127.0.0.1:1")
-    house = House(door, Sessions(60, clock), has_keys=False, is_demo=False, otlp_http="", otlp_grpc="")
+    door = ApiClient("http://127.0.0.1:1")
+    house = AppState(door, Sessions(60, clock), has_keys=False, is_demo=False, otlp_http="", otlp_grpc="")
     house._locked = (float("inf"), False)
     monkeypatch.setattr(house_module, "_open", [house])
     yield house
@@ -47,7 +47,7 @@ def house(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 @pytest.fixture
-def views(house: House, monkeypatch: pytest.MonkeyPatch) -> list[View]:
+def views(house: AppState, monkeypatch: pytest.MonkeyPatch) -> list[View]:
     """What pages were given; they draw nothing."""
     given: list[View] = []
     for page in (overview, pipeline, sql):
@@ -83,7 +83,7 @@ def test_what_shows_the_present_refreshes_by_itself_whatever_range_was_chosen_el
 
 
 @pytest.fixture
-def token(house: House, monkeypatch: pytest.MonkeyPatch) -> str:
+def token(house: AppState, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of somebody who is logged in."""
     house.has_keys = True
     token = house.sessions.begin(KEY)
@@ -93,7 +93,7 @@ def token(house: House, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("how", ["expires", "logs out"])
 def test_with_a_login_goes_what_its_session_held(
-    how: str, house: House, clock: Clock, token: str, views: list[View]
+    how: str, house: AppState, clock: Clock, token: str, views: list[View]
 ) -> None:
     app = opened("overview")
     app.session_state["logs_listing"] = "what somebody looked at"
@@ -111,7 +111,7 @@ def test_with_a_login_goes_what_its_session_held(
 
 
 def test_choosing_something_is_use_and_refreshing_is_none(
-    house: House, clock: Clock, token: str, views: list[View]
+    house: AppState, clock: Clock, token: str, views: list[View]
 ) -> None:
     app = opened("overview")
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_choosing_something_is_use_and_refreshing_is_none(
 
 
 def test_a_part_that_finds_the_login_ended_takes_the_whole_page_away(
-    house: House, token: str, views: list[View], monkeypatch: pytest.MonkeyPatch
+    house: AppState, token: str, views: list[View], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def page(view: View) -> None:
         st.text("what it showed")

@@ -18,7 +18,7 @@ from frazil.demo import DemoOptions, DemoTotals, VirtualClock, WallClock
 from frazil.demo.arrivals import Arrivals
 from frazil.demo.facts import visit
 from frazil.demo.journeys import ENDPOINTS, JOURNEYS
-from frazil.demo.lanes import Lane
+from frazil.demo.lanes import ExportQueue
 from frazil.demo.plan import plan_trace
 from frazil.demo.progress import describe, run_with_progress
 from frazil.demo.topology import SERVICES
@@ -26,14 +26,14 @@ from frazil.errors import ConfigError
 from tests.support.demo_receivers import grpc_receiver
 
 
-def ended(lane: Lane[Any]) -> None:
+def ended(lane: ExportQueue[Any]) -> None:
     lane.close()
     assert lane.join(5)
 
 
 def test_a_lane_sends_everything_in_order_in_batches() -> None:
     batches: list[Sequence[int]] = []
-    lane = Lane[int]("t", lambda b: not batches.append(b), batch_items_max=10, queue_items_max=100)
+    lane = ExportQueue[int]("t", lambda b: not batches.append(b), batch_items_max=10, queue_items_max=100)
     for item in range(95):
         lane.offer(item)
     ended(lane)
@@ -52,7 +52,7 @@ def test_a_full_lane_drops_the_oldest_and_counts_it() -> None:
         sent.extend(batch)
         return True
 
-    lane = Lane[int]("t", export, batch_items_max=1, queue_items_max=3)
+    lane = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=3)
     lane.offer(0)
     assert entered.wait(5)
     for item in range(1, 9):
@@ -65,7 +65,7 @@ def test_a_full_lane_drops_the_oldest_and_counts_it() -> None:
 
 def test_a_lane_that_waits_when_full_loses_nothing() -> None:
     sent: list[int] = []
-    lane = Lane[int](
+    lane = ExportQueue[int](
         "t", lambda b: not sent.extend(b), batch_items_max=2, queue_items_max=4, wait_when_full=True
     )
     for item in range(200):
@@ -80,7 +80,7 @@ def test_a_lane_counts_batches_that_fail_or_raise() -> None:
             raise ValueError
         return 5 not in batch
 
-    lane = Lane[int]("t", export, batch_items_max=1, queue_items_max=100, weigh=lambda item: item)
+    lane = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=100, weigh=lambda item: item)
     for item in (1, 3, 5, 7):
         lane.offer(item)
     ended(lane)
@@ -94,7 +94,7 @@ def test_an_abandoned_lane_counts_the_rest_as_failed() -> None:
         entered.set()
         return not go.wait(5)
 
-    lane = Lane[int]("t", export, batch_items_max=1, queue_items_max=100)
+    lane = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=100)
     for item in range(5):
         lane.offer(item)
     assert entered.wait(5)

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commit import Checkpoint, Committer, read_checkpoint
+from frazil.lake.commits.commit import Checkpoint, Committer, read_checkpoint
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
 from tests.support.lake.meddling import IDENTIFIER, Sleep, data_file

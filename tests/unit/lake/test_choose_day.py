@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
-from frazil.lake.choose import FileFacts, choose
-from tests.unit.lake.test_choose import MIB, TODAY
+from frazil.lake.upkeep.choose import FileFacts, choose
+from tests.unit.lake.upkeep.test_choose import MIB, TODAY
 
 CONFIG = CompactConfig()
 SMALL_BYTES = CONFIG.file_cost_bytes

@@ -19,15 +19,15 @@ from pyiceberg.types import StringType
 
 from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
-from frazil.lake import staging
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.expire import expire_old
+from frazil.lake.commits import staging
 from frazil.lake.facts import all_facts
-from frazil.lake.health import oldest_snapshot_seconds
-from frazil.lake.live import live_files
+from frazil.lake.live_files import live_files
 from frazil.lake.properties import set_properties
+from frazil.lake.state.health import oldest_snapshot_seconds
 from frazil.lake.tags import create_tag, delete_tag, list_tags
 from frazil.lake.times import COMMITTED_AT
+from frazil.lake.upkeep.expire import expire_old
 from tests.support.lake.history import History
 
 _BORNE_MS = 60_000

@@ -13,9 +13,9 @@ import pytest
 from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.expire import expire_old
-from frazil.lake.orphans import find_orphans, remove_orphans
 from frazil.lake.tags import create_tag
+from frazil.lake.upkeep.expire import expire_old
+from frazil.lake.upkeep.orphans import find_orphans, remove_orphans
 from frazil.storage.s3 import S3Store
 from tests.components.s3 import S3Server
 from tests.support.lake.history import History

@@ -14,10 +14,10 @@ from pyiceberg.catalog import Catalog
 from frazil.config import Config
 from frazil.errors import Conflict, Refused
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.expire import expire
 from frazil.lake.tags import create_tag, delete_tag, hour_of, hour_tag, is_incident, kind_of, list_tags
+from frazil.lake.upkeep.expire import expire
 from tests.support.lake.history import History
-from tests.unit.lake.test_expire import applied_and_lost, first, lost_on_the_way, meddle
+from tests.unit.lake.upkeep.test_expire import applied_and_lost, first, lost_on_the_way, meddle
 
 
 @pytest.fixture

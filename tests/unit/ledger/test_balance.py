@@ -15,12 +15,12 @@ import pytest
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.lake.commit import LANDED, Committer, checkpoint_of
-from frazil.lake.live import live_files
-from frazil.lake.staging import stage_append
+from frazil.lake.commits.commit import LANDED, Committer, checkpoint_of
+from frazil.lake.commits.staging import stage_append
+from frazil.lake.live_files import live_files
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
-from frazil.pipeline.land.results import Unreadable
+from frazil.pipeline.land.results import UnreadableSegment
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.position import (
     KafkaPosition,
@@ -313,7 +313,7 @@ def test_rows_that_were_removed_from_a_partition_are_counted(landed: Pipeline) -
 
 
 def set_aside_rows(pipeline: Pipeline, *sources: str) -> None:
-    items = [Unreadable(source, "made no sense", 1, payload=b"x") for source in sources]
+    items = [UnreadableSegment(source, "made no sense", 1, payload=b"x") for source in sources]
     set_aside(pipeline.config, pipeline.catalog, "logs", items, None)
 
 

@@ -13,8 +13,8 @@ import pytest
 from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition
 from frazil.tables import landed_spec
 

@@ -19,7 +19,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder, conform
 from frazil.pipeline.datafile import Layout
-from frazil.sql.older import from_map
+from frazil.sql.promoted_fallback import from_map
 from frazil.tables import SEGMENT, Promoted, landed_spec
 from frazil.tables.promoted import Source, ValueType
 from frazil.wal.names import SegmentName

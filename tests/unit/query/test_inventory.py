@@ -12,7 +12,7 @@ import pytest
 
 from frazil.config import AuthConfig
 from frazil.lake.catalog import open_catalog
-from frazil.lake.health import measure
+from frazil.lake.state.health import measure
 from frazil.query.model import TableInfo
 from frazil.wal.names import SegmentName
 from tests.support.query.made import (

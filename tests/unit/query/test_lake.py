@@ -24,12 +24,12 @@ import frazil.query.lake
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, QueryInvalid, StoreUnavailable
 from frazil.lake.catalog import ensure_namespace, metadata_location, open_catalog
-from frazil.lake.commit import Checkpoint, Committer, read_checkpoint
+from frazil.lake.commits.commit import Checkpoint, Committer, read_checkpoint
+from frazil.lake.commits.staging import Staging
 from frazil.lake.files import LakeFileIO
-from frazil.lake.staging import Staging
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
+from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.query.lake import File, Lake, Manifests, TableVersion
 from frazil.query.model import AsOf

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from frazil.lake import tables
-from frazil.lake.commit import checkpoint_of, committer_of
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import checkpoint_of, committer_of
+from frazil.lake.live_files import live_files
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Part
 from frazil.pipeline.datafile import Layout, write_part
-from frazil.pipeline.land.results import Unreadable
+from frazil.pipeline.land.results import UnreadableSegment
 from frazil.pipeline.land.set_aside import set_aside
+from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, TableSpec
 from tests.support.kept_lake import DAY, Kept
@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> Iterator[Kept]:
 
 def put_aside(lake: Kept, **tenants: str | None) -> None:
     items = [
-        Unreadable(f"otlp_logs/0/{number}", f"reason {name}", 1, name.encode(), tenant)
+        UnreadableSegment(f"otlp_logs/0/{number}", f"reason {name}", 1, name.encode(), tenant)
         for number, (name, tenant) in enumerate(tenants.items())
     ]
     set_aside(lake.config, lake.catalog, "logs", items, None)

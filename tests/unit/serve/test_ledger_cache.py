@@ -11,7 +11,7 @@ import pytest
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.ledger.balance import Ledger, Line
+from frazil.ledger.balance import Ledger, LedgerLine
 from frazil.serve import ledger_cache as module
 from frazil.serve.ledger_cache import LedgerCache
 
@@ -30,8 +30,8 @@ class Reading:
         self.gate.wait(10)
         if self.failure is not None:
             raise self.failure
-        first = Line("logs", "a", durable=100, landed=70, waiting=30, segments=2, bytes=5)
-        return Ledger([first, Line("logs", "b", durable=7, landed=7, problems=["b: 1 row is missing"])])
+        first = LedgerLine("logs", "a", durable=100, landed=70, waiting=30, segments=2, bytes=5)
+        return Ledger([first, LedgerLine("logs", "b", durable=7, landed=7, problems=["b: 1 row is missing"])])
 
 
 @pytest.fixture

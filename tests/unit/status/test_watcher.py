@@ -11,8 +11,8 @@ import pytest
 from frazil.config import Config
 from frazil.health import Role
 from frazil.status import Watcher
-from frazil.status.ask import Heard
 from frazil.status.history import SERIES
+from frazil.status.poll import PolledRole
 from tests.support.status_roles import Speaker, down, place, reported
 
 START = 1_790_000_000.0
@@ -37,16 +37,16 @@ class Story:
         self.watcher = Watcher(self.config, wall=lambda: START + self.now)
         self.speakers: dict[tuple[str, float], Speaker] = {}
 
-    def heard(self, said: Said | Heard) -> Heard:
-        if isinstance(said, Heard):
+    def heard(self, said: Said | PolledRole) -> PolledRole:
+        if isinstance(said, PolledRole):
             return said
         where = place(said.role, said.url)
         speaker = self.speakers.setdefault((where.url, said.started), Speaker(said.role))
         report = speaker.report(self.now, said.text)
         use = {"started_at": said.started, "memory_bytes": 3e8, "cpu_seconds": 12.5}
-        return Heard(where, "ok", (), report.model_copy(update=use))
+        return PolledRole(where, "ok", (), report.model_copy(update=use))
 
-    def look(self, *roles: Said | Heard) -> Story:
+    def look(self, *roles: Said | PolledRole) -> Story:
         self.watcher.take([self.heard(each) for each in roles])
         self.watcher.sample()
         self.now += 10
@@ -199,11 +199,11 @@ def test_a_role_says_how_long_it_is_up_and_what_it_takes() -> None:
     [
         ([receiver(1), pipeline(), api()], "ok"),
         ([receiver(1), down("pipeline"), api()], "degraded"),
-        ([Heard(place("receiver"), "degraded", ("disk full",), reported("receiver"))], "degraded"),
+        ([PolledRole(place("receiver"), "degraded", ("disk full",), reported("receiver"))], "degraded"),
         ([down("receiver"), down("pipeline"), down("api")], "down"),
     ],
 )
-def test_the_whole_is_as_well_as_its_roles(roles: list[Said | Heard], state: str) -> None:
+def test_the_whole_is_as_well_as_its_roles(roles: list[Said | PolledRole], state: str) -> None:
     assert Story().look(*roles).status["state"] == state
 
 

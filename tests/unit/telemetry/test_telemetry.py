@@ -69,7 +69,7 @@ def counted(registry: CollectorRegistry, kind: str, outcome: str) -> float:
 def test_without_telemetry_no_process_loads_the_sdk() -> None:
     script = """
 import sys
-import frazil.cli, frazil.up, frazil.receive.worker, frazil.serve.guard
+import frazil.cli, frazil.up, frazil.receive.worker, frazil.serve.middleware
 from frazil import telemetry
 from frazil.config import Config
 telemetry.start(Config(), "api")

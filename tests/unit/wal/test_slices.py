@@ -6,7 +6,7 @@ import pytest
 
 from frazil.errors import RequestInvalid, RequestTooLarge
 from frazil.otlp.decode import Decoder
-from frazil.wal.slices import SLICE_BYTES, Request, SliceDecoder, Tally
+from frazil.wal.slices import SLICE_BYTES, PendingRequest, SliceDecoder, Tally
 from tests.support.otlp_wire import delimited, within
 
 DECODER = Decoder("logs")
@@ -18,8 +18,8 @@ def padded(records: bytes, size: int) -> bytes:
     return within((1, 2), records + delimited(2, delimited(5, delimited(1, b"x" * size))))
 
 
-def request(body: bytes) -> Request:
-    return Request(body, "t", 7)
+def request(body: bytes) -> PendingRequest:
+    return PendingRequest(body, "t", 7)
 
 
 def test_small_requests_share_a_slice_and_large_ones_are_cut() -> None:
@@ -129,7 +129,7 @@ def test_groups_as_of_protobuf_2_are_not_walked() -> None:
 
 def test_very_many_data_points_are_counted_in_steps_and_refused() -> None:
     body = within((1, 2, 2, 5), b"\x0a\x00" * 1_200_000)
-    steps = SliceDecoder(Decoder("metrics"), 1_000_000).slices([Request(body, "t", 7, 1)], [Tally()])
+    steps = SliceDecoder(Decoder("metrics"), 1_000_000).slices([PendingRequest(body, "t", 7, 1)], [Tally()])
     assert [next(steps) for _ in range(3)] == [None] * 3
     with pytest.raises(RequestTooLarge, match="records_per_request_max"):
         list(steps)

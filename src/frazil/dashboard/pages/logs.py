@@ -10,19 +10,19 @@ import orjson
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from frazil.dashboard import look
-from frazil.dashboard import span as spans
-from frazil.dashboard.ask import Trouble
-from frazil.dashboard.empty import show_how_to_send
-from frazil.dashboard.log_detail import detail, stored_of
-from frazil.dashboard.log_listing import PAGE_ROWS, Listing, missing_of
-from frazil.dashboard.log_rows import Keyed, Record, keyed, rows, time_of_key, with_linked
-from frazil.dashboard.log_search import TRACE, LogSearch, with_chip
-from frazil.dashboard.log_tail import Tail
+from frazil.dashboard import theme as look
+from frazil.dashboard import time_range as spans
+from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.empty_state import show_how_to_send
+from frazil.dashboard.errors import show_trouble
+from frazil.dashboard.logs.detail import detail, stored_of
+from frazil.dashboard.logs.listing import PAGE_ROWS, Listing, missing_of
+from frazil.dashboard.logs.rows import Keyed, Record, keyed, rows, time_of_key, with_linked
+from frazil.dashboard.logs.search import TRACE, LogSearch, with_chip
+from frazil.dashboard.logs.tail import Tail
 from frazil.dashboard.parts.facets import show_facets
 from frazil.dashboard.parts.histogram import show_histogram
 from frazil.dashboard.parts.records import show_records
-from frazil.dashboard.trouble import show_trouble
 from frazil.dashboard.view import View
 from frazil.query.reads.filters import SEVERITIES
 from frazil.query.reads.records import stored_log
@@ -46,7 +46,7 @@ def page(view: View) -> None:
     search, is_tailing, under_the_words = _filters(view)
     try:
         _counts(view, search)
-    except Trouble as trouble:
+    except ApiError as trouble:
         if trouble.code not in _MISUNDERSTOOD:
             raise
         with under_the_words:
@@ -153,7 +153,7 @@ def _services(view: View) -> dict[str, int]:
     range = TimeRange.between(*view.span.steady(_SERVICES_SECONDS))
     try:
         found = view.api.read(log_services(range), fresh_seconds=_SERVICES_SECONDS)
-    except Trouble:
+    except ApiError:
         return {}
     return {row["service_name"]: row["records"] for row in found}
 
@@ -171,7 +171,7 @@ def _histogram(view: View, search: LogSearch) -> None:
         st.rerun()
     try:
         counted = _counts(view, search)
-    except Trouble as trouble:
+    except ApiError as trouble:
         show_trouble(trouble)
         return
     show_histogram(
@@ -213,7 +213,7 @@ def _list(view: View, search: LogSearch) -> None:
             is_frozen=listing.is_frozen and view.span.is_moving,
             warning=listing.warning,
         )
-    except Trouble as trouble:
+    except ApiError as trouble:
         show_trouble(trouble)
 
 
@@ -229,7 +229,7 @@ def _listing(view: View, search: LogSearch) -> Listing:
         asked = search.parameters() | view.span.parameters(_STEP_SECONDS) | {"limit": PAGE_ROWS}
         try:
             listing.begin(asked, view.api.get("logs", asked, fresh_seconds=_STEP_SECONDS))
-        except Trouble as trouble:
+        except ApiError as trouble:
             if not listing.records:
                 raise
             listing.warning = f"Not up to date: {trouble.message}"
@@ -249,7 +249,7 @@ def _tail(view: View, search: LogSearch, is_paused: bool) -> None:
         tail, warning = _followed(view, search, question, is_paused)
         said = _said_of(tail, is_paused)
         _show(view, search, tail.records, said, warning=warning, tailing=not is_paused)
-    except Trouble as trouble:
+    except ApiError as trouble:
         show_trouble(trouble)
 
 
@@ -269,7 +269,7 @@ def _followed(view: View, search: LogSearch, question: str, is_paused: bool) -> 
         return tail, ""
     try:
         answer = view.api.get("logs", search.parameters() | tail.parameters(now))
-    except Trouble as trouble:
+    except ApiError as trouble:
         return tail, f"Not up to date: {trouble.message}"
     tail.take(answer["records"], now, is_more=answer["next"] is not None)
     return tail, missing_of(answer)
@@ -333,7 +333,7 @@ def _linked(view: View, key: str) -> Keyed:
 def _opened(view: View, key: str, record: Record) -> dict[str, Any]:
     try:
         candidates = view.api.read(stored_log(record), fresh_seconds=600)
-    except Trouble:  # then the types are those that JSON has
+    except ApiError:  # then the types are those that JSON has
         candidates = []
     return detail(key, record, stored_of(record, candidates))
 

@@ -14,9 +14,11 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import look, sql_text, words
-from frazil.dashboard.empty import show_how_to_send
-from frazil.dashboard.present import present
+from frazil.dashboard import format as words
+from frazil.dashboard import theme as look
+from frazil.dashboard.empty_state import show_how_to_send
+from frazil.dashboard.fragment import present
+from frazil.dashboard.sql import text as sql_text
 from frazil.dashboard.view import View
 from frazil.query.reads.metric_series import (
     HOLD_SECONDS,

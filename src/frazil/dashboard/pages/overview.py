@@ -10,9 +10,10 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import look, words
-from frazil.dashboard.empty import show_how_to_send
-from frazil.dashboard.present import present
+from frazil.dashboard import format as words
+from frazil.dashboard import theme as look
+from frazil.dashboard.empty_state import show_how_to_send
+from frazil.dashboard.fragment import present
 from frazil.dashboard.view import View
 from frazil.query.reads.services import (
     UNNAMED,

@@ -10,12 +10,14 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import flow, look, words
-from frazil.dashboard.ask import Trouble
-from frazil.dashboard.present import present
-from frazil.dashboard.trouble import show_trouble
+from frazil.dashboard import format as words
+from frazil.dashboard import pipeline_view as flow
+from frazil.dashboard import theme as look
+from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.errors import show_trouble
+from frazil.dashboard.format import ago, count, duration, size
+from frazil.dashboard.fragment import present
 from frazil.dashboard.view import View
-from frazil.dashboard.words import ago, count, duration, size
 
 _FRESH_SECONDS = 4.0
 _STATES = {"ok": look.GOOD, "degraded": look.CAUTION, "down": look.BAD}
@@ -55,7 +57,7 @@ def page(view: View) -> None:
 def _draw(view: View) -> None:
     try:
         status = view.api.get("status", fresh_seconds=_FRESH_SECONDS)
-    except Trouble as trouble:
+    except ApiError as trouble:
         if trouble.code != "forbidden":
             raise
         st.info(
@@ -186,7 +188,7 @@ def _ledger(view: View) -> None:
     try:
         with st.spinner("Counting…"):
             ledger = view.api.get("status", {"ledger": "true", "history": "false"})["ledger"]
-    except Trouble as trouble:
+    except ApiError as trouble:
         show_trouble(trouble)
         return
     if ledger is None or ledger["state"] != "ready":

@@ -18,13 +18,15 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 import streamlit as st
 
-from frazil.dashboard import quick_chart, result_table, sql_text, words
-from frazil.dashboard.ask import Rows, Trouble
+from frazil.dashboard import format as words
+from frazil.dashboard.api_client import ApiError, Rows
 from frazil.dashboard.asking import Asking
-from frazil.dashboard.pages.sql_chart import show_chart
+from frazil.dashboard.errors import show_trouble
 from frazil.dashboard.parts.sql_editor import Mark, sql_editor
-from frazil.dashboard.sql_examples import DEFAULT, EXAMPLES
-from frazil.dashboard.trouble import show_trouble
+from frazil.dashboard.sql import quick_chart, result_table
+from frazil.dashboard.sql import text as sql_text
+from frazil.dashboard.sql.chart import show_chart
+from frazil.dashboard.sql.examples import DEFAULT, EXAMPLES
 from frazil.dashboard.view import View
 
 _HISTORY_MAX = 20
@@ -60,7 +62,7 @@ class _Desk:
 
     def stop(self) -> None:
         if self.asking is not None and not self.asking.wait(0):
-            with contextlib.suppress(Trouble):  # it ends by the server's limits then
+            with contextlib.suppress(ApiError):  # it ends by the server's limits then
                 self.asking.stop()
 
     @property
@@ -137,7 +139,7 @@ def _tables(view: View) -> list[dict[str, Any]]:
     """Names, types and meanings alone. Without them the editor still works."""
     try:
         tables = view.api.get("tables", fresh_seconds=_TABLES_FRESH_SECONDS)["tables"]
-    except Trouble as trouble:
+    except ApiError as trouble:
         if trouble.is_about_the_key:
             raise
         return []
@@ -225,7 +227,7 @@ def _show_waiting(desk: _Desk) -> None:
     if right.button("Stop", key="sql_stop", icon=":material/stop_circle:", width="stretch"):
         try:
             asking.stop()
-        except Trouble as trouble:
+        except ApiError as trouble:
             asking.trouble = trouble
         st.rerun()
 

@@ -9,13 +9,14 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import look, words
-from frazil.dashboard.ask import Trouble
-from frazil.dashboard.empty import show_how_to_send
-from frazil.dashboard.pages import trace_view
+from frazil.dashboard import format as words
+from frazil.dashboard import theme as look
+from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.empty_state import show_how_to_send
+from frazil.dashboard.fragment import present
 from frazil.dashboard.parts.trace_list import trace_list
-from frazil.dashboard.present import present
-from frazil.dashboard.trace_question import (
+from frazil.dashboard.traces import view as trace_view
+from frazil.dashboard.traces.query import (
     FILTERS,
     OPERATIONS_SECONDS,
     is_filtered,
@@ -65,7 +66,7 @@ def _operations(view: View) -> list[dict[str, Any]]:
     range = TimeRange.between(*view.span.steady(_OPERATIONS_STEP_SECONDS)).last(OPERATIONS_SECONDS)
     try:
         return view.api.read(services.operations(range), fresh_seconds=_OPERATIONS_STEP_SECONDS)
-    except Trouble as trouble:
+    except ApiError as trouble:
         if trouble.is_about_the_key or trouble.code == "unreachable":
             raise
         return []

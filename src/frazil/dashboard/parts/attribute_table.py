@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from frazil.dashboard.trace_read import Attribute
+from frazil.dashboard.traces.read import Attribute
 
 _VALUE_CHARS_MAX = 4_000
 _SOUGHT_CHARS_MAX = 200

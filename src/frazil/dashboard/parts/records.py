@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from frazil.dashboard import look
+from frazil.dashboard import theme as look
 from frazil.dashboard.parts.part import part
 
 _mount = part(__file__, '<div class="frame"></div>')

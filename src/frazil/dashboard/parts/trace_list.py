@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from frazil.dashboard.look import service_colours
+from frazil.dashboard.format import clock, duration
 from frazil.dashboard.parts.part import part
-from frazil.dashboard.words import clock, duration
+from frazil.dashboard.theme import service_colours
 
 _TEXT_MAX = 200
 _SERVICES_SHOWN_MAX = 4

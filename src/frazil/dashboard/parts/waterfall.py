@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from frazil.dashboard.look import SEVERITY_COLOURS, service_colours, severity_level
 from frazil.dashboard.parts.part import part
-from frazil.dashboard.trace_critical import Stretch
-from frazil.dashboard.trace_read import LogRecord, Trace, event_times
-from frazil.dashboard.trace_tree import Row, Tree, rows
+from frazil.dashboard.theme import SEVERITY_COLOURS, service_colours, severity_level
+from frazil.dashboard.traces.critical_path import Stretch
+from frazil.dashboard.traces.read import LogRecord, Trace, event_times
+from frazil.dashboard.traces.tree import Row, Tree, rows
 from frazil.query.reads.filters import SPAN_KINDS
 
 _TEXT_MAX = 160

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import streamlit as st
 
-from frazil.dashboard import look
-from frazil.dashboard import span as spans
-from frazil.dashboard.ask import Api, Trouble
-from frazil.dashboard.house import the_house
+from frazil.dashboard import theme as look
+from frazil.dashboard import time_range as spans
+from frazil.dashboard.api_client import Api, ApiError
+from frazil.dashboard.app_state import app_state
+from frazil.dashboard.errors import show_trouble
+from frazil.dashboard.format import plain
 from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces
 from frazil.dashboard.sessions import COOKIE
-from frazil.dashboard.trouble import show_trouble
 from frazil.dashboard.view import View
-from frazil.dashboard.words import plain
 
 _REFRESH_SECONDS = 5.0
 _ASSETS = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ h1{font-size:1.6rem!important;padding-top:.2rem!important}
 """What is drawn again keeps its colour meanwhile: greying it out on every refresh is a flicker."""
 
 
-def _range(is_used: bool) -> spans.Span:
+def _range(is_used: bool) -> spans.TimeRange:
     with st.sidebar:
         chosen = st.selectbox(
             "Time range (UTC)",
@@ -59,7 +59,7 @@ def _range(is_used: bool) -> spans.Span:
 def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
     """Runs `page`; what goes wrong in it is told in its place."""
     api.page = name
-    house = the_house()
+    house = app_state()
     chosen = _range(is_used=name not in _TIMELESS)
     with st.sidebar:
         is_live = st.toggle(
@@ -82,13 +82,13 @@ def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
     view = View(api, chosen, refresh, house.otlp_http, house.otlp_grpc)
     try:
         page(view)
-    except Trouble as trouble:
+    except ApiError as trouble:
         show_trouble(trouble)
 
 
 def _api() -> Api | None:
     """The session's own, while its login lasts."""
-    house, token = the_house(), st.context.cookies.get(COOKIE)
+    house, token = app_state(), st.context.cookies.get(COOKIE)
     key = house.sessions.use(token)
     if key is None and house.is_locked:
         st.session_state.clear()
@@ -107,8 +107,8 @@ def _key_now(token: str | None) -> str | None:
     that the page shows goes.
     """
     try:
-        return the_house().key_of(token)
-    except Trouble:
+        return app_state().key_of(token)
+    except ApiError:
         st.rerun()  # does nothing for a question that runs beside the page
         raise
 

@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
-from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.messages import COLUMNS, Reading, land_messages, received_bounds
 from frazil.pipeline.land.results import MessageCounts, TaskResult
 from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Runner
 from frazil.position import KafkaPosition, LandingPosition, PartitionPosition, TopicPosition
 from frazil.tables import Signal

@@ -17,16 +17,16 @@ from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.clock import late_before, note_late
-from frazil.lake.commit import Checkpoint, committer_of
-from frazil.lake.discard import discard
-from frazil.lake.live import partition_of
+from frazil.lake.commits.cleanup import discard
+from frazil.lake.commits.commit import Checkpoint, committer_of
+from frazil.lake.live_files import partition_of
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.set_aside import set_aside
 from frazil.pipeline.land.source import Outcome, Source, Work
 from frazil.pipeline.land.upkeep import CleanUpStep, round_seconds
 from frazil.pipeline.metrics import Metrics
+from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
 from frazil.position import LandingPosition, landing_position

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from frazil.config.wal import KafkaConfig
 from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
-from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout, file_name
-from frazil.pipeline.land.results import MessageCounts, TaskResult, Unreadable
+from frazil.pipeline.land.results import MessageCounts, TaskResult, UnreadableSegment
 from frazil.pipeline.land.task import Chunks, cpu_seconds, measured
+from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Batches
 from frazil.tables import SEGMENT, Promoted, Signal
 from frazil.wal.kafka.messages import Headers, body_of, received_unix_nano, tenant_of
@@ -171,10 +171,10 @@ def _set_aside(
     result.partitions[partition].set_aside += 1
     kept = sum(len(item.payload or b"") for item in result.unreadable)
     if kept + len(value) <= PAYLOAD_BYTES_PER_TASK_MAX:
-        result.unreadable.append(Unreadable(source, reason, len(value), value, tenant))
+        result.unreadable.append(UnreadableSegment(source, reason, len(value), value, tenant))
     else:
         reason += "; its bytes are in Kafka alone, as there are many like it"
-        result.unreadable.append(Unreadable(source, reason, len(value), tenant=tenant))
+        result.unreadable.append(UnreadableSegment(source, reason, len(value), tenant=tenant))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from frazil.wal.segment import Facts
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableSegment:
     """Something that cannot land. `source` is what `_segment` would have been."""
 
     source: str
@@ -36,7 +36,7 @@ class TaskResult:
     files: list[DataFile] = field(default_factory=list)
     facts: list[Facts] = field(default_factory=list)
     """Of the segments that were landed or are tombstones."""
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadableSegment] = field(default_factory=list)
     vanished: list[SegmentName] = field(default_factory=list)
     partitions: dict[int, MessageCounts] = field(default_factory=dict)
     """Of Kafka."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from frazil.config import Config
-from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.results import TaskResult
 from frazil.pipeline.land.source import Outcome
 from frazil.pipeline.land.task import land_segments, segment_of
+from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Runner, gathered
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import Signal

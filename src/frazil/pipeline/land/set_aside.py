@@ -17,12 +17,12 @@ from frazil.config import Config
 from frazil.errors import Fenced, SegmentCorrupt
 from frazil.lake.catalog import catalog_errors
 from frazil.lake.clock import noted_time
-from frazil.lake.commit import committer_of
-from frazil.lake.discard import discard
+from frazil.lake.commits.cleanup import discard
+from frazil.lake.commits.commit import committer_of
 from frazil.lake.tables import open_table
-from frazil.pipeline.arrange import arrange
 from frazil.pipeline.datafile import Layout, write_part
-from frazil.pipeline.land.results import Unreadable
+from frazil.pipeline.land.results import UnreadableSegment
+from frazil.pipeline.partition_sort import arrange
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.names import SegmentName
@@ -35,7 +35,7 @@ def set_aside(
     config: Config,
     catalog: Catalog,
     signal: Signal,
-    unreadable: Sequence[Unreadable],
+    unreadable: Sequence[UnreadableSegment],
     reader: WalReader | None,
 ) -> None:
     """A row in `set_aside` for each, exactly once: landing that comes by again finds it there.
@@ -75,7 +75,7 @@ def write_set_aside(config: Config, table: Table, rows: pa.Table) -> list[DataFi
     return [write_part(layout, part, f"{layout.batch}-{number:05d}") for number, part in enumerate(parts)]
 
 
-def _copied(signal: Signal, item: Unreadable, reader: WalReader | None) -> Unreadable:
+def _copied(signal: Signal, item: UnreadableSegment, reader: WalReader | None) -> UnreadableSegment:
     if reader is None or item.payload is not None:
         return item
     stream, _, sequence = item.source.rpartition("/")
@@ -89,7 +89,7 @@ def _now(table: Table) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(max(time.time(), noted_time(table.metadata) or 0.0), datetime.UTC)
 
 
-def _rows(signal: Signal, items: Sequence[Unreadable], now: datetime.datetime) -> pa.Table:
+def _rows(signal: Signal, items: Sequence[UnreadableSegment], now: datetime.datetime) -> pa.Table:
     return pa.table(
         {
             "tenant_id": [item.tenant for item in items],

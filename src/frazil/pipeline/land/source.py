@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from frazil.config import Config
-from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.pipeline.land.results import TaskResult, UnreadableSegment
+from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Runner
 from frazil.position import LandingPosition
 from frazil.tables import Signal
@@ -40,7 +40,7 @@ class Outcome:
         return any(result.too_many_files for result in self.results)
 
     @property
-    def unreadable(self) -> list[Unreadable]:
+    def unreadable(self) -> list[UnreadableSegment]:
         return [item for result in self.results for item in result.unreadable]
 
 

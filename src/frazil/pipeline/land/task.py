@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
-from frazil.pipeline.arrange import Horizon, arrange
 from frazil.pipeline.datafile import Layout, file_name, write_part
-from frazil.pipeline.land.results import TaskResult, Unreadable
+from frazil.pipeline.land.results import TaskResult, UnreadableSegment
+from frazil.pipeline.partition_sort import Horizon, arrange
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
@@ -49,7 +49,7 @@ def land_segments(
             tables = _tables(name, data, layout, result)
         except (SegmentCorrupt, SegmentUnknown) as error:
             reason = error.reason if isinstance(error, SegmentCorrupt) else str(error)
-            result.unreadable.append(Unreadable(segment_of(name), reason, len(data)))
+            result.unreadable.append(UnreadableSegment(segment_of(name), reason, len(data)))
             continue
         for table in tables:
             chunks.add(table)

@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
 from frazil.errors import DataLost
-from frazil.lake.commit import ancestors, landed_snapshot, position_text
+from frazil.lake.commits.commit import ancestors, landed_snapshot, position_text
 from frazil.lake.times import commit_times
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step
@@ -26,10 +26,10 @@ from frazil.storage import Store
 from frazil.tables import Signal, table_spec
 from frazil.tables.promoted import promoted
 from frazil.wal.cleanup import clean_up_pass
-from frazil.wal.closing import Closer
+from frazil.wal.idle_streams import IdleStreamCloser
+from frazil.wal.immediate_delete import MARK_SECONDS, remove_old_marks
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader, side_by_side
-from frazil.wal.sweep import MARK_SECONDS, remove_old_marks
 
 _MISSING_ROUNDS_MAX = 3
 _ROUND_SECONDS = 30.0
@@ -199,7 +199,7 @@ class WatchStep(_WalStep):
         **clocks: Callable[[], float],
     ) -> None:
         super().__init__(config, signal, store, metadata_of, **clocks)
-        self._closer = Closer(
+        self._closer = IdleStreamCloser(
             store,
             self._clock,
             config.land.stream_idle_seconds,

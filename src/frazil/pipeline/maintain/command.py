@@ -26,7 +26,7 @@ from frazil.pipeline.maintain.background import LEASE, kept
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
-from frazil.pipeline.maintain.tag_tables import Cut, create_cut, delete_cut, list_cuts
+from frazil.pipeline.maintain.tag_tables import TaggedTables, create_cut, delete_cut, list_cuts
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
@@ -224,7 +224,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=200)
 
 
-def _print_cuts(cuts: Sequence[Cut]) -> None:
+def _print_cuts(cuts: Sequence[TaggedTables]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("tag", "table", "committed", "snapshot", "rows ever landed"):
         table.add_column(heading, justify="right" if heading.startswith("rows") else "left", overflow="fold")
@@ -237,7 +237,7 @@ def _print_cuts(cuts: Sequence[Cut]) -> None:
     _console().print(table)
 
 
-def _facts(cut: Cut) -> dict[str, object]:
+def _facts(cut: TaggedTables) -> dict[str, object]:
     return {
         "name": cut.name,
         "tables": [dataclasses.asdict(tag) for tag in cut.tags],

@@ -13,9 +13,9 @@ from pyiceberg.table import Table
 
 from frazil.config import CompactConfig
 from frazil.errors import JobFailed, reason_of
-from frazil.lake.choose import Group, all_facts, choose
-from frazil.lake.commit import Committer
-from frazil.lake.live import LiveFile, live_files
+from frazil.lake.commits.commit import Committer
+from frazil.lake.live_files import LiveFile, live_files
+from frazil.lake.upkeep.choose import Group, all_facts, choose
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, merge
 from frazil.pipeline.maintain.quarantine import BadFiles

@@ -17,16 +17,16 @@ from frazil.config import Config
 from frazil.errors import Refused, Stopped, reason_of
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.clock import known_time, noted_time
-from frazil.lake.commit import committer_of
-from frazil.lake.expire import expire_old
+from frazil.lake.commits.commit import committer_of
+from frazil.lake.commits.manifests import rewrite_manifests, small_manifests
 from frazil.lake.files import LakeFileIO
-from frazil.lake.health import measure
-from frazil.lake.live import data_manifests, live_files
-from frazil.lake.manifests import rewrite_manifests, small_manifests
-from frazil.lake.orphans import find_orphans, remove_orphans
+from frazil.lake.live_files import data_manifests, live_files
 from frazil.lake.properties import MAINTENANCE, json_property, noted, set_properties
+from frazil.lake.state.health import measure
 from frazil.lake.tables import open_table
-from frazil.lake.tier import data_folders
+from frazil.lake.upkeep.expire import expire_old
+from frazil.lake.upkeep.orphans import find_orphans, remove_orphans
+from frazil.lake.upkeep.tier import data_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.compact import Compaction, Filling, Progress
 from frazil.pipeline.maintain.metrics import MaintainMetrics

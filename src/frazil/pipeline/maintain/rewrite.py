@@ -17,8 +17,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.errors import Conflict, JobFailed, StoreUnavailable
-from frazil.lake.commit import Committed, Committer
-from frazil.lake.discard import discard
+from frazil.lake.commits.cleanup import discard
+from frazil.lake.commits.commit import Committed, Committer
 from frazil.pipeline.maintain.report import Totals, bytes_of, rows_of
 from frazil.pipeline.maintain.search import Searched
 from frazil.position import without

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, LimitReached, QueryInvalid
-from frazil.lake.damage import damage_of
-from frazil.lake.live import partition_of
-from frazil.pipeline.arrange import compact
+from frazil.lake.live_files import partition_of
+from frazil.lake.state.corruption import damage_of
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
 from frazil.pipeline.maintain.merge.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
+from frazil.pipeline.partition_sort import compact
 from frazil.pipeline.runner import Runner, gathered
 from frazil.tables import SEGMENT, TableSpec
 

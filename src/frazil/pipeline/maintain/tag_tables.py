@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.errors import Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.commit import read_checkpoint
+from frazil.lake.commits.commit import read_checkpoint
 from frazil.lake.tags import Tag, create_tag, delete_tag, is_incident, list_tags
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.metrics import Metrics
@@ -26,7 +26,7 @@ log = structlog.get_logger("frazil.maintain")
 
 
 @dataclass(frozen=True)
-class Cut:
+class TaggedTables:
     """`tags` has one for each table; `missing` have none, as when its making was interrupted."""
 
     name: str
@@ -34,7 +34,7 @@ class Cut:
     missing: Sequence[str]
 
 
-def create_cut(config: Config, catalog: Catalog, runner: Runner, metrics: Metrics, name: str) -> Cut:
+def create_cut(config: Config, catalog: Catalog, runner: Runner, metrics: Metrics, name: str) -> TaggedTables:
     """Lands what is durable now and pins each table where it then stands, under the name.
 
     What is received while that goes on may be in one table and not yet in another; what was acked before is
@@ -62,7 +62,7 @@ def create_cut(config: Config, catalog: Catalog, runner: Runner, metrics: Metric
     return next(cut for cut in list_cuts(config, catalog) if cut.name == name)
 
 
-def list_cuts(config: Config, catalog: Catalog) -> list[Cut]:
+def list_cuts(config: Config, catalog: Catalog) -> list[TaggedTables]:
     """Those that people made, by name."""
     tables = _tables(config, catalog)
     found: dict[str, list[Tag]] = {}
@@ -73,7 +73,7 @@ def list_cuts(config: Config, catalog: Catalog) -> list[Cut]:
     # Other tables may be younger than a tag.
     names = [name for table in tables if (name := table.name()[-1]) in SIGNALS]
     return [
-        Cut(name, tags, [each for each in names if each not in {tag.table for tag in tags}])
+        TaggedTables(name, tags, [each for each in names if each not in {tag.table for tag in tags}])
         for name, tags in sorted(found.items())
     ]
 

@@ -23,12 +23,12 @@ from pyiceberg.table import Table
 
 from frazil.config import CompactConfig, TierConfig
 from frazil.errors import Refused, StoreUnavailable, reason_of
-from frazil.lake.commit import Committer
+from frazil.lake.commits.commit import Committer
 from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import live_files
+from frazil.lake.live_files import live_files
 from frazil.lake.pyiceberg_compat import at_path
-from frazil.lake.tier import choose_tier, note_folder, tier_folder
+from frazil.lake.upkeep.tier import choose_tier, note_folder, tier_folder
 from frazil.pipeline.datafile import partition_folders
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.quarantine import BadFiles

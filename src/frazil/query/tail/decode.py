@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
-from frazil.sql.older import source_columns
+from frazil.sql.promoted_fallback import source_columns
 from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Fill, Signal, landed_spec, table_spec
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import with_dictionary

@@ -14,9 +14,9 @@ from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
 from frazil.otlp.split import split
 from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, Steps
+from frazil.wal.kafka.drop_records import without
 from frazil.wal.kafka.messages import value_of
-from frazil.wal.kafka.thinning import without
-from frazil.wal.slices import Request, Slice, Tally
+from frazil.wal.slices import PendingRequest, Slice, Tally
 
 _FRAMING_BYTES = 64
 """A part of a request may be this much larger than asked for."""
@@ -37,7 +37,7 @@ class Prepared(Receipt):
 class _Part:
     """Of a request, so much as may be one message. A large part is decoded in pieces."""
 
-    request: Request
+    request: PendingRequest
     has_rejects: bool = False
     accepted: list[bytes] = field(default_factory=list)
     """The pieces that have valid records, without the invalid ones."""
@@ -75,7 +75,7 @@ class PreparingLane(Lane[Prepared]):
 
     # What follows runs in the lane's thread.
 
-    def _process(self, requests: Sequence[Request]) -> Steps[list[Prepared]]:
+    def _process(self, requests: Sequence[PendingRequest]) -> Steps[list[Prepared]]:
         tallies = [Tally() for _ in requests]
         parts: list[list[_Part]] = [[] for _ in requests]
         for request, of_request in zip(requests, parts, strict=True):
@@ -89,7 +89,7 @@ class PreparingLane(Lane[Prepared]):
             prepared.append((yield from self._prepared(tally, of_request)))
         return prepared
 
-    def _parts(self, request: Request) -> Steps[list[_Part]]:
+    def _parts(self, request: PendingRequest) -> Steps[list[_Part]]:
         """The request, cut where it is too large for a message. What is malformed stays whole."""
         if len(request.body) <= self._part_bytes_max:
             return [_Part(request)]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from frazil.dashboard.parts.attribute_table import attribute_rows
-from frazil.dashboard.trace_read import Attribute
+from frazil.dashboard.traces.read import Attribute
 
 HOSTILE = '<img src=x onerror="alert(1)">&'
 ESCAPED = "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;&amp;"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from frazil.dashboard.look import service_colours
 from frazil.dashboard.parts.trace_list import listing
+from frazil.dashboard.theme import service_colours
 
 
 def found(duration_ms: float, *services: str, **given: Any) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from frazil.dashboard.look import SEVERITY_COLOURS, service_colours
 from frazil.dashboard.parts.waterfall import drawing
-from frazil.dashboard.trace_critical import critical_path
-from frazil.dashboard.trace_read import CLIENT, SERVER, LogRecord, SpanRecord, Trace
-from frazil.dashboard.trace_tree import build_tree
+from frazil.dashboard.theme import SEVERITY_COLOURS, service_colours
+from frazil.dashboard.traces.critical_path import critical_path
+from frazil.dashboard.traces.read import CLIENT, SERVER, LogRecord, SpanRecord, Trace
+from frazil.dashboard.traces.tree import build_tree
 from frazil.query.reads.filters import SPAN_KINDS
-from tests.unit.dashboard.test_trace_tree import span
+from tests.unit.dashboard.traces.test_tree import span
 
 US = 1_000
 START = 1_794_700_000_000_000_000

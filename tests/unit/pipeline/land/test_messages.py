@@ -18,11 +18,11 @@ from frazil.config.wal import KafkaConfig
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.arrange import Horizon
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land import messages
 from frazil.pipeline.land.messages import Reading, land_messages, received_bounds
 from frazil.pipeline.land.results import TaskResult
+from frazil.pipeline.partition_sort import Horizon
 from frazil.tables import landed_spec
 from frazil.wal.kafka.messages import RECEIVED_HEADER
 

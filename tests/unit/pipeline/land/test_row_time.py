@@ -20,9 +20,9 @@ from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.arrange import DAY_MICROS, Horizon, arrange
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.task import segment_of, with_segment
+from frazil.pipeline.partition_sort import DAY_MICROS, Horizon, arrange
 from frazil.position import LandingPosition, WalPosition
 from frazil.query.tail import Tail
 from frazil.query.tail.decode import SegmentDecoder

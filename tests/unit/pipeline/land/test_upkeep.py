@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.lake.commit import POSITION
+from frazil.lake.commits.commit import POSITION
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import upkeep
 from frazil.pipeline.land.lander import Lander, LandStep
@@ -32,7 +32,7 @@ from tests.support.fault.land_wal import STREAMS, assert_landed, write_segments,
 from tests.support.lake.meddling import move
 from tests.support.run_here import RunHere
 from tests.support.wal_stores import HandClock, MemoryStore
-from tests.unit.lake.test_aging import EMPTY
+from tests.unit.lake.upkeep.test_aging import EMPTY
 
 GRACE_SECONDS = 600.0
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from frazil.lake import staging
-from frazil.lake.expire import expire_old
+from frazil.lake.commits import staging
+from frazil.lake.upkeep.expire import expire_old
 from frazil.ledger import balance
 from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics

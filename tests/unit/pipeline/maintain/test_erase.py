@@ -16,10 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import Conflict, DataLost, Fenced, QueryInvalid, QueryRefused, Refused
-from frazil.lake.commit import Committer
-from frazil.lake.expire import expire
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import Committer
+from frazil.lake.live_files import live_files
 from frazil.lake.tags import create_tag, list_tags
+from frazil.lake.upkeep.expire import expire
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.maintain.erase.erase import LOOK_SECONDS, EverythingMatches

@@ -19,10 +19,10 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, StructT
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, JobFailed
-from frazil.lake.commit import Committer
-from frazil.lake.health import TableHealth
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import Committer
+from frazil.lake.live_files import live_files
 from frazil.lake.properties import MAINTENANCE, noted, set_properties
+from frazil.lake.state.health import TableHealth
 from frazil.ledger import balance
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land import lander

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from frazil.config import MaintainConfig
-from frazil.lake.health import health
+from frazil.lake.state.health import health
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 

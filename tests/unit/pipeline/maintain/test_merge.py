@@ -24,15 +24,15 @@ from pyiceberg.manifest import DataFile
 from frazil.config import CompactConfig, Config
 from frazil.errors import StoreUnavailable
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.live import partition_of
+from frazil.lake.live_files import partition_of
 from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import datafile
-from frazil.pipeline.arrange import DAY_MICROS, Horizon, Part, arrange
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.pipeline.maintain.merge import sorted_runs
 from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, merge
+from frazil.pipeline.partition_sort import DAY_MICROS, Horizon, Part, arrange
 from frazil.position import LandingPosition
 from frazil.tables import DEFAULT_PROMOTED, SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 from frazil.tables.columns import TIMESTAMP

@@ -19,9 +19,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, PrimitiveType, StringType, TimestamptzType
 
-from frazil.pipeline.arrange import arrange
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name, write_part
 from frazil.pipeline.maintain.merge.merge import MergeSettings
+from frazil.pipeline.partition_sort import arrange
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.columns import TIMESTAMP
 from frazil.wal.rowgroups import coded_table

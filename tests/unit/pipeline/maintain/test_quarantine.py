@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
-from frazil.lake.choose import FileFacts, choose
+from frazil.lake.upkeep.choose import FileFacts, choose
 from frazil.pipeline.maintain.quarantine import BadFiles
 
 HOUR = 3600.0

@@ -15,8 +15,8 @@ import pytest
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import ConfigError
-from frazil.lake.commit import Committer
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import Committer
+from frazil.lake.live_files import live_files
 from frazil.lake.properties import json_property
 from frazil.ledger import balance
 from frazil.pipeline.maintain.retain.rules import RETENTION

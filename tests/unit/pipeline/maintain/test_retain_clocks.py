@@ -20,7 +20,6 @@ from structlog.testing import capture_logs
 
 from frazil.config import Config
 from frazil.errors import JobFailed, Refused
-from frazil.lake import commit, staging
 from frazil.lake.clock import (
     CLOCK,
     Partition,
@@ -31,6 +30,7 @@ from frazil.lake.clock import (
     noted_time,
     partition_texts,
 )
+from frazil.lake.commits import commit, staging
 from frazil.ledger import balance
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land import lander
@@ -39,7 +39,7 @@ from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task
 from frazil.pipeline.maintain.retain import rows as retain_rows
-from frazil.status.ask import Place, understand
+from frazil.status.poll import Endpoint, understand
 from tests.support.kept_lake import DAY, Kept
 from tests.support.run_here import RunHere
 
@@ -347,7 +347,7 @@ def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stay
     finally:
         server.stop()
     assert (answer.status, answer.json()["ok"]) == (200, True)
-    heard = understand(Place("pipeline", url), status.status, status.data)
+    heard = understand(Endpoint("pipeline", url), status.status, status.data)
     assert (heard.state, heard.reasons) == ("degraded", [f"retention of logs: {why}"])
 
 

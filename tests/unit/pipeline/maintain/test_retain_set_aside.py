@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from frazil.errors import Conflict
-from frazil.lake import commit
-from frazil.lake.commit import Committer
+from frazil.lake.commits import commit
+from frazil.lake.commits.commit import Committer
 from frazil.ledger import balance
 from frazil.pipeline.land import set_aside as landing_set_aside
 from frazil.pipeline.maintain.retain import set_aside as retention

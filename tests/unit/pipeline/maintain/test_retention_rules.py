@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from frazil.config import RetentionRule
-from frazil.lake.live import LiveFile
+from frazil.lake.live_files import LiveFile
 from frazil.pipeline.maintain.retain.rules import (
     Applied,
     Due,

@@ -11,11 +11,11 @@ from rich.console import Console
 from frazil.config import Config
 from frazil.errors import Refused
 from frazil.pipeline.maintain.command import opened, our_turn
-from frazil.pipeline.maintain.erase.erase import EverythingMatches, Request, erase
+from frazil.pipeline.maintain.erase.erase import EraseRequest, EverythingMatches, erase
 from frazil.pipeline.maintain.erase.report import Erasure
 
 
-def run(config: Config, request: Request, *, report: Path | None, json_output: bool) -> int:
+def run(config: Config, request: EraseRequest, *, report: Path | None, json_output: bool) -> int:
     """1 if it could not be proven that nothing is left."""
     console = Console(stderr=True, highlight=False)
     if report is not None and not report.absolute().parent.is_dir():
@@ -39,7 +39,7 @@ def _agreed(console: Console, error: EverythingMatches) -> bool:
     return console.input("Erase all of it? Type yes: ").strip() == "yes"
 
 
-def _erased(config: Config, request: Request, console: Console) -> Erasure:
+def _erased(config: Config, request: EraseRequest, console: Console) -> Erasure:
     with opened(config) as (catalog, runner), our_turn(config, console):
         if not console.is_terminal:
             return erase(config, catalog, request, runner)

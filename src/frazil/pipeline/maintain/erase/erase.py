@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.errors import Refused, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.commit import read_checkpoint
+from frazil.lake.commits.commit import read_checkpoint
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
 from frazil.pipeline.maintain.erase.report import Erasure
@@ -34,10 +34,10 @@ from frazil.storage import Store
 from frazil.storage.local import LocalStore
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
 from frazil.tables.columns import RECEIVED
+from frazil.wal.immediate_delete import leave_mark, sweep
 from frazil.wal.kafka.topics import Topics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
-from frazil.wal.sweep import leave_mark, sweep
 
 LOOK_SECONDS = 30.0
 """Between a mark in the log and the deletion of what lies before it: longer than anybody looks at the log."""
@@ -47,7 +47,7 @@ log = structlog.get_logger("frazil.maintain")
 
 
 @dataclass(frozen=True)
-class Request:
+class EraseRequest:
     """What an operator asks for. `tables`: all, if there is none."""
 
     tenant: str
@@ -68,7 +68,7 @@ class EverythingMatches(Refused):
 def erase(
     config: Config,
     catalog: Catalog,
-    request: Request,
+    request: EraseRequest,
     runner: Runner,
     *,
     say: Callable[[str], None] = lambda _: None,
@@ -90,7 +90,7 @@ class _Erasing:
         self,
         config: Config,
         catalog: Catalog,
-        request: Request,
+        request: EraseRequest,
         runner: Runner,
         say: Callable[[str], None],
         clock: Callable[[], float],

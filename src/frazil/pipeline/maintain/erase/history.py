@@ -13,8 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.errors import DataLost
 from frazil.lake.catalog import full_name
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import living, partition_of, read_entries
-from frazil.lake.tier import data_folders
+from frazil.lake.live_files import living, partition_of, read_entries
+from frazil.lake.upkeep.tier import data_folders
 
 _FOLDER = "tenant_id="
 

@@ -11,13 +11,13 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.errors import Conflict, Refused
 from frazil.lake.catalog import table_or_none
-from frazil.lake.commit import Committer, read_checkpoint
-from frazil.lake.erased import ERASED
-from frazil.lake.expire import expire
+from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import live_files
-from frazil.lake.orphans import find_orphans
+from frazil.lake.live_files import live_files
 from frazil.lake.tags import kind_of
+from frazil.lake.upkeep.erased import ERASED
+from frazil.lake.upkeep.expire import expire
+from frazil.lake.upkeep.orphans import find_orphans
 from frazil.pipeline.maintain.erase.table import pinned
 from frazil.pipeline.maintain.retain.set_aside import COPIES, drop_rows
 from frazil.position import landing_position

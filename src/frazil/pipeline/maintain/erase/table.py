@@ -18,16 +18,16 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, QueryInvalid, Refused
-from frazil.lake.commit import committer_of, landed_snapshot
-from frazil.lake.discard import data_files_of
-from frazil.lake.erased import ERASED, ERASED_TENANT
-from frazil.lake.expire import expire
+from frazil.lake.commits.cleanup import data_files_of
+from frazil.lake.commits.commit import committer_of, landed_snapshot
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live import live_files, partition_of
-from frazil.lake.orphans import Orphan, find_orphans
-from frazil.lake.reach import name_of
+from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.tags import kind_of
-from frazil.lake.tier import data_folders, tier_folders
+from frazil.lake.upkeep.erased import ERASED, ERASED_TENANT
+from frazil.lake.upkeep.expire import expire
+from frazil.lake.upkeep.orphans import Orphan, find_orphans
+from frazil.lake.upkeep.reachability import name_of
+from frazil.lake.upkeep.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.erase.history import History, read_history
 from frazil.pipeline.maintain.erase.report import Proof, TableErasure

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.pipeline.arrange import compact
+from frazil.pipeline.partition_sort import compact
 
 Longs = npt.NDArray[np.int64]
 

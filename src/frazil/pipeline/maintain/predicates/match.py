@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
 from frazil.pipeline.maintain.predicates.parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
 from frazil.sql.index import Index, of_files
-from frazil.sql.older import from_map
+from frazil.sql.promoted_fallback import from_map
 from frazil.sql.sandbox import Sandbox, Settings, TableSource
 from frazil.sql.types import duckdb_type, quoted
 from frazil.tables import Fill, TableSpec

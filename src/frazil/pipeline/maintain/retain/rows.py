@@ -17,8 +17,8 @@ from pyiceberg.table import Table
 from frazil.config import Config, RetentionRule
 from frazil.errors import ConfigError, QueryInvalid, QueryRefused
 from frazil.lake.clock import clock_held, forget_late, late_days, note_time, utc
-from frazil.lake.commit import committer_of
-from frazil.lake.live import LiveFile, in_parallel, live_files
+from frazil.lake.commits.commit import committer_of
+from frazil.lake.live_files import LiveFile, in_parallel, live_files
 from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match, parse_predicate

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from frazil.config import RetentionRule
 from frazil.config.maintain import DAY_SECONDS, RetentionConfig
 from frazil.lake.clock import Late, Partition, believed_now, by_partition, landed_late, partition_texts
-from frazil.lake.live import LiveFile, partition_of
+from frazil.lake.live_files import LiveFile, partition_of
 
 RETENTION = "frazil.retention"
 """The property that remembers how far each rule has been applied, so that nothing is searched every hour."""

@@ -20,8 +20,8 @@ from frazil.config import Config
 from frazil.errors import Conflict
 from frazil.lake.catalog import full_name
 from frazil.lake.clock import clock_held, note_time
-from frazil.lake.commit import committer_of
-from frazil.lake.live import live_files
+from frazil.lake.commits.commit import committer_of
+from frazil.lake.live_files import live_files
 from frazil.lake.tables import evolve
 from frazil.pipeline.land.set_aside import write_set_aside
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of

@@ -1,0 +1,1 @@
+"""The Logs page: search, rows, one record, and the live tail."""

@@ -1,0 +1,218 @@
+"""The pipeline in words and numbers: what `GET /api/v1/status` says, stage by stage."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from frazil.dashboard.format import ago, count, size
+
+Status = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One stage: what it does now, first the number that says most."""
+
+    title: str
+    headline: str
+    unit: str
+    lines: Sequence[tuple[str, str]]
+    trouble: str | None = None
+
+
+def cards(status: Status) -> list[Card]:
+    """In the order in which data goes."""
+    stages = status["stages"]
+    return [
+        _receive(stages["receive"]),
+        _wal(stages["wal"]),
+        _land(stages["land"], status["at"]),
+        _lake(stages["lake"], status.get("tables") or ()),
+        _maintain(stages["maintain"], status["at"]),
+        _query(stages["query"]),
+    ]
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{count(value)}/s"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else ago(value)
+
+
+def _worst(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _receive(stage: Mapping[str, Any]) -> Card:
+    total, ack = stage["total"], stage["total"]["ack"]
+    refused = total["refused_per_second"]
+    reasons = ", ".join(f"{reason} {_rate(rate)}" for reason, rate in stage["refusals"].items() if rate)
+    return Card(
+        "Receive",
+        _rate(total["records_per_second"]),
+        "records",
+        [
+            ("requests", _rate(total["requests_per_second"])),
+            ("bytes", "–" if total["bytes_per_second"] is None else f"{size(total['bytes_per_second'])}/s"),
+            ("p50 · p99", f"{_seconds(ack['p50_seconds'])} · {_seconds(ack['p99_seconds'])}"),
+            ("refused", _rate(refused)),
+        ],
+        f"refuses: {reasons}" if reasons else None,
+    )
+
+
+def _wal(stage: Mapping[str, Any]) -> Card:
+    backlog = stage["backlog"]
+    failing = stage["failures_per_second"]
+    return Card(
+        "Write-ahead log",
+        size(backlog["bytes"]),
+        "not landed yet",
+        [
+            ("oldest of it", _seconds(backlog["age_seconds"])),
+            ("waiting", count(backlog["segments"])),
+            ("written", _rate(stage["segments_per_second"])),
+            ("store p99", _seconds(stage["store"]["p99_seconds"])),
+        ],
+        f"writes fail: {_rate(failing)}" if failing else None,
+    )
+
+
+def _land(stage: Mapping[str, Any], now: float) -> Card:
+    tables = stage["tables"]
+    stopped = [name for name, table in tables.items() if table["is_stopped"]]
+    last = _worst([table["last_commit_at"] for table in tables.values()])
+    trouble = f"{', '.join(stopped)} wait for someone to decide" if stopped else None
+    if trouble is None and not stage["has_leader"]:
+        trouble = "no pipeline leads"
+    return Card(
+        "Land",
+        _rate(_total([table["rows_per_second"] for table in tables.values()])),
+        "rows",
+        [
+            ("lag", _seconds(_worst([table["lag_seconds"] for table in tables.values()]))),
+            ("last commit", "–" if last is None else f"{ago(max(0.0, now - last))} ago"),
+            ("commit p95", _seconds(stage["commit"]["p95_seconds"])),
+            ("set aside", count(_total([table["set_aside"] for table in tables.values()]))),
+        ],
+        trouble,
+    )
+
+
+def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card:
+    whole = stage["tables"].values()
+    cost = _total([table["monthly_cost"] for table in whole])
+    rows = _total([table["rows"] for table in whole])
+    if rows is None:
+        rows = _total([table.get("rows") for table in tables])
+    return Card(
+        "Tables",
+        count(rows),
+        "rows",
+        [
+            ("bytes", size(_total([table["bytes"] for table in whole]))),
+            ("files", count(_total([table["files"] for table in whole]))),
+            ("to be merged", count(_total([table["small_files"] for table in whole]))),
+            ("a month", "–" if cost is None else f"≈ ${cost:,.2f}"),
+        ],
+    )
+
+
+def _maintain(stage: Mapping[str, Any], now: float) -> Card:
+    tasks, waiting = stage["tasks"], stage["waiting"].values()
+    failing = [
+        f"{name} of {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
+    ]
+    merged = (tasks.get("compact") or {}).get("last_at")
+    return Card(
+        "Maintain",
+        size(_total([table["bytes"] for table in waiting])),
+        "to merge",
+        [
+            ("behind by", _seconds(_worst([table["lag_seconds"] for table in waiting]))),
+            ("last merge", "–" if merged is None else f"{ago(max(0.0, now - merged))} ago"),
+            ("runs", count(sum(sum(task["runs"].values()) for task in tasks.values()))),
+            ("failed", count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),
+        ],
+        f"failed: {'; '.join(failing)}" if failing else None,
+    )
+
+
+def _query(stage: Mapping[str, Any]) -> Card:
+    latency = stage["latency"]
+    failed = {name: rate for name, rate in stage["outcomes"].items() if name == "defect" and rate}
+    return Card(
+        "Query",
+        _rate(stage["per_second"]),
+        "questions",
+        [
+            ("p50 · p95", f"{_seconds(latency['p50_seconds'])} · {_seconds(latency['p95_seconds'])}"),
+            ("run · wait", f"{count(stage['running'])} · {count(stage['waiting'])}"),
+            ("from memory", _rate(stage["cached_per_second"])),
+            ("killed", count(stage["workers_killed"])),
+        ],
+        "some fail by a defect: see the log of the API" if failed else None,
+    )
+
+
+OBJECTIVES = {
+    "ack": ("Ack, p99", "From a request that has arrived to its OK, when it is durable."),
+    "freshness": ("Freshness", "From the OK until SQL sees it, in the slowest table."),
+    "landing_lag": ("Landing lag", "How long the oldest that is not in its table yet has waited."),
+}
+
+
+def lines_of(status: Status, name: str) -> list[dict[str, Any]]:
+    """A point a row, of each line of that name in the history."""
+    history = status.get("history") or {"times": [], "series": []}
+    times = [dt.datetime.fromtimestamp(at, dt.UTC) for at in history["times"]]
+    return [
+        {"time": time, "of": series["of"] or "all", "value": value}
+        for series in history["series"]
+        if series["name"] == name
+        for time, value in zip(times, series["values"], strict=True)
+        if value is not None
+    ]
+
+
+TABLE_COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "table": ("Table", lambda table: table["name"]),
+    "rows": ("Rows", lambda table: table.get("rows")),
+    "tail": ("Not landed yet", lambda table: table.get("tail_rows")),
+    "files": ("Files", lambda table: _health(table, "files")),
+    "bytes": ("Size", lambda table: _mb(_health(table, "bytes"))),
+    "small": ("Small files", lambda table: _health(table, "small_files")),
+    "overlap": ("Files a moment", lambda table: _health(table, "files_per_moment")),
+    "waiting": ("To merge", lambda table: _mb(_health(table, "waiting_bytes"))),
+    "snapshots": ("Snapshots", lambda table: _health(table, "snapshots")),
+    "cost": ("A month", lambda table: _health(table, "monthly_cost")),
+}
+
+
+def table_rows(status: Status) -> list[dict[str, Any]]:
+    """Of tables that hold something of their own: views do not."""
+    return [
+        {name: read(table) for name, (_, read) in TABLE_COLUMNS.items()}
+        for table in status.get("tables") or ()
+        if table.get("health") is not None
+    ]
+
+
+def _health(table: Mapping[str, Any], name: str) -> Any:
+    """Of all tenants' files, where that is to be seen."""
+    health = table.get("health") or {}
+    return (health.get("whole") or health).get(name)
+
+
+def _mb(count_bytes: float | None) -> float | None:
+    return None if count_bytes is None else count_bytes / 1e6

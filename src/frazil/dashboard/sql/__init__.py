@@ -1,0 +1,1 @@
+"""The SQL page: examples, the result table, and charts of a result."""

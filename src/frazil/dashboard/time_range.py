@@ -1,0 +1,104 @@
+"""The time range of a page, as the address has it: `15m`, or `2026-11-15T10:00Z..2026-11-15T11:00Z`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+
+from frazil.times import duration_nanos
+
+RANGES = ("5m", "15m", "1h", "3h", "12h", "24h", "7d", "30d")
+DEFAULT = "15m"
+_DAY = dt.timedelta(days=1)
+_UNITS = ("s", "m", "h", "d", "w")
+_BETWEEN = re.compile(r"\s*(?:\.\.|\bto\b|–|/)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """From `seconds` ago until now, or from `start` to `end`."""
+
+    seconds: float | None
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
+
+    def at(self, now: dt.datetime | None = None) -> tuple[dt.datetime, dt.datetime]:
+        if self.start is not None and self.end is not None:
+            return self.start, self.end
+        now = dt.datetime.now(dt.UTC) if now is None else now
+        return now - dt.timedelta(seconds=self.seconds or 0), now
+
+    def steady(self, step_seconds: float = 1) -> tuple[dt.datetime, dt.datetime]:
+        """As `at`, but the same within each step: a question about it can be asked once and remembered.
+
+        The end is rounded up: what has just arrived is within.
+        """
+        if not self.is_moving:
+            return self.at()
+        end = -(-dt.datetime.now(dt.UTC).timestamp() // step_seconds) * step_seconds
+        return self.at(dt.datetime.fromtimestamp(end, dt.UTC))
+
+    @property
+    def is_moving(self) -> bool:
+        return self.start is None
+
+    @property
+    def length_seconds(self) -> float:
+        start, end = self.at()
+        return (end - start).total_seconds()
+
+    def parameters(self, step_seconds: float = 1) -> dict[str, str]:
+        """`from` and `to` for the API."""
+        start, end = self.steady(step_seconds)
+        return {"from": start.isoformat(), "to": end.isoformat()}
+
+
+def parse(text: str, now: dt.datetime | None = None) -> TimeRange:
+    """Raises ValueError, whose text is for the person who wrote it."""
+    text = text.strip()
+    nanos = duration_nanos(re.sub(r"^(?:last\s+)?-?", "", text.lower()), _UNITS)
+    if nanos is not None:
+        seconds = nanos / 1e9
+        if not 1 <= seconds <= 366 * 86400:
+            raise ValueError(f"{text} is not between a second and a year")
+        return TimeRange(seconds)
+    ends = _BETWEEN.split(text)
+    if len(ends) != 2:
+        raise ValueError(
+            f"{text!r} is not a time range: write 15m, 2h or 7d, or two times, "
+            "such as 2026-11-15 10:00 to 2026-11-15 11:30"
+        )
+    now = dt.datetime.now(dt.UTC) if now is None else now
+    start = _moment(ends[0], now)
+    end = _moment(ends[1], now, start)
+    if end <= start:
+        raise ValueError("the range ends before it begins")
+    return TimeRange(None, start, end)
+
+
+def between(start: dt.datetime, end: dt.datetime) -> str:
+    """How a fixed range is written in the address."""
+    return f"{_written(start)}..{_written(end)}"
+
+
+def _written(time: dt.datetime) -> str:
+    time = time.astimezone(dt.UTC)
+    return time.isoformat(timespec="milliseconds" if time.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def _moment(text: str, now: dt.datetime, after: dt.datetime | None = None) -> dt.datetime:
+    """A time of no day is the first `after` another, or else the last until now."""
+    if text.lower() == "now":
+        return now
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            clock = dt.time.fromisoformat(text if text[2] == ":" else f"0{text}")
+            time = dt.datetime.combine(after or now, clock, dt.UTC)
+            if after is None:
+                return time if time <= now else time - _DAY
+            return time if time > after else time + _DAY
+        time = dt.datetime.fromisoformat(text)
+        return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time: write 2026-11-15 10:00 (UTC), or 10:00") from None

@@ -1,0 +1,1 @@
+"""The only code that changes Iceberg tables. Start at `commit.Committer`."""

@@ -1,0 +1,111 @@
+"""Files that nobody knows: of writers that died, of commits that lost, of clean-ups that were interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+from pyiceberg.table import Table
+
+from frazil.errors import Conflict
+from frazil.lake.catalog import full_name
+from frazil.lake.files import LakeFileIO
+from frazil.lake.upkeep.expire import statistics_of
+from frazil.lake.upkeep.reachability import Reachability, name_of
+from frazil.lake.upkeep.tier import data_folders
+
+_HINT = "version-hint"
+
+log = structlog.get_logger("frazil.lake")
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """`modified` is by the store's clock, in seconds since 1970."""
+
+    path: str
+    bytes: int
+    modified: float
+
+
+def find_orphans(table: Table, older_than_seconds: float, now: float | None = None) -> list[Orphan]:
+    """What no snapshot and no version of the table's metadata needs, and is older than that.
+
+    Whatever is written but not committed yet looks just so: only its age protects it. Without `now` the age
+    is told by the store's own clock, which also says when a file was written. DataLost if a snapshot cannot
+    be read, as what it needs is unknown then.
+    """
+    return _Search(table, older_than_seconds, now).orphans()
+
+
+def remove_orphans(table: Table, older_than_seconds: float, now: float | None = None) -> list[Orphan]:
+    """Deletes them, and folders that have been empty for as long. Returns those that went."""
+    search = _Search(table, older_than_seconds, now)
+    found = search.orphans()
+    if found:
+        found = search.still(found)
+        search.files.delete_all(orphan.path for orphan in found)
+        freed = sum(orphan.bytes for orphan in found)
+        log.info("orphans removed", table=full_name(table), files=len(found), bytes=freed)
+    for folder in data_folders(table):
+        search.files.remove_empty_folders(folder, search.before)
+    return found
+
+
+class _Search:
+    def __init__(self, table: Table, older_than_seconds: float, now: float | None) -> None:
+        self.files = LakeFileIO(table.io.properties)
+        self.root = table.location().rstrip("/")
+        self.before = (self.files.now(f"{self.root}/metadata") if now is None else now) - older_than_seconds
+        self._table = table
+        self._reach = Reachability(self.files, full_name(table))
+        self._searched: str | None = None
+
+    def orphans(self) -> list[Orphan]:
+        # First what is there, then what is needed: what is committed meanwhile is not in the list.
+        # Other folders below a table's location are not looked into: another table may lie there.
+        found = [
+            Orphan(file.path, file.size, file.modified_seconds)
+            for folder in (*data_folders(self._table), f"{self.root}/metadata")
+            for file in self.files.walk(folder)
+            if file.modified_seconds < self.before and not name_of(file.path).startswith(_HINT)
+        ]
+        return self.still(found)
+
+    def still(self, found: Sequence[Orphan]) -> list[Orphan]:
+        """Those that the newest version of the table does not need either."""
+        table = self._table.catalog.load_table(self._table.name())
+        if (
+            table.metadata.table_uuid != self._table.metadata.table_uuid
+            or table.location().rstrip("/") != self.root
+        ):
+            raise Conflict(full_name(table), "another table has taken its place")
+        if not found or table.metadata_location == self._searched:
+            return list(found)
+        unneeded: dict[str, list[Orphan]] = {}
+        for orphan in found:
+            unneeded.setdefault(_owner(orphan.path), []).append(orphan)
+        for name in self._needed(table):
+            unneeded.pop(name, None)
+        self._searched = table.metadata_location
+        return [orphan for orphans in unneeded.values() for orphan in orphans]
+
+    def _needed(self, table: Table) -> Iterator[str]:
+        metadata = table.metadata
+        yield name_of(table.metadata_location)
+        yield from (name_of(entry.metadata_file) for entry in metadata.metadata_log)
+        yield from (name_of(path) for path in statistics_of(metadata))
+        yield from (name_of(snapshot.manifest_list) for snapshot in metadata.snapshots)
+        manifests = self._reach.manifests(metadata.snapshots)
+        yield from manifests
+        for files in self._reach.data_files(manifests.values()):
+            yield from (name_of(file.path) for file in files)
+
+
+def _owner(path: str) -> str:
+    """The name of the file that must be needed for this one to be: Hadoop puts `.name.crc` beside `name`."""
+    name = name_of(path)
+    if name.startswith(".") and name.endswith(".crc"):
+        return name[1:].removesuffix(".crc")
+    return name

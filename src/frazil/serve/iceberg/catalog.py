@@ -1,0 +1,348 @@
+"""A read-only Iceberg REST catalog: engines on other machines read the lake through it.
+
+With a warehouse on S3, engines read the files there themselves, with credentials of their own. Files of a
+local warehouse are served from here, as objects of S3 (`iceberg_files`). Who asks for the warehouse `local`
+is on the same machine, and gets plain paths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from starlette.exceptions import HTTPException
+
+from frazil.config import Config
+from frazil.errors import Forbidden, FrazilError, RequestInvalid, StoreUnavailable, Transient, Unauthenticated
+from frazil.lake.catalog import catalog_errors
+from frazil.query.cache import SizedCache
+from frazil.serve.iceberg.files import LakeFiles, ServedFiles, files_router, parse_metadata
+from frazil.serve.iceberg.sigv4 import Credential, Credentials, data_secret
+
+LOCAL = "local"
+"""The warehouse, and the prefix of paths, of engines that read the disk themselves."""
+_REGION = "us-east-1"
+_LEVELS = "\x1f"
+_ATTEMPTS_MAX = 3
+_WRITES = ["POST", "PUT", "DELETE", "PATCH"]
+_READ_ONLY = "read-only; frazil pipeline writes"
+_NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
+_ENDPOINTS = [
+    "GET /v1/{prefix}/namespaces",
+    f"GET {_NAMESPACE}",
+    f"HEAD {_NAMESPACE}",
+    f"GET {_NAMESPACE}/tables",
+    f"GET {_NAMESPACE}/tables/{{table}}",
+    f"HEAD {_NAMESPACE}/tables/{{table}}",
+    f"POST {_NAMESPACE}/tables/{{table}}/metrics",
+    f"GET {_NAMESPACE}/views",
+]
+
+
+class _Named(Protocol):
+    """What `require_admin` gives."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class _NoSuch(Exception):
+    """`kind` is Iceberg's word for what there is not."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def iceberg_router(
+    config: Config,
+    catalog: Callable[[], Catalog],
+    require_admin: Callable[..., Any],
+    forget: Callable[[SizedCache[Any, Any]], None] | None = None,
+) -> APIRouter:
+    """To be mounted under `/iceberg`: the addresses of files begin with that.
+
+    `require_admin` is a dependency that gives who asks, with the `name` of their API key, or refuses.
+    `forget` is told what is to be cleared when rows were erased: manifests name least and greatest values.
+    """
+    router = APIRouter(route_class=_IcebergRoute, tags=["iceberg"])
+    served = _served_files(config)
+    if served is not None and forget is not None:
+        forget(served.files.kept)
+    admin = [Depends(require_admin)]
+
+    @router.get("/v1/config", dependencies=admin)
+    def settings(warehouse: str = "") -> Response:
+        """What a client asks for first."""
+        if warehouse not in ("", LOCAL, config.lake.catalog.name):
+            raise _NoSuch(
+                "NotFoundException",
+                f"there is no warehouse {warehouse[:100]}; leave it out, or say `{LOCAL}` on the server's "
+                "machine",
+            )
+        overrides = {"prefix": LOCAL} if warehouse == LOCAL else {}
+        return _json({"defaults": {}, "overrides": overrides, "endpoints": _ENDPOINTS})
+
+    @router.post("/v1/oauth/tokens")
+    def tokens() -> Response:
+        """There is nothing to exchange."""
+        text = "send the API key itself as a bearer token: set the property `token`, and no `credential`"
+        return _json({"error": "unsupported_grant_type", "error_description": text}, 400)
+
+    for prefix, lake in (
+        ("/v1", _Lake(config, catalog, served)),
+        (f"/v1/{LOCAL}", _Lake(config, catalog, None)),
+    ):
+        _add_reads(router, prefix, lake, require_admin)
+
+    @router.api_route("/v1/{path:path}", methods=_WRITES, dependencies=admin, include_in_schema=False)
+    def write(path: str) -> Response:
+        raise Forbidden(_READ_ONLY)
+
+    @router.api_route("/v1/{path:path}", methods=["GET", "HEAD"], dependencies=admin, include_in_schema=False)
+    def unknown(path: str) -> Response:
+        raise _NoSuch("NotFoundException", "this catalog has no such endpoint; /v1/config lists them")
+
+    if served is not None:
+        router.include_router(files_router(served))
+    return router
+
+
+def _served_files(config: Config) -> ServedFiles | None:
+    """None for a warehouse on S3: whoever may read it, reads it there."""
+    if config.warehouse.startswith("s3://"):
+        return None
+    secret = data_secret(config.data_dir / "iceberg.secret")
+    colder = config.tier_location
+    if colder is not None and colder.startswith("s3://"):
+        colder = None
+    if colder is not None:  # whatever else is at that place is none of the lake's
+        colder = "/".join((colder, *config.lake.namespace.split(".")))
+    files = LakeFiles(config.warehouse, hidden=[config.wal_dir], colder=colder)
+    return ServedFiles(files, Credentials(secret, config.auth.keys))
+
+
+def _add_reads(router: APIRouter, prefix: str, lake: _Lake, require_admin: Callable[..., Any]) -> None:
+    """Lists come whole: a client that asks for pages gets all in the first."""
+    asking = Depends(require_admin)
+    admin = [asking]
+    namespace_path = f"{prefix}/namespaces/{{namespace}}"
+    table_path = f"{namespace_path}/tables/{{table}}"
+
+    @router.get(f"{prefix}/namespaces", dependencies=admin)
+    def namespaces(parent: str = "") -> Response:
+        return _json({"namespaces": lake.namespaces(_levels(parent) if parent else ())})
+
+    @router.get(namespace_path, dependencies=admin)
+    def namespace_properties(namespace: str) -> Response:
+        levels = _levels(namespace)
+        return _json({"namespace": levels, "properties": lake.properties(levels)})
+
+    @router.head(namespace_path, dependencies=admin)
+    def namespace_exists(namespace: str) -> Response:
+        lake.properties(_levels(namespace))
+        return Response(status_code=204)
+
+    @router.get(f"{namespace_path}/tables", dependencies=admin)
+    def tables(namespace: str) -> Response:
+        return _json({"identifiers": lake.tables(_levels(namespace))})
+
+    @router.get(f"{namespace_path}/views", dependencies=admin)
+    def views(namespace: str) -> Response:
+        lake.properties(_levels(namespace))
+        return _json({"identifiers": []})
+
+    @router.get(table_path)
+    def table(
+        request: Request,
+        namespace: str,
+        table: str,
+        caller: _Named = asking,
+        snapshots: Annotated[Literal["all", "refs"], Query()] = "all",
+    ) -> Response:
+        found = lake.table((*_levels(namespace), table), _origin(request), caller.name)
+        if snapshots == "refs":
+            found["metadata"] = _referenced(found["metadata"])
+        return _json(found)
+
+    @router.head(table_path, dependencies=admin)
+    def table_exists(namespace: str, table: str) -> Response:
+        lake.must_have((*_levels(namespace), table))
+        return Response(status_code=204)
+
+    @router.post(f"{table_path}/metrics", dependencies=admin)
+    def report(namespace: str, table: str) -> Response:
+        """Engines tell how a scan went. Nobody asks for it yet."""
+        return Response(status_code=204)
+
+
+@dataclass(frozen=True)
+class _Lake:
+    """The catalog as engines see it: with the addresses of served files, or as it is."""
+
+    config: Config
+    catalog: Callable[[], Catalog]
+    served: ServedFiles | None
+
+    def namespaces(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
+        with catalog_errors():
+            return sorted(self.catalog().list_namespaces(parent))
+
+    def properties(self, namespace: tuple[str, ...]) -> dict[str, str]:
+        with catalog_errors():
+            found = self.catalog().load_namespace_properties(namespace)
+        return dict(found) if self.served is None else self.served.files.properties(found)
+
+    def tables(self, namespace: tuple[str, ...]) -> list[dict[str, Any]]:
+        with catalog_errors():
+            found = sorted(self.catalog().list_tables(namespace))
+        return [{"namespace": levels, "name": name} for *levels, name in found]
+
+    def must_have(self, table: tuple[str, ...]) -> None:
+        with catalog_errors():
+            if not self.catalog().table_exists(table):
+                raise NoSuchTableError(f"Table does not exist: {'.'.join(table)}")
+
+    def table(self, table: tuple[str, ...], origin: str, key_name: str) -> dict[str, Any]:
+        """What the specification calls LoadTableResult. The metadata is what the file holds."""
+        location, metadata = self._load(table)
+        if location.startswith("s3"):
+            return _result(location, metadata, self._s3_config())
+        if self.served is None or self.served.files.address(location) == location:
+            return _result(location, metadata, {})
+        files = self.served.files
+        config = _files_config(self.served.credentials.make(key_name), origin)
+        return _result(files.address(location), files.metadata(metadata), config)
+
+    def _load(self, table: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+        """A metadata file may be cleaned up between the look into the catalog and into the file."""
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                with catalog_errors():
+                    found = self.catalog().load_table(table)
+                with found.io.new_input(found.metadata_location).open() as file:
+                    return found.metadata_location, parse_metadata(file.read())
+            except FileNotFoundError as error:
+                if attempt == _ATTEMPTS_MAX:
+                    raise StoreUnavailable(
+                        f"the metadata of {'.'.join(table)} is not where the catalog says; `frazil doctor` "
+                        "on the server knows more"
+                    ) from error
+        raise AssertionError
+
+    def _s3_config(self) -> dict[str, str]:
+        """Where the store is. The server's own credentials stay here."""
+        s3 = self.config.lake.s3
+        found = {"client.region": s3.region, "s3.region": s3.region}
+        if s3.endpoint is not None:
+            found["s3.endpoint"] = s3.endpoint
+        if s3.uses_path_style:
+            found["s3.path-style-access"] = "true"
+        return found
+
+
+def _files_config(credential: Credential, origin: str) -> dict[str, str]:
+    return {
+        "s3.endpoint": origin,
+        "s3.path-style-access": "true",
+        "client.region": _REGION,
+        "s3.region": _REGION,
+        "s3.access-key-id": credential.access_key_id,
+        "s3.secret-access-key": credential.secret_access_key,
+        "s3.session-token": credential.session_token,
+        "s3.session-token-expires-at-ms": str(credential.expires_unix * 1000),
+    }
+
+
+def _result(location: str, metadata: dict[str, Any], config: dict[str, str]) -> dict[str, Any]:
+    return {"metadata-location": location, "metadata": metadata, "config": config}
+
+
+def _referenced(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Without the snapshots that no branch or tag points at."""
+    kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+    kept.add(metadata.get("current-snapshot-id"))
+    snapshots = [each for each in metadata.get("snapshots", []) if each["snapshot-id"] in kept]
+    return {**metadata, "snapshots": snapshots}
+
+
+def _levels(namespace: str) -> tuple[str, ...]:
+    levels = tuple(namespace.split(_LEVELS))
+    if not all(levels):
+        raise RequestInvalid("a namespace has an empty level; levels are separated by %1F")
+    return levels
+
+
+def _origin(request: Request) -> str:
+    """This server, as the client calls it. A proxy that ends TLS says so."""
+    forwarded = request.headers.get("x-forwarded-proto", "")
+    scheme = forwarded if forwarded in ("http", "https") else request.url.scheme
+    return f"{scheme}://{request.headers.get('host') or request.url.netloc}"
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+class _IcebergRoute(APIRoute):
+    """Errors as the specification's ErrorModel."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_as_iceberg(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Exception as error:
+                answer = _error_model(error)
+                if answer is None:
+                    raise
+                return answer
+
+        return handle_as_iceberg
+
+
+def _error_model(error: Exception) -> Response | None:
+    """None for a defect: that is the application's."""
+    match error:
+        case Unauthenticated():
+            status, kind = 401, "NotAuthorizedException"
+        case Forbidden():
+            status, kind = 403, "ForbiddenException"
+        case Transient():
+            status, kind = 503, "ServiceUnavailableException"
+        case NoSuchNamespaceError():
+            status, kind = 404, "NoSuchNamespaceException"
+        case NoSuchTableError():
+            status, kind = 404, "NoSuchTableException"
+        case _NoSuch():
+            status, kind = 404, error.kind
+        case RequestValidationError() | RequestInvalid():
+            status, kind = 400, "BadRequestException"
+        case HTTPException():
+            status, kind = error.status_code, "RESTException"
+        case FrazilError():
+            status, kind = 500, "InternalServerError"
+        case _:
+            return None
+    response = _json({"error": {"message": _text(error), "type": kind, "code": status}}, status)
+    if isinstance(error, Transient):
+        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+    if status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, RequestValidationError):
+        mistake = error.errors()[0]
+        return f"{mistake['loc'][-1]}: {mistake['msg']}"
+    return str(error.detail) if isinstance(error, HTTPException) else str(error)

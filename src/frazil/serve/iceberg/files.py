@@ -1,0 +1,329 @@
+"""The files of a local warehouse as objects of S3, read-only, for engines on other machines.
+
+Engines reach a bucket's objects at `ENDPOINT/BUCKET/KEY`. With this server as the endpoint and `iceberg` as
+the bucket that is `/iceberg/files/…`, so no client needs to know of an endpoint with a path. Tables name
+their files by the server's paths; whatever is served has them rewritten to such addresses.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import formatdate
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, BinaryIO
+from xml.sax.saxutils import escape
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
+
+from frazil.errors import Forbidden, FrazilError, Permanent, Transient
+from frazil.query.cache import SizedCache
+from frazil.serve.iceberg.avro import rewrite
+from frazil.serve.iceberg.sigv4 import Credentials, SignatureRefused, SignedRequest
+
+BUCKET = "iceberg"
+"""The path that the router is mounted under, too."""
+FOLDER = "files"
+COLDER_FOLDER = "colder"
+_CACHE_BYTES_MAX = 64 << 20
+_LENGTHS_MAX = 100_000
+_METADATA_BYTES_MAX = 256 << 20
+_CHUNK_BYTES = 1 << 20
+_SUFFIXES = (".parquet", ".avro", ".metadata.json", ".metadata.json.gz", ".stats")
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+# Iceberg's ids of the fields that hold paths, and what goes with them.
+_FILE_PATH, _CONTENT, _REFERENCED_FILE, _MANIFEST_PATH, _MANIFEST_LENGTH = 100, 134, 143, 500, 501
+_POSITION_DELETES = 1
+_GZIP = b"\x1f\x8b"
+
+
+class LakeFiles:
+    """Maps between the warehouse's paths and addresses, and reads what may be read."""
+
+    def __init__(self, warehouse: str, hidden: Sequence[Path] = (), colder: str | None = None) -> None:
+        """What is in `hidden` is not served, though it be below the warehouse. `colder` is where data files
+        of old days may be.
+        """
+        self.roots = {FOLDER: warehouse} | ({} if colder is None else {COLDER_FOLDER: colder})
+        """By the folder that they are in for others."""
+        self._hidden = tuple(os.path.realpath(path) for path in hidden)
+        # Files of a lake do not change.
+        self.kept: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
+        self._lengths: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._making = threading.RLock()
+
+    def address(self, location: str) -> str:
+        """What engines elsewhere call a file of the warehouse. Anything else stays as it is."""
+        path = _plain(location)
+        for folder, root in self.roots.items():
+            if path == root or path.startswith(f"{root}/"):
+                return f"s3://{BUCKET}/{folder}{path[len(root) :]}"
+        return location
+
+    def find(self, key: str, folder: str = FOLDER) -> str:
+        """The path of a key below the folder. Raises Forbidden for what is none of the lake's files."""
+        parts = key.split("/")
+        if not key.endswith(_SUFFIXES) or "\0" in key or any(part in ("", ".", "..") for part in parts):
+            raise Forbidden("only data files, manifests and metadata of the tables can be read")
+        path = os.path.realpath(os.path.join(self.roots[folder], *parts))
+        root = os.path.realpath(self.roots[folder])
+        if not _is_below(path, root) or any(_is_below(path, folder) for folder in self._hidden):
+            raise Forbidden("only files of the tables can be read")
+        return path
+
+    def rewritten(self, path: str) -> bytes | None:
+        """The whole file as engines elsewhere get it; None if it is served as it is."""
+        if path.endswith((".parquet", ".stats")):
+            return None
+        stat = os.stat(path)
+        if stat.st_size > _METADATA_BYTES_MAX:
+            raise Forbidden(f"metadata of {stat.st_size} bytes is not served; compact the table's manifests")
+        key = (path, stat.st_mtime_ns)
+        found = self.kept.get(key)
+        if found is None:
+            with self._making:  # one at a time: it is all CPU, and others may wait for the same
+                found = self.kept.get(key)
+                if found is None:
+                    found = self._rewrite(path)
+                    self.kept.put(key, found, len(found))
+        return found
+
+    def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """A table's metadata with addresses in it."""
+        changed = {**metadata, "location": self.address(metadata["location"])}
+        for name, fields in _METADATA_LISTS.items():
+            if name in metadata:
+                changed[name] = [self._with_addresses(entry, fields) for entry in metadata[name]]
+        if "properties" in metadata:
+            changed["properties"] = self.properties(metadata["properties"])
+        return changed
+
+    def properties(self, properties: Mapping[str, str]) -> dict[str, str]:
+        return {name: self.address(value) for name, value in properties.items()}
+
+    def _with_addresses(self, entry: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+        return {
+            name: self.address(value) if name in fields and isinstance(value, str) else value
+            for name, value in entry.items()
+        }
+
+    def _rewrite(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            data = file.read()
+        if path.endswith(".avro"):
+            return self._rewrite_manifest(data)
+        made = orjson.dumps(self.metadata(parse_metadata(data)))
+        return gzip.compress(made, mtime=0) if data.startswith(_GZIP) else made
+
+    def _rewrite_manifest(self, data: bytes) -> bytes:
+        """Of manifests and of lists of them: the fields of one are not in the other."""
+        manifest = ""
+
+        def path_of_manifest(location: str) -> str:
+            nonlocal manifest
+            manifest = location
+            return self.address(location)
+
+        def length_of_manifest(length: int) -> int:
+            """Engines read as many bytes as the list says, and it is a rewritten file that they read."""
+            return length if self.address(manifest) == manifest else self._length(_plain(manifest), length)
+
+        edits: Mapping[int, Callable[[Any], Any]] = {
+            _FILE_PATH: self.address,
+            _REFERENCED_FILE: self.address,
+            _CONTENT: _refuse_position_deletes,
+            _MANIFEST_PATH: path_of_manifest,
+            _MANIFEST_LENGTH: length_of_manifest,
+        }
+        return rewrite(data, edits)
+
+    def _length(self, path: str, length: int) -> int:
+        """Kept longer than the content. An expired snapshot's manifest is gone, and then nobody reads it."""
+        known = self._lengths.get((path, length))
+        if known is None:
+            try:
+                content = self.rewritten(os.path.realpath(path))
+            except FileNotFoundError:
+                return length
+            known = length if content is None else len(content)
+            self._lengths[path, length] = known
+            if len(self._lengths) > _LENGTHS_MAX:
+                self._lengths.popitem(last=False)
+        return known
+
+
+_METADATA_LISTS: Mapping[str, Sequence[str]] = {
+    "snapshots": ("manifest-list",),
+    "metadata-log": ("metadata-file",),
+    "statistics": ("statistics-path",),
+    "partition-statistics": ("statistics-path",),
+}
+
+
+def parse_metadata(data: bytes) -> dict[str, Any]:
+    """Of a metadata file, compressed or not."""
+    if data.startswith(_GZIP):
+        data = gzip.decompress(data)
+    found = orjson.loads(data)
+    if not isinstance(found, dict) or not isinstance(found.get("location"), str):
+        raise Permanent("a metadata file holds no metadata of a table")
+    return found
+
+
+@dataclass(frozen=True)
+class ServedFiles:
+    """A local warehouse, and who may read it."""
+
+    files: LakeFiles
+    credentials: Credentials
+
+
+def files_router(served: ServedFiles) -> APIRouter:
+    """GET, with ranges, and HEAD of objects. Requests are signed with what comes with a table."""
+    router = APIRouter(route_class=_S3Route, include_in_schema=False)
+    for folder in served.files.roots:
+        _add_folder(router, served, folder)
+    return router
+
+
+def _add_folder(router: APIRouter, served: ServedFiles, folder: str) -> None:
+    @router.api_route(f"/{folder}/{{key:path}}", methods=["GET", "HEAD"])
+    def read(request: Request, key: str) -> Response:
+        served.credentials.check(_signed(request))
+        return _object(served.files, served.files.find(key, folder), request)
+
+    @router.api_route(f"/{folder}/{{key:path}}", methods=["PUT", "POST", "DELETE", "PATCH"])
+    def write(key: str) -> Response:
+        return _error(403, "AccessDenied", "the lake is read-only here; frazil pipeline writes it")
+
+
+def _object(files: LakeFiles, path: str, request: Request) -> Response:
+    content = files.rewritten(path)
+    stat = os.stat(path)
+    if not S_ISREG(stat.st_mode):
+        raise FileNotFoundError(path)
+    size = stat.st_size if content is None else len(content)
+    span = byte_range(request.headers.get("range"), size)
+    if span is None:
+        beyond = {"Content-Range": f"bytes */{size}"}
+        return _error(416, "InvalidRange", "the range is not within the object", beyond)
+    start, end, partial = span
+    headers = {
+        "Accept-Ranges": "bytes",
+        "Content-Length": str(end - start),
+        "Content-Type": "application/octet-stream",
+        "ETag": f'"{stat.st_mtime_ns:x}-{size:x}"',
+        "Last-Modified": formatdate(stat.st_mtime, usegmt=True),
+    }
+    if partial:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    status = 206 if partial else 200
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers)
+    if content is not None:
+        return Response(content[start:end], status, headers)
+    # Opened now: a file that is cleaned up from here on can still be read to its end.
+    file = open(path, "rb")  # noqa: SIM115
+    return StreamingResponse(_chunks(file, start, end), status, headers)
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int, bool] | None:
+    """Start, end and whether it is a part; None if it cannot be had. What S3 does not know, it ignores."""
+    match = _RANGE.fullmatch(header.strip()) if header else None
+    if match is None or match[0] == "bytes=-":
+        return 0, size, False
+    first, last = match.groups()
+    if not first:
+        start, end = max(0, size - int(last)), size
+    else:
+        start, end = int(first), min(size, int(last) + 1 if last else size)
+        if last and int(last) < start:
+            return 0, size, False
+    return (start, end, True) if start < end else None
+
+
+def _chunks(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    with file:
+        file.seek(start)
+        while start < end and (chunk := file.read(min(_CHUNK_BYTES, end - start))):
+            start += len(chunk)
+            yield chunk
+
+
+def _signed(request: Request) -> SignedRequest:
+    headers: dict[str, str] = {}
+    for name, value in request.headers.items():
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    path = request.scope["path"]
+    raw = request.scope.get("raw_path") or path.encode()
+    return SignedRequest(
+        method=request.method,
+        path=path,
+        raw_path=raw.decode("latin-1").partition("?")[0],
+        query=request.query_params.multi_items(),
+        headers=headers,
+    )
+
+
+class _S3Route(APIRoute):
+    """Errors as S3 says them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_as_s3(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except SignatureRefused as error:
+                return _error(403, error.code, str(error))
+            except Forbidden as error:
+                return _error(403, "AccessDenied", str(error))
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return _error(
+                    404, "NoSuchKey", "there is no such file; the table may have moved on: load it again"
+                )
+            except Transient as error:
+                return _error(503, "SlowDown", str(error))
+            except FrazilError as error:
+                return _error(400, "InvalidRequest", str(error))
+
+        return handle_as_s3
+
+
+def _error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
+    )
+    return Response(body, status_code=status, headers=headers, media_type="application/xml")
+
+
+def _refuse_position_deletes(content: int) -> int:
+    """Their files name data files by path, inside of Parquet: served, they would delete nothing."""
+    if content == _POSITION_DELETES:
+        raise Permanent(
+            "the table has position deletes, which cannot be read from elsewhere; rewrite its data files, or "
+            "read it on the server's machine (warehouse `local`)"
+        )
+    return content
+
+
+def _plain(location: str) -> str:
+    """The path of `/path`, `file:/path` or `file:///path`."""
+    if not location.startswith("file:"):
+        return location
+    path = location.removeprefix("file:")
+    return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+
+from frazil.dashboard.sql import result_table
+from frazil.dashboard.sql.result_table import shown
+
+
+def test_what_a_browser_cannot_show_becomes_text() -> None:
+    table = pa.table(
+        {
+            "map": pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string())),
+            "list": pa.array([[1, 2**60], []], pa.list_(pa.int64())),
+            "struct": pa.array(
+                [{"x": None, "y": b"\x01"}, None], pa.struct([("x", pa.int32()), ("y", pa.binary())])
+            ),
+            "bytes": pa.array([b"\xff\x00", None]),
+            "interval": pa.array([dt.timedelta(seconds=90), None]),
+        }
+    )
+    assert shown(table).to_pylist() == [
+        {
+            "map": '{"a":"1"}',
+            "list": '[1,"1152921504606846976"]',
+            "struct": '{"x":null,"y":"01"}',
+            "bytes": "ff00",
+            "interval": "0:01:30",
+        },
+        {"map": None, "list": "[]", "struct": None, "bytes": None, "interval": None},
+    ]
+
+
+def test_numbers_stay_numbers_unless_a_browser_would_round_them() -> None:
+    table = pa.table(
+        {
+            "small": [1, 2],
+            "id": [1, -(2**53) - 2],
+            "lowest": [0, -(2**63)],
+            "sum": pa.array([Decimal(12), None], pa.decimal128(38, 0)),
+            "huge": pa.array([Decimal(10**30), None], pa.decimal128(38, 0)),
+            "time": [dt.datetime(2026, 11, 15, tzinfo=dt.UTC)] * 2,
+        }
+    )
+    answer = shown(table)
+    assert answer.column("small").to_pylist() == [1, 2]
+    assert answer.column("id").to_pylist() == ["1", "-9007199254740994"]
+    assert answer.column("lowest").to_pylist() == ["0", "-9223372036854775808"]
+    assert answer.column("sum").to_pylist() == [12.0, None]
+    assert answer.column("huge").to_pylist() == [str(10**30), None]
+    assert pa.types.is_timestamp(answer.schema.field("time").type)
+
+
+def test_columns_of_one_name_are_told_apart() -> None:
+    table = pa.Table.from_arrays([pa.array([n]) for n in range(4)], names=["n", "n", "n (2)", "n"])
+    assert shown(table).column_names == ["n", "n (2)", "n (2) (2)", "n (3)"]
+
+
+def test_no_more_is_shown_than_fits(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    assert shown(pa.table({"n": range(10_001)})).num_rows == 10_000
+    monkeypatch.setattr(result_table, "_BYTES_SHOWN_MAX", 8_000)
+    assert shown(pa.table({"n": pa.array(range(10_000), pa.int64())})).num_rows == 1_000
+
+
+def test_a_long_cell_is_cut() -> None:
+    (cell,) = shown(pa.table({"body": ["x" * 5_000]})).column("body").to_pylist()
+    assert cell == "x" * 4_000 + "…"
+
+
+def test_an_answer_without_rows_keeps_its_columns() -> None:
+    answer = shown(pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))}))
+    assert answer.column_names == ["a", "b"]
+    assert answer.num_rows == 0

@@ -1,0 +1,68 @@
+"""The pipeline in words: from the status that the API really gives."""
+
+from __future__ import annotations
+
+from frazil.dashboard import pipeline_view as flow
+from tests.support.status_roles import down
+from tests.unit.status.test_watcher import Story, api, pipeline, receiver
+
+
+def said(story: Story) -> dict[str, flow.Card]:
+    return {card.title: card for card in flow.cards(story.status)}
+
+
+def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
+    story = (
+        Story()
+        .look(receiver(0), pipeline(), api())
+        .look(receiver(1000, busy=10), pipeline(30, 500, failing=1), api(20))
+    )
+    cards = said(story)
+    assert list(cards) == ["Receive", "Write-ahead log", "Land", "Tables", "Maintain", "Query"]
+    assert (cards["Receive"].headline, dict(cards["Receive"].lines)["bytes"]) == ("100/s", "10 kB/s")
+    assert cards["Receive"].trouble == "refuses: busy 1/s"
+    assert (cards["Write-ahead log"].headline, dict(cards["Write-ahead log"].lines)["oldest of it"]) == (
+        "1.5 kB",
+        "30 s",
+    )
+    assert (cards["Land"].headline, dict(cards["Land"].lines)["lag"]) == ("50/s", "30 s")
+    assert dict(cards["Tables"].lines)["files"] == "9"
+    assert cards["Maintain"].trouble == "failed: compact of logs"
+    assert cards["Query"].headline == "2/s"
+
+
+def test_what_failed_once_and_went_well_since_is_a_number_and_no_trouble() -> None:
+    story = Story().look(pipeline()).look(pipeline(failing=1)).look(pipeline())
+    card = said(story)["Maintain"]
+    assert (dict(card.lines)["failed"], card.trouble) == ("1", None)
+
+
+def test_what_nobody_knows_is_a_dash_and_no_error() -> None:
+    story = Story().look(down("receiver"), down("pipeline"), down("api"))
+    for card in said(story).values():
+        assert card.headline
+        assert all(value for _, value in card.lines)
+    assert said(story)["Receive"].headline == "–"
+    assert flow.table_rows(story.status) == []
+
+
+def test_lines_of_the_history_are_points_by_signal() -> None:
+    story = Story().look(receiver(0), pipeline()).look(receiver(1000), pipeline(30))
+    points = flow.lines_of(story.status, "received_records_per_second")
+    assert [(point["of"], point["value"]) for point in points if point["value"]] == [("logs", 100.0)]
+    assert {point["of"] for point in flow.lines_of(story.status, "backlog_bytes")} == {"all"}
+    assert flow.lines_of({**story.status, "history": None}, "backlog_bytes") == []
+
+
+def test_a_table_is_shown_as_all_tenants_see_it_where_that_is_known() -> None:
+    own = {"files": 1, "bytes": 2e6, "small_files": 1, "files_per_moment": 1.0, "whole": None}
+    whole = {**own, "files": 10, "bytes": 2e7, "snapshots": 3}
+    tables = [
+        {"name": "logs", "rows": 5, "tail_rows": 1, "health": {**own, "whole": whole}},
+        {"name": "spans", "rows": 7, "tail_rows": 0, "health": own},
+        {"name": "events", "rows": None, "health": None},
+    ]
+    rows = {row["table"]: row for row in flow.table_rows({"tables": tables})}
+    assert (rows["logs"]["files"], rows["logs"]["bytes"], rows["logs"]["snapshots"]) == (10, 20.0, 3)
+    assert (rows["spans"]["files"], rows["spans"]["bytes"], rows["spans"]["snapshots"]) == (1, 2.0, None)
+    assert set(rows) == {"logs", "spans"}
