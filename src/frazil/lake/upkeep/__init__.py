@@ -1,1 +1,1 @@
-"""Choose files to merge, move, expire or delete. Pure decisions over table metadata; `pipeline.maintain` runs them."""
+"""Choose files to merge, move, expire or delete. `pipeline.maintain` runs the work."""

@@ -1,1 +1,1 @@
-"""A read-only Iceberg REST catalog, and an S3 endpoint for the files of a local warehouse. Start at `catalog`."""
+"""A read-only Iceberg REST catalog, and an S3 endpoint for the files of a local warehouse."""

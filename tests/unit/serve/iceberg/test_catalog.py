@@ -33,8 +33,8 @@ from frazil.query.lake import Lake
 from frazil.query.service import QueryService
 from frazil.serve.app import create_app
 from frazil.serve.auth import Authenticator, require_admin
-from frazil.serve.iceberg.avro import rewrite
 from frazil.serve.iceberg import files as iceberg_files
+from frazil.serve.iceberg.avro import rewrite
 from frazil.serve.iceberg.catalog import iceberg_router
 from frazil.serve.iceberg.files import LakeFiles, byte_range
 from tests.support.serve.avro_files import avro_file
