@@ -1,4 +1,4 @@
-"""An OpenTelemetry lakehouse. `frazil.connect()` asks it SQL."""
+"""An OpenTelemetry lakehouse. `frazil.connect()` opens a connection for SQL queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: `import frazil` stays free, and the receiver never loads a client.
+    # Imported on first use: `import frazil` stays fast, and the receiver never loads the client.
     if name == "connect":
         from importlib import import_module
 

@@ -1,8 +1,8 @@
-"""`python -m frazil` is the command `frazil`, and begins here."""
+"""Entry point of `python -m frazil`."""
 
 import signal
 
-# Ctrl-C while modules are being loaded ends it without a traceback: there is nothing to tidy up yet.
+# Ctrl-C during imports ends the process without a traceback: there is nothing to clean up yet.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from frazil.cli import main  # noqa: E402

@@ -1,7 +1,7 @@
-"""What the roles depend on: the WAL's store or brokers, the catalog, the warehouse. For health endpoints.
+"""Checks of dependencies for health endpoints: the WAL's store or brokers, the catalog, the warehouse.
 
-A check runs only when a health endpoint is asked. Its result is kept for 10 seconds, a problem for 2: health
-costs a store little, and no health answer waits long for a store that hangs.
+A check runs only when a health endpoint is requested. Its result is kept for 10 seconds, a problem for 2: a
+store gets few requests, and no health response waits long for a store that hangs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from frazil.config import Config
 from frazil.errors import FrazilError
 
 Check = Callable[[], str]
-"""Returns a problem, or an empty text. May raise FrazilError, which is a problem too."""
+"""Returns a problem, or an empty string. A FrazilError that it raises is a problem too."""
 Dependency = Literal["wal", "catalog", "warehouse"]
 
 _AGE_SECONDS_MAX = 10.0
@@ -43,7 +43,7 @@ class Checked:
         self._begun = self._ended = 0.0
 
     def begin(self) -> None:
-        """Starts a check if the last result is too old. Does not wait."""
+        """Start a check if the last result is too old. Does not wait."""
         with self._lock:
             if self._result is not None:
                 age_max = self._age_max
@@ -55,7 +55,7 @@ class Checked:
             threading.Thread(target=self._run, args=(self._result,), name="health-check", daemon=True).start()
 
     def problem(self) -> str:
-        """Returns the problem, or an empty text. A check that takes too long is a problem."""
+        """Return the problem, or an empty string. A check that takes too long is a problem."""
         self.begin()
         with self._lock:
             result, begun = self._result, self._begun
@@ -63,7 +63,7 @@ class Checked:
         try:
             return result.result(max(0.0, begun + self._wait - time.monotonic()))
         except TimeoutError:
-            return f"no answer for {time.monotonic() - begun:.0f} s"
+            return f"no response for {time.monotonic() - begun:.0f} s"
 
     def _run(self, result: Future[str]) -> None:
         try:
@@ -83,7 +83,7 @@ class Dependencies:
         self._checked = {name: Checked(check) for name, check in checks.items()}
 
     def problems(self) -> dict[str, str]:
-        """Returns the problems by the names of the checks. All checks run at the same time."""
+        """Return problems by the names of their checks. All checks run concurrently."""
         for checked in self._checked.values():
             checked.begin()
         found = {name: checked.problem() for name, checked in self._checked.items()}
@@ -91,14 +91,14 @@ class Dependencies:
 
 
 def checks_of(config: Config, *names: Dependency) -> dict[str, Check]:
-    """Returns checks of those dependencies that are not on this machine's own disk."""
+    """Return checks of the named dependencies, except those on the local disk."""
     made = {"wal": _wal_check, "catalog": _catalog_check, "warehouse": _warehouse_check}
     return {name: check for name in names if (check := made[name](config)) is not None}
 
 
 def reachable_check(config: Config) -> Check | None:
-    """Returns a check that the WAL's store or brokers answer; None for a local WAL. For a receiver, which may
-    have the right to write and no other.
+    """Return a check that the WAL's store or brokers answer; None for a local WAL. The check needs only the
+    permission to write, which may be all that a receiver has.
     """
     if config.wal.type != "s3":
         return _wal_check(config)
@@ -154,7 +154,7 @@ def _catalog_check(config: Config) -> Check | None:
 
 
 def _warehouse_check(config: Config) -> Check | None:
-    """A REST catalog may hand out credentials for each table: without others, nothing else can be read."""
+    """A REST catalog may vend credentials for each table; without other credentials there is no check."""
     if not config.warehouse.startswith("s3://"):
         return None
     if config.lake.catalog.type == "rest" and config.lake.s3.access_key_id is None:

@@ -1,4 +1,4 @@
-"""What `frazil doctor` looks at, and what it says to do about it. Leaves only empty folders of the WAL."""
+"""The checks of `frazil doctor`, each with a fix. They leave nothing behind but empty WAL folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ANSWER_SECONDS_MAX = 15.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. Whatever is not ok has a `fix` in plain words."""
+    """The result of one check. A result that is not ok has a `fix`."""
 
     name: str
     status: Status
@@ -53,20 +53,20 @@ class Check:
 
 
 def run_checks(config: Config) -> list[Check]:
-    """Every check, in the order that an operator would go through them. Never raises."""
+    """Run all checks, from the machine to remote services. Never raises."""
     checks: list[Check] = []
-    for name, look in _looks(config):
+    for name, check in _checks(config):
         try:
-            checks.extend(look(config))
+            checks.extend(check(config))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             checks.append(
-                Check(name, "fail", f"the check itself failed: {text}", "report this as a bug of frazil")
+                Check(name, "fail", f"the check itself failed: {text}", "report this as a bug in frazil")
             )
     return checks
 
 
-def _looks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Check]]]]:
+def _checks(config: Config) -> Iterator[tuple[str, Callable[[Config], Iterator[Check]]]]:
     yield "python", check_python
     yield "java", check_java
     yield "jars", check_jars
@@ -91,26 +91,28 @@ def check_python(config: Config, version: tuple[int, ...] = sys.version_info[:3]
 
 
 def check_java(config: Config) -> Iterator[Check]:
-    """Landing runs on Spark, which needs Java 17 or 21; receiving needs none."""
+    """Landing runs on Spark, which needs Java 17 or 21. Receiving needs no Java."""
     from frazil.pipeline.java import find_java
 
     try:
         java = find_java()
         yield Check("java", "ok", f"Spark will use {java} at {java.home}")
     except ConfigError as error:
-        yield Check("java", "warn", str(error), "receiving works without it, landing in Iceberg does not")
+        yield Check("java", "warn", str(error), "install Java 17 or 21: landing needs it, receiving does not")
 
 
 def check_jars(config: Config) -> Iterator[Check]:
-    """Spark's jars are fetched once; a machine without a network should have them before."""
+    """Spark's jars are fetched once. A machine without a network needs them beforehand."""
     from frazil.pipeline.jars import missing, packages
 
     needed = packages(config)
     if absent := missing(needed):
-        found = f"{len(absent)} of {len(needed)} will be fetched from Maven when Spark first starts"
-        yield Check("jars", "warn", found, "run `python -m frazil.pipeline.jars` while there is a network")
+        found = f"{len(absent)} of {len(needed)} jars will be fetched from Maven when Spark first starts"
+        yield Check(
+            "jars", "warn", found, "run `python -m frazil.pipeline.jars` while the network is available"
+        )
     else:
-        yield Check("jars", "ok", f"all {len(needed)} that Spark needs are here")
+        yield Check("jars", "ok", f"all {len(needed)} jars for Spark are installed")
 
 
 def check_ports(config: Config) -> Iterator[Check]:
@@ -127,18 +129,18 @@ def check_ports(config: Config) -> Iterator[Check]:
 
 
 def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) -> Check:
-    """`health` is where the process that has the port says that it is frazil's."""
+    """`health` is the address whose /healthz tells whether the process is frazil."""
     if split_listen(listen)[1] == 0:
-        return Check(name, "ok", f"{listen}: any free port will be taken")
+        return Check(name, "ok", f"{listen}: a free port will be chosen")
     try:
         check_free(key, listen)
     except PortTaken as taken:
         if frazil_answers(health, tls):
-            by = taken.owner or "a process that this user cannot see"
+            by = taken.owner or "a process of another user"
             return Check(name, "ok", f"{listen} is in use by {by}: frazil is running and answers /healthz")
         if tls is not None and tls.client_ca_file is not None:
-            found = f"{taken.found}, perhaps frazil: it would only answer a client certificate"
-            return Check(name, "warn", found, f"if it is something else: {taken.fix}")
+            found = f"{taken.found}; it may be frazil, which requires a client certificate here"
+            return Check(name, "warn", found, f"if it is not frazil: {taken.fix}")
         return Check(name, "fail", taken.found, taken.fix)
     except SetupFault as fault:
         return Check(name, "fail", fault.found, fault.fix)
@@ -146,8 +148,10 @@ def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) 
 
 
 def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
-    """Whether frazil answers /healthz there."""
-    client = HttpClient(verify=False, connect_seconds=2)  # nothing secret is sent: any certificate will do
+    """Return whether frazil answers /healthz at `listen`."""
+    client = HttpClient(
+        verify=False, connect_seconds=2
+    )  # no secret is sent, so the certificate need not be verified
     try:
         _, body = client.get(f"{local_url(listen, tls=tls is not None)}/healthz", seconds_max=2)
         return health.parse(body) is not None
@@ -158,21 +162,24 @@ def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
 
 
 def check_retention(config: Config) -> Iterator[Check]:
-    """Rules that cannot be understood keep rows for ever, so they are to be found before they are due."""
+    """A rule that cannot be parsed keeps rows forever, so check rules before they are due."""
     from frazil.pipeline.maintain.retain.check import check_rules
 
     problems = check_rules(config)
     for problem in problems:
         yield Check(
-            "retention", "fail", problem, "correct it, and try it first: `frazil query` takes the same WHERE"
+            "retention",
+            "fail",
+            problem,
+            "correct the rule; `frazil query` accepts the same WHERE condition for a test",
         )
     if not problems:
         count = len(config.maintain.retention.rules)
-        yield Check("retention", "ok", f"the tables have what the conditions of {count} rules name")
+        yield Check("retention", "ok", f"{count} rules are valid for the tables")
 
 
 def check_data_folder(config: Config) -> Iterator[Check]:
-    """Folders can be written, survive a crash, and have room."""
+    """Folders are writable, durable and have free space."""
     folders = [("data folder", "data_dir", config.data_dir)]
     if config.wal.type == "local" and config.wal_dir.resolve().parent != config.data_dir.resolve():
         folders.append(("wal folder", "wal.local.path", config.wal_dir))
@@ -188,7 +195,7 @@ def check_data_folder(config: Config) -> Iterator[Check]:
 
 
 def _private(config: Config) -> Check:
-    """Keys and tenants mean nothing to a user of this machine who can read the files."""
+    """API keys do not protect files that other users of this machine can read."""
     paths = [folder for _, folder in private_folders(config)]
     if config.lake.catalog.type == "sqlite":
         paths.append(config.catalog_file)
@@ -196,7 +203,7 @@ def _private(config: Config) -> Check:
         paths.append(config.query.audit_file)
     if found := [str(path) for path in paths if is_open_to_others(path)]:
         names = ", ".join(found)
-        fix = f"`chmod o-rwx {' '.join(found)}`; if another account reads them, give its group access"
+        fix = f"`chmod o-rwx {' '.join(found)}`; if another account must read them, give its group access"
         return Check("other users", "warn", f"every user of this machine can read {names}", fix)
     return Check("other users", "ok", "only the owner and the group of the folders can read the data")
 
@@ -207,8 +214,8 @@ def _writable(name: str, key: str, folder: Path) -> Check:
     except SetupFault as fault:
         return Check(name, "fail", fault.found, fault.fix)
     if not folder.exists():
-        return Check(name, "ok", f"{folder} does not exist yet and can be made")
-    return Check(name, "ok", f"{folder} can be written to")
+        return Check(name, "ok", f"{folder} does not exist yet and can be created")
+    return Check(name, "ok", f"{folder} is writable")
 
 
 def _file_system(name: str, folder: Path) -> Iterator[Check]:
@@ -218,27 +225,34 @@ def _file_system(name: str, folder: Path) -> Iterator[Check]:
         with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=nearest_existing(folder)) as scratch:
             seconds = _link_and_fsync(Path(scratch))
     except OSError as error:
-        fix = "put data_dir (or wal.local.path) on a local disk with ext4, xfs, btrfs or apfs"
-        yield Check(name, "fail", f"{kind or 'it'} does not do link and fsync: {error.strerror}", fix)
+        fix = "put data_dir (or wal.local.path) on a local disk with ext4, xfs or btrfs"
+        yield Check(
+            name,
+            "fail",
+            f"{kind or 'the file system'} does not support link and fsync: {error.strerror}",
+            fix,
+        )
         return
     found = f"{kind or 'unknown type'}; link and fsync work, one segment takes {seconds * 1000:.1f} ms"
     if kind in ("tmpfs", "ramfs"):
-        fix = "fine for a trial; put data_dir (or wal.local.path) on a disk to keep data"
-        yield Check(name, "warn", f"{found}, but it is memory: a reboot loses everything acked", fix)
+        fix = "put data_dir (or wal.local.path) on a disk, unless this is a trial"
+        yield Check(name, "warn", f"{found}, but data is in memory: a reboot loses acknowledged data", fix)
     elif kind is not None and (kind.startswith("nfs") or kind in ("cifs", "smb3", "9p", "fuse.sshfs")):
         fix = "use a local disk, or wal.type s3 for shared storage"
         yield Check(
-            name, "warn", f"{found}, but it is a network file system: durable only if its server is", fix
+            name, "warn", f"{found}, but it is a network file system: only as durable as its server", fix
         )
     elif seconds > 0.1:
-        fix = "use a faster disk for the WAL (wal.local.path): every ack waits for this"
+        fix = "use a faster disk for the WAL (wal.local.path): every ack waits for fsync"
         yield Check(name, "warn", found, fix)
     else:
         yield Check(name, "ok", found)
 
 
 def _link_and_fsync(scratch: Path) -> float:
-    """What the local store does for a segment, best of three. OSError where the file system cannot."""
+    """Return the seconds to write a segment as the local store does, best of three. Raises OSError if the
+    file system does not support it.
+    """
     best = float("inf")
     for attempt in range(3):
         start = time.perf_counter()
@@ -258,7 +272,7 @@ def _link_and_fsync(scratch: Path) -> float:
             os.link(written, segment)
         except FileExistsError:
             continue
-        raise OSError(0, "link replaced a file that was there")
+        raise OSError(0, "link replaced an existing file")
     return best
 
 
@@ -267,7 +281,7 @@ def file_system_type(folder: Path) -> str | None:
     path = nearest_existing(folder).resolve()
     mounts = [
         mount for mount in psutil.disk_partitions(all=True) if path.is_relative_to(mount.mountpoint)
-    ]  # of mounts on the same folder the last one is visible
+    ]  # of several mounts on one folder the last is visible
     return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None
 
 
@@ -276,10 +290,13 @@ def _free_disk(config: Config) -> Check:
     least = config.wal.local.free_bytes_min
     found = f"{free / 1e9:.1f} GB free for the WAL; the receiver refuses below {format_bytes(least)}"
     if free < least:
-        return Check("free disk", "fail", found, "free some disk, or lower wal.local.free_bytes_min")
+        return Check("free disk", "fail", found, "free disk space, or lower wal.local.free_bytes_min")
     if free < least + 2 * (1 << 30):
         return Check(
-            "free disk", "warn", found, "free some disk soon: less than 2 GiB is left until it refuses"
+            "free disk",
+            "warn",
+            found,
+            "free disk space soon: less than 2 GiB until the receiver refuses data",
         )
     return Check("free disk", "ok", found)
 
@@ -294,14 +311,14 @@ def check_open_files(config: Config) -> Iterator[Check]:
         yield Check("open files", "ok", f"{soft} allowed")
         return
     fix = f"`ulimit -n {OPEN_FILES_MIN}` before starting frazil (hard limit: {hard})"
-    yield Check("open files", "warn", f"only {soft} allowed: connections and segments share them", fix)
+    yield Check("open files", "warn", f"only {soft} allowed; connections and segments need open files", fix)
 
 
 def check_clock(config: Config) -> Iterator[Check]:
-    """Stream ids and retention go by the clock, and a disk on another machine goes by its own."""
+    """Stream ids and retention use this clock; a network file system uses its server's clock."""
     now = datetime.now(UTC)
     if now.year < 2025:
-        yield Check("clock", "fail", f"it says {now:%Y-%m-%d}", "set the clock (NTP)")
+        yield Check("clock", "fail", f"the clock shows {now:%Y-%m-%d}", "set the clock (NTP)")
         return
     folder = nearest_existing(config.data_dir)
     try:
@@ -310,13 +327,15 @@ def check_clock(config: Config) -> Iterator[Check]:
             os.utime(file.name)
             skew = os.stat(file.name).st_mtime - before
     except OSError:
-        yield Check("clock", "ok", f"it says {now:%Y-%m-%d %H:%M:%S} UTC (the disk's time could not be read)")
+        yield Check("clock", "ok", f"{now:%Y-%m-%d %H:%M:%S} UTC (the file system's time could not be read)")
         return
     if abs(skew) > CLOCK_SKEW_SECONDS_MAX:
-        fix = "synchronise both machines' clocks (NTP)"
-        yield Check("clock", "warn", f"the clock and the file system's differ by {skew:+.1f} s", fix)
+        fix = "synchronise the clocks of both machines (NTP)"
+        yield Check(
+            "clock", "warn", f"the clocks of this machine and of the file system differ by {skew:+.1f} s", fix
+        )
     else:
-        yield Check("clock", "ok", f"it says {now:%Y-%m-%d %H:%M:%S} UTC, as does the file system")
+        yield Check("clock", "ok", f"{now:%Y-%m-%d %H:%M:%S} UTC, the same as the file system")
 
 
 def check_tls(config: Config) -> Iterator[Check]:
@@ -332,12 +351,12 @@ def check_tls(config: Config) -> Iterator[Check]:
 
 
 def _expiry(name: str, path: Path) -> Check:
-    # The standard library reads a certificate's dates only from a file; private, but there since Python 3.
+    # The only function of the standard library that reads a certificate's dates from a file is private.
     facts = ssl._ssl._test_decode_cert(str(path))  # type: ignore[attr-defined]
     begins = datetime.fromtimestamp(ssl.cert_time_to_seconds(facts["notBefore"]), UTC)
     ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(facts["notAfter"]), UTC)
     now = datetime.now(UTC)
-    renew = "renew it; those who run pick the new files up by themselves"
+    renew = "renew it; running roles load the new files automatically"
     if ends <= now:
         return Check(name, "fail", f"{path} expired on {ends:%Y-%m-%d}", renew)
     if begins > now:
@@ -351,7 +370,7 @@ def _expiry(name: str, path: Path) -> Check:
 
 
 def check_wal_store(config: Config) -> Iterator[Check]:
-    """Whether of many writers that create one name at once exactly one is told that it won."""
+    """Check that exactly one of many concurrent writers of one name succeeds."""
     if config.wal.kafka is not None and config.wal.type == "kafka":
         yield _check_kafka(config.wal.kafka)
         return
@@ -364,20 +383,20 @@ def check_wal_store(config: Config) -> Iterator[Check]:
     try:
         result = probe_store(open_store(config), writers=PROBE_WRITERS)
     except StoreUnsafe as error:
-        fix = "use another store: with this one, data that was acked could be overwritten"
-        yield Check("wal store", "fail", f"{where}: conditional writes do not hold: {error}", fix)
+        fix = "use another store: with this one, acknowledged data could be overwritten"
+        yield Check("wal store", "fail", f"{where}: conditional writes do not work: {error}", fix)
     except StoreUnavailable as error:
         fix = (
             "check the address, the bucket, the credentials and the network"
             if config.wal.type == "s3"
-            else "check the folder's permissions and the free disk"
+            else "check the folder's permissions and the free disk space"
         )
         yield Check("wal store", "fail", f"{where} cannot be written to: {error}", fix)
     except FrazilError as error:
-        yield Check("wal store", "fail", f"{where}: {error}", "correct the section wal of the configuration")
+        yield Check("wal store", "fail", f"{where}: {error}", "correct section `wal` of the configuration")
     else:
         found = (
-            f"{where}: conditional writes held in {result.rounds} rounds of {result.writers} "
+            f"{where}: conditional writes worked in {result.rounds} rounds of {result.writers} "
             f"concurrent writers ({result.seconds:.1f} s)"
         )
         yield Check("wal store", "ok", found)
@@ -393,12 +412,12 @@ def _check_kafka(config: KafkaConfig) -> Check:
         return Check("kafka", "fail", str(error), "check wal.kafka: brokers, sasl, tls; and the network")
     missing = [name for name, state in found.items() if state is None]
     if missing:
-        return Check("kafka", "ok", f"the brokers answer; {', '.join(missing)} will be made at the start")
-    return Check("kafka", "ok", f"the brokers answer; {', '.join(found)} are there")
+        return Check("kafka", "ok", f"the brokers answer; {', '.join(missing)} will be created at the start")
+    return Check("kafka", "ok", f"the brokers answer; {', '.join(found)} exist")
 
 
 def check_catalog(config: Config) -> Iterator[Check]:
-    """Whether the catalog answers. Makes nothing in it."""
+    """Check that the catalog answers. Creates nothing."""
     catalog = config.lake.catalog
     if catalog.type == "sqlite":
         yield _check_sqlite(config)
@@ -422,7 +441,7 @@ def check_catalog(config: Config) -> Iterator[Check]:
         return
     probe.close()
     tables = (
-        f"the namespace {config.lake.namespace} {'is there' if found[0] else 'will be made at the start'}"
+        f"the namespace {config.lake.namespace} {'exists' if found[0] else 'will be created at the start'}"
     )
     yield Check("catalog", "ok", f"{catalog.type} answers; {tables}")
 
@@ -430,16 +449,16 @@ def check_catalog(config: Config) -> Iterator[Check]:
 def _check_sqlite(config: Config) -> Check:
     path = config.catalog_file
     if not path.exists():
-        return Check("catalog", "ok", f"{path} does not exist yet and will be made at the start")
+        return Check("catalog", "ok", f"{path} does not exist yet and will be created at the start")
     try:
         check_sqlite(path)
     except SetupFault as fault:
         return Check("catalog", "fail", fault.found, fault.fix)
-    return Check("catalog", "ok", f"{path} is a SQLite database and can be written to")
+    return Check("catalog", "ok", f"{path} is a writable SQLite database")
 
 
 def check_warehouse(config: Config) -> Iterator[Check]:
-    """Whether the warehouse can be listed, written, read and deleted from. Leaves nothing behind."""
+    """Check that objects of the warehouse can be listed, written, read and deleted. Leaves none."""
     where = config.warehouse
     if not where.startswith("s3://"):
         yield _writable("warehouse", "lake.warehouse", Path(where))
@@ -459,7 +478,7 @@ def check_warehouse(config: Config) -> Iterator[Check]:
             )
         yield Check("warehouse", "fail", problem if where in problem else f"{where}: {problem}", fix)
     else:
-        yield Check("warehouse", "ok", f"{where} can be listed, written, read and deleted from")
+        yield Check("warehouse", "ok", f"{where}: list, write, read and delete work")
 
 
 def _use_warehouse(config: Config) -> str:
@@ -470,7 +489,7 @@ def _use_warehouse(config: Config) -> str:
     files.list(f"{config.warehouse}/doctor")
     files.write(location, data)
     try:
-        return "" if files.read(location) == data else "what was read is not what was written"
+        return "" if files.read(location) == data else "an object was read back with other content"
     finally:
         files.delete(location)
 

@@ -3,28 +3,28 @@
     FrazilError
     ├── Transient              try again later: nothing was lost, nothing was kept
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
-    │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, time-out)
+    │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, timeout)
     │   │   └── DeleteRefused  the store refused to delete some of many objects; it deleted the others
     │   ├── ClockSkewed        this machine's clock is far from the store's
-    │   ├── CatalogUnavailable the catalog does not answer, or its answer was lost
+    │   ├── CatalogUnavailable the catalog does not respond, or its response was lost
     │   ├── JobFailed          a Spark job failed; nothing of it was committed
-    │   ├── Stopped            this process was told to stop before the work began
+    │   ├── Stopped            this process is stopping and did not start the work
     │   ├── Fenced             another process moved a table's position first: read it again
-    │   └── Conflict           another process replaced files that were to be replaced: choose anew
+    │   └── Conflict           another process replaced files that were to be replaced: choose files again
     └── Permanent              trying again changes nothing
-        ├── ConfigError        the configuration, with file, line and a suggestion
+        ├── ConfigError        an invalid configuration; names file, line and a suggestion
         ├── RequestInvalid     a request that cannot be decoded
         ├── RequestTooLarge    a request over a size bound
-        ├── QueryInvalid       SQL that cannot be answered; says where, and what may have been meant
+        ├── QueryInvalid       SQL that cannot run; names the place, and perhaps a suggestion
         ├── QueryRefused       SQL that would leave the sandbox
-        ├── LimitReached       a query that hit a limit; names it
+        ├── LimitReached       a query that exceeded a limit; names it
         ├── Unauthenticated    no valid API key
         ├── Forbidden          a valid API key that may not do this
-        ├── StoreUnsafe        a store whose conditional writes do not hold
-        ├── SegmentCorrupt     a WAL segment that does not hold what its writer wrote
+        ├── StoreUnsafe        a store whose conditional writes do not work
+        ├── SegmentCorrupt     a WAL segment whose content differs from what was written
         ├── SegmentUnknown     a WAL segment of a format version that this release does not know
-        ├── DataLost           what a table's position points at is gone, or the table was rolled back
-        └── Refused            a command that must not be done as it was given; says what would let it
+        ├── DataLost           data after a table's position is missing, or the table was rolled back
+        └── Refused            a command that must not run with these options; names the options that allow it
 
 Errors carry facts as attributes, and their text says what to do next.
 """
@@ -38,7 +38,7 @@ class FrazilError(Exception):
     """Root of the tree."""
 
     def again(self) -> Self:
-        """The same error to raise once more. One object raised twice keeps the frames of both alive."""
+        """Return a copy to raise again. One object raised twice would keep the frames of both alive."""
         copy = type(self).__new__(type(self), *self.args)
         copy.__dict__.update(self.__dict__)
         return copy
@@ -53,7 +53,7 @@ class Transient(FrazilError):
 
 
 class Overloaded(Transient):
-    """A bound is reached. `bound` names it, as in the metric of refusals."""
+    """A limit is reached. `bound` names it, as in the metric of refusals."""
 
     def __init__(self, message: str, *, bound: str, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message, retry_after_seconds=retry_after_seconds)
@@ -73,7 +73,7 @@ class ClockSkewed(Transient):
 
 
 class CatalogUnavailable(Transient):
-    """The catalog does not answer, or its answer was lost."""
+    """The catalog does not respond, or its response was lost."""
 
 
 class JobFailed(Transient):
@@ -81,11 +81,11 @@ class JobFailed(Transient):
 
 
 class Stopped(Transient):
-    """This process was told to stop before the work began; whoever comes next does it."""
+    """This process is stopping and did not start the work. The next process does it."""
 
 
 class Fenced(Transient):
-    """Another process moved the position of `table` first. Whatever was made for the old one is discarded."""
+    """Another process moved the position of `table` first. Files for the old position are discarded."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"another process has moved the position of {table}")
@@ -105,11 +105,11 @@ class Permanent(FrazilError):
 
 
 class ConfigError(Permanent):
-    """The configuration cannot be used. The text names the place and what to write instead."""
+    """The configuration is invalid. The message names the place and a fix."""
 
 
 class SetupFault(ConfigError):
-    """This machine does not fit the configuration. A start raises it; `frazil doctor` shows it."""
+    """This machine cannot run the configuration. Roles raise it at the start; `frazil doctor` shows it."""
 
     def __init__(self, found: str, fix: str) -> None:
         super().__init__(f"{found}: {fix}")
@@ -137,7 +137,7 @@ class QueryInvalid(Permanent):
 
 
 class QueryRefused(Permanent):
-    """SQL that asks for something outside of the tables: a file, the network, a setting."""
+    """SQL that accesses something other than the tables: a file, the network, a setting."""
 
     def __init__(self, message: str, *, position: int | None = None) -> None:
         super().__init__(message)
@@ -145,7 +145,7 @@ class QueryRefused(Permanent):
 
 
 class LimitReached(Permanent):
-    """A query hit a limit of its own. `limit` is the configuration's key."""
+    """A query exceeded a limit. `limit` is its configuration key."""
 
     def __init__(self, message: str, *, limit: str) -> None:
         super().__init__(message)
@@ -161,11 +161,11 @@ class Forbidden(Permanent):
 
 
 class StoreUnsafe(Permanent):
-    """The store's conditional writes do not hold, so two writers could both believe that they won."""
+    """The store's conditional writes do not work: two writers of one name could both succeed."""
 
 
 class SegmentCorrupt(Permanent):
-    """A segment that does not hold what its writer wrote."""
+    """A segment whose content differs from what its writer wrote."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} is corrupt: {reason}")
@@ -185,7 +185,7 @@ class SegmentUnknown(Permanent):
 
 
 class DataLost(Permanent):
-    """What the position of `table` points at is gone. Landing of that table stops until someone decides."""
+    """Data after the position of `table` is missing. Landing of the table stops until an operator acts."""
 
     def __init__(self, table: str, message: str) -> None:
         super().__init__(f"{table}: {message}")
@@ -193,7 +193,7 @@ class DataLost(Permanent):
 
 
 class Refused(Permanent):
-    """A command of an operator that must not be done as it was given. Nothing was changed."""
+    """A command that must not run with the given options. Nothing was changed."""
 
 
 _REASON_CHARACTERS_MAX = 600

@@ -1,6 +1,6 @@
 """The health of a role: one format for /livez, /readyz and /healthz of every role.
 
-The answer is JSON; it is text for a client that accepts text and not JSON, as browsers do. It names no tenant
+The response is JSON, or text for a client that accepts text and not JSON, as browsers do. It names no tenant
 and needs no API key.
 """
 
@@ -17,13 +17,13 @@ from frazil import __version__
 
 Role = Literal["receiver", "pipeline", "api", "dashboard"]
 Problems = Mapping[str, str]
-"""Reasons by what has the problem: a dependency, a table, or the role itself."""
+"""Reasons by the dependency, table or role that has the problem."""
 
 PATHS = ("/livez", "/readyz", "/healthz")
 
 
 class HealthReport(BaseModel):
-    """What /livez, /readyz and /healthz answer."""
+    """The response body of /livez, /readyz and /healthz."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -31,8 +31,8 @@ class HealthReport(BaseModel):
     role: Role
     version: str
     problems: dict[str, str] = Field(
-        description="Reasons by the dependency, table or role that has the problem. Some need a decision and "
-        "are shown although `ok` is true."
+        description="Reasons by the dependency, table or role that has the problem. A problem that needs "
+        "only an operator's decision is shown although `ok` is true."
     )
 
     def reasons(self) -> list[str]:
@@ -57,15 +57,15 @@ class Health:
     """The role works, and an operator has to decide something: /readyz and /healthz answer 200."""
 
     def report(self, path: str = "/healthz") -> HealthReport:
-        """`path` is one of PATHS. A process that answers is alive, whatever its problems."""
+        """Return the report for `path`, one of PATHS. /livez is always ok."""
         if path == "/livez":
             return HealthReport(ok=True, role=self.role, version=__version__, problems={})
         bad = self.failing if path == "/readyz" else {**self.failing, **self.degraded}
         problems = {**self.failing, **self.degraded, **self.notices}
         return HealthReport(ok=not bad, role=self.role, version=__version__, problems=problems)
 
-    def answer(self, path: str, accept: str = "") -> HealthResponse:
-        """`accept` is the header of the request."""
+    def response(self, path: str, accept: str = "") -> HealthResponse:
+        """Return the response to a request with this Accept header."""
         report = self.report(path)
         status = 200 if report.ok else 503
         if "text/" not in accept or "json" in accept:
@@ -78,7 +78,7 @@ class Health:
 
 
 def parse(body: bytes) -> HealthReport | None:
-    """Returns None if no role of frazil answered this."""
+    """Parse a response body. Return None if it is not from a role of frazil."""
     try:
         return HealthReport.model_validate_json(body)
     except ValidationError:

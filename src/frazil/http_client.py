@@ -1,4 +1,4 @@
-"""The HTTP client of commands and roles: bounded waits, TLS, no redirections."""
+"""The HTTP client of commands and roles: timeouts, TLS, no redirects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 
 
 class HttpClient:
-    """Keeps connections. Safe to use from several threads."""
+    """Keeps connections open. Thread-safe."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class HttpClient:
         connections_max: int = 4,
     ) -> None:
         """`client_certificate`: files of a certificate and its key, for servers that require one.
-        `own_certificate`: the certificate of a role of this configuration. The role is identified by it
-        alone, whatever name it is for. TLS files are read with the first request.
+        `own_certificate`: the certificate of a role of this configuration. The client trusts exactly this
+        certificate, whatever its host name. TLS files are read at the first request.
         """
         self._ca_file = ca_file
         self._client_certificate = client_certificate
@@ -51,8 +51,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Returns the response with a body that is still to be read. Raises urllib3's HTTPError; OSError or
-        ValueError for TLS files that cannot be used. A request may be sent twice, so it must not change data.
+        """Return the response with an unread body. Raises urllib3's HTTPError; OSError or ValueError for
+        unusable TLS files. A request may be sent twice, so it must not change data.
         """
         for last in (False, True):
             try:
@@ -62,11 +62,11 @@ class HttpClient:
                     headers=headers,
                     body=body,
                     preload_content=False,
-                    redirect=False,  # would carry the API key to any address
+                    redirect=False,  # a redirect would send the API key to another address
                     retries=False,
                     timeout=urllib3.Timeout(connect=self._connect_seconds, read=read_seconds),
                 )
-            except ProtocolError:  # perhaps a kept connection that the server has just closed
+            except ProtocolError:  # the server may have just closed a kept connection
                 if last:
                     raise
         raise AssertionError("unreachable")
@@ -74,8 +74,8 @@ class HttpClient:
     def get(
         self, url: str, *, seconds_max: float, bytes_max: int = 1 << 20, accept: str = "*/*"
     ) -> tuple[int, bytes]:
-        """Returns the status and the whole body. Raises as `send`; ValueError for a body that is too long or
-        takes too long.
+        """Return the status and the body. Raises as `send`; ValueError for a body that is too long or takes
+        too long.
         """
         response = self.send("GET", url, read_seconds=seconds_max, headers={"accept": accept})
         deadline, body = time.monotonic() + seconds_max, bytearray()
@@ -83,9 +83,9 @@ class HttpClient:
             for chunk in response.stream(_CHUNK_BYTES):
                 body += chunk
                 if len(body) > bytes_max:
-                    raise ValueError(f"its answer has more than {bytes_max >> 20} MiB")
+                    raise ValueError(f"the response has more than {bytes_max >> 20} MiB")
                 if time.monotonic() > deadline:
-                    raise ValueError(f"its answer takes longer than {seconds_max:g} s")
+                    raise ValueError(f"the response takes longer than {seconds_max:g} s")
             response.release_conn()
         except BaseException:
             response.close()
@@ -119,31 +119,35 @@ class HttpClient:
     ) -> urllib3.PoolManager:
         if self._client_certificate is not None:
             certificate, key = self._client_certificate
-            ssl_context.load_cert_chain(certificate, key, password=lambda: "")  # else it asks the terminal
+            ssl_context.load_cert_chain(
+                certificate, key, password=lambda: ""
+            )  # else OpenSSL prompts on the terminal
         return urllib3.PoolManager(
             maxsize=self._connections_max, ssl_context=ssl_context, assert_hostname=assert_hostname
         )
 
 
 class _OwnRole:
-    """Connections to a role of this configuration. It is identified by the certificate that the
-    configuration names, whatever its issuer and host name are.
+    """Connections to a role of this configuration. They trust exactly the certificate that the configuration
+    names, whatever its issuer and host name.
     """
 
     def __init__(self, certificate: Path, make: Callable[..., urllib3.PoolManager]) -> None:
-        """`make` takes what a PoolManager takes, and may add to it."""
+        """`make` creates a PoolManager from the given arguments."""
         self.certificate, self._make = certificate, make
         self._pool: urllib3.PoolManager | None = None
         self._changed = 0
         self._pem = ""
 
     def pool(self) -> urllib3.PoolManager:
-        """Made again after a renewal. Raises OSError or ValueError if there never was a certificate."""
+        """Return the pool, recreated after a renewal. Raises OSError or ValueError if no certificate was read
+        yet.
+        """
         try:
             changed = self.certificate.stat().st_mtime_ns
             if self._pool is None or changed != self._changed:
                 pem = _leaf(self.certificate)
-                # For a while the role still shows the one before.
+                # The role may still use the previous certificate for a while.
                 trusting = _trusting(f"{pem}\n{self._pem}")
                 self._pool = self._make(ssl_context=trusting, assert_hostname=False)
                 self._pem, self._changed = pem, changed
@@ -158,9 +162,9 @@ class _OwnRole:
 
 
 def _leaf(file: Path) -> str:
-    """Without those that follow it, which would make others trusted that they signed."""
+    """Return the first certificate only: trusting its issuers would trust their other certificates."""
     if (found := _CERTIFICATE.search(file.read_text())) is None:
-        raise ValueError(f"{file} holds no certificate")
+        raise ValueError(f"{file} has no certificate")
     return found[0]
 
 
@@ -173,7 +177,7 @@ def _trusting(certificates: str) -> ssl.SSLContext:
 
 
 def reason(error: Exception) -> str:
-    """Returns the operating system's reason, without the objects that urllib3 puts into its texts."""
+    """Return the reason without the objects that urllib3 puts into its messages."""
     cause = error.__cause__ if error.__cause__ is not None else error
     if isinstance(cause, OSError) and cause.strerror:
         return f"{cause.filename}: {cause.strerror}" if cause.filename else cause.strerror

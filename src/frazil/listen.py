@@ -1,4 +1,4 @@
-"""What every HTTP listener of frazil shares: granian's settings, TLS, and certificates that are renewed."""
+"""Settings of all HTTP listeners: granian, TLS, and reloading of renewed certificates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from frazil.tls import is_usable, stamps
 
 CONNECTIONS_MAX = 16_384
 """Open connections in each worker. granian's back-pressure counts connections, idle ones too, not requests: a
-small number would let a few idle clients lock all others out."""
+small number would let a few idle clients block all others."""
 
 _OVERLAP_SECONDS = 8.0
-"""How long an old worker goes on beside its successor: until that one listens, also where the machine is
-busy. A stop in that time waits for it."""
+"""How long an old worker keeps running after its successor starts, so that the successor listens first, also
+on a busy machine. A stop in that time waits for it."""
 
 log = structlog.get_logger("frazil.listen")
 
@@ -30,7 +30,7 @@ log = structlog.get_logger("frazil.listen")
 def settings(
     listen: str, tls: TlsConfig | None, *, header_timeout_seconds: float, header_bytes_max: int
 ) -> dict[str, Any]:
-    """Arguments of `Granian` for an ASGI application on `listen`."""
+    """Return the arguments of `Granian` for an ASGI application on `listen`."""
     host, port = split_listen(listen)
     return {
         "address": host,
@@ -45,7 +45,7 @@ def settings(
         ),
         "http2_settings": HTTP2Settings(max_headers_size=header_bytes_max),
         "log_level": LogLevels.warning,
-        "log_dictconfig": {"loggers": {"_granian": {"propagate": True}}},  # to our own log, not beside it
+        "log_dictconfig": {"loggers": {"_granian": {"propagate": True}}},  # into frazil's own log
         "respawn_failed_workers": True,
         "respawn_interval": _OVERLAP_SECONDS,
         **_tls_settings(tls),
@@ -65,7 +65,7 @@ def _tls_settings(tls: TlsConfig | None) -> dict[str, Any]:
 
 
 def allow_many_files() -> None:
-    """A connection is an open file, and shells allow 1,024; a process may raise that to the hard limit."""
+    """Raise the limit on open files to the hard limit: each connection is a file, and shells allow 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = CONNECTIONS_MAX * 2 if hard == resource.RLIM_INFINITY else min(hard, CONNECTIONS_MAX * 2)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -73,7 +73,7 @@ def allow_many_files() -> None:
 
 
 def watch_certificates(tls: TlsConfig | None) -> None:
-    """granian reads certificates when a worker starts, so renewed ones mean new workers, one by one."""
+    """Replace workers one by one when certificates change: granian reads them when a worker starts."""
     if tls is None:
         return
 
@@ -85,7 +85,7 @@ def watch_certificates(tls: TlsConfig | None) -> None:
             now = stamps(tls)
             if now is not None and now != seen and is_usable(tls):
                 seen = now
-                log.info("certificates changed; workers are replaced")
+                log.info("certificates changed; workers restarted")
                 os.kill(os.getpid(), signal.SIGHUP)
 
     threading.Thread(target=watch, daemon=True, name="certificates").start()

@@ -1,4 +1,4 @@
-"""frazil's own log, on standard error: for people on a terminal, else a JSON line an event. Never payloads.
+"""frazil's own log, on standard error: text on a terminal, else one JSON line per event. Never payloads.
 
 log = structlog.get_logger("frazil.receive")
 log.info("listening", address="127.0.0.1:4318")
@@ -15,7 +15,7 @@ import structlog
 
 from frazil.config import LogConfig
 
-# Libraries that tell every request or connection at info.
+# Libraries that log every request or connection at level info.
 _CHATTY = ("granian.access", "httpx", "httpcore", "urllib3", "botocore", "grpc", "py4j", "pyiceberg")
 
 
@@ -42,7 +42,7 @@ def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:
             ],
         )
     )
-    handler.addFilter(_is_worth_saying)
+    handler.addFilter(_is_not_redundant)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -59,13 +59,13 @@ def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        # Not cached, so that a later call also holds for loggers made at import.
+        # Not cached, so that a later call also applies to loggers created at import.
         cache_logger_on_first_use=False,
     )
 
 
-def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """py4j tells the end of a JVM to the root logger, with a traceback, before it raises it."""
+def _is_not_redundant(record: logging.LogRecord) -> bool:
+    """Drop py4j's record of a lost JVM: py4j raises the same error."""
     return not (record.name == "root" and record.module == "java_gateway")
 
 

@@ -1,6 +1,4 @@
-"""What is meant to hold: how soon a request is durable and answered, how soon it can be asked, how soon it
-has landed; and the count of how often it did.
-"""
+"""Service level objectives: time to the ack, to visibility in queries, and to landing; and their metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _FRESHNESS_SECONDS = 0.7
 
 
 def targets(config: Config) -> Mapping[Objective, float]:
-    """In seconds. With Kafka data can be asked when it has landed, not before."""
+    """Return the target of each objective in seconds. With Kafka, queries see data only after landing."""
     status = config.status
     landing_lag = status.landing_lag_seconds or 2 * config.land.age_max(config.wal.type)
     usual = landing_lag if config.wal.type == "kafka" else _FRESHNESS_SECONDS
@@ -29,8 +27,9 @@ def targets(config: Config) -> Mapping[Objective, float]:
 
 
 class Objectives:
-    """Counts how often each was kept and missed: of a histogram's buckets none need lie where the
-    configuration draws the line. `known_here` are those that this role can tell of.
+    """Counts events and misses of each objective. A histogram would need a bucket at each configured target.
+
+    `known_here` are the objectives that this role measures.
     """
 
     def __init__(
@@ -39,18 +38,18 @@ class Objectives:
         self._targets = targets(config)
         self._events = Counter(
             "frazil_objective_events",
-            "How often it could be told whether an objective was kept",
+            "Events measured against an objective.",
             ["objective"],
             registry=registry,
         )
         self._missed = Counter(
-            "frazil_objective_missed", "How often it was not", ["objective"], registry=registry
+            "frazil_objective_missed", "Events that missed their objective.", ["objective"], registry=registry
         )
         for objective in known_here:  # a rate needs a 0 to start from
             self._events.labels(objective)
             self._missed.labels(objective)
 
-    def took(self, objective: Objective, seconds: float) -> None:
+    def observe(self, objective: Objective, seconds: float) -> None:
         self._events.labels(objective).inc()
         if seconds > self._targets[objective]:
             self._missed.labels(objective).inc()

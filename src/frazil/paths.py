@@ -1,4 +1,4 @@
-"""Folders that data goes to: whether they can be written to, who else can read them, temporary ones."""
+"""Local data folders: write checks, permissions, and temporary folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("frazil")
 
 
 def private_folders(config: Config) -> Iterator[tuple[str, Path]]:
-    """The local folders that hold telemetry and are not below another of them, with their settings."""
+    """Yield the key and path of each local folder with telemetry, except subfolders of data_dir."""
     found = {"data_dir": config.data_dir}
     if config.wal.type == "local":
         found["wal.local.path"] = config.wal_dir
@@ -42,11 +42,11 @@ def private_folders(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def keep_private(config: Config) -> None:
-    """Makes files of this process and its children unreadable for other users, makes the data folder, and
-    removes other users' access to folders that exist. Group access stays as it was chosen.
+    """Make files of this process and its children unreadable for other users, create the data folder, and
+    remove other users' access to existing folders. Group access does not change.
     """
     os.umask(os.umask(_NO_OTHERS) | _NO_OTHERS)
-    with contextlib.suppress(OSError):  # a folder that cannot be made is reported by its first use
+    with contextlib.suppress(OSError):  # the first use of the folder reports the error
         config.data_dir.parent.mkdir(parents=True, exist_ok=True)
         config.data_dir.mkdir(mode=0o700)
     if os.geteuid() == 0 and (owner := _owner(config.data_dir)) not in (0, None):
@@ -70,7 +70,7 @@ def _owner(path: Path) -> int | None:
 def _close_to_others(key: str, folder: Path) -> None:
     try:
         about = folder.stat()
-        is_shared = about.st_mode & stat.S_ISVTX  # as /tmp: not a folder of frazil alone
+        is_shared = about.st_mode & stat.S_ISVTX  # like /tmp: not used by frazil alone
         if about.st_uid != os.geteuid() or is_shared or not about.st_mode & stat.S_IRWXO:
             return
         mode = stat.S_IMODE(about.st_mode) & ~stat.S_IRWXO
@@ -84,7 +84,7 @@ def _close_to_others(key: str, folder: Path) -> None:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether users that are neither the owner nor in the group can read it, or list it."""
+    """Return whether users other than owner and group can read or list `path`."""
     path = path.absolute()
     try:
         is_reachable = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
@@ -94,8 +94,8 @@ def is_open_to_others(path: Path) -> bool:
 
 
 class OwnFolder:
-    """A folder for temporary files of this process, which no other user can read. Folders that killed
-    processes left beside it are deleted: there are rows of tenants in them.
+    """A folder for temporary files of this process, private to this user. Deletes folders that killed
+    processes left: they contain rows of tenants.
     """
 
     def __init__(self, parent: Path | None, prefix: str) -> None:
@@ -121,7 +121,7 @@ class OwnFolder:
 
     def _clear(self) -> None:
         for folder in self._parent.glob(f"{self._prefix}*"):
-            with contextlib.suppress(OSError):  # in use, being made, or someone else's
+            with contextlib.suppress(OSError):  # in use, being created, or owned by another user
                 lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +131,7 @@ class OwnFolder:
 
 
 def try_to_write(folder: Path) -> Path:
-    """Writes to the folder, or to the one it would be made in, and leaves nothing. OSError says why not."""
+    """Write to the folder, or to its nearest existing parent, and clean up. Raises OSError."""
     nearest = nearest_existing(folder)
     if not nearest.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder", str(nearest))
@@ -140,18 +140,18 @@ def try_to_write(folder: Path) -> Path:
 
 
 def check_writable(key: str, folder: Path, *, may_be_full: bool = True) -> None:
-    """Raises SetupFault. A full disk is no reason not to start: room may come, and until then requests are
-    refused.
+    """Raise SetupFault if the folder is not writable. A full disk is allowed by default: the receiver refuses
+    requests until there is space.
     """
     try:
         try_to_write(folder)
     except NotADirectoryError as error:
         found = f"{error.filename} is a file, not a folder"
-        raise SetupFault(found, f"move it away, or set {key} elsewhere") from None
+        raise SetupFault(found, f"move it away, or set {key} to another path") from None
     except OSError as error:
         is_full = error.errno in _FULL
         if is_full and may_be_full:
             return
-        found = f"{nearest_existing(folder)} cannot be written to: {error.strerror}"
-        rights = f"give this user the right to, or set {key} elsewhere"
-        raise SetupFault(found, "free some disk" if is_full else rights) from None
+        found = f"{nearest_existing(folder)} is not writable: {error.strerror}"
+        permission = f"give this user write permission, or set {key} to another path"
+        raise SetupFault(found, "free disk space" if is_full else permission) from None

@@ -1,4 +1,4 @@
-"""Ports to listen on: free ones for port 0, and a clear word about who has one that is taken."""
+"""Listen ports: choose free ones for port 0, and name the process that uses a taken port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from frazil.process import PortOwner, port_owner
 
 
 def with_ports(config: Config) -> Config:
-    """Port 0 becomes a free one, the same for all workers."""
+    """Return the configuration with each port 0 replaced by a free port."""
     receive = config.receive
     listeners = {
         name: section.model_copy(update={"listen": _with_port(section.listen)})
@@ -32,7 +32,7 @@ def with_ports(config: Config) -> Config:
 
 
 def listeners(config: Config) -> Iterator[tuple[str, str]]:
-    """The key and the address of each port that `frazil up` listens on."""
+    """Yield the configuration key and address of each listener of `frazil up`."""
     yield "receive.http.listen", config.receive.http.listen
     if config.receive.grpc.enabled:
         yield "receive.grpc.listen", config.receive.grpc.listen
@@ -58,8 +58,8 @@ class PortTaken(SetupFault):
 
 
 def check_free(key: str, listen: str) -> None:
-    """Raises SetupFault. Workers share their port with SO_REUSEPORT, and would silently share it with another
-    program of the same user.
+    """Raise SetupFault if the port is taken. Workers use SO_REUSEPORT, so they would silently share the port
+    with another program of the same user.
     """
     host, port = split_listen(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -74,12 +74,12 @@ def check_free(key: str, listen: str) -> None:
 def _fault(error: OSError, key: str, listen: str, port: int) -> SetupFault:
     found = f"cannot listen on {listen}"
     if error.errno == errno.EACCES:
-        return SetupFault(f"{found}: this user may not", f"set {key} to a port above 1023")
+        return SetupFault(f"{found}: permission denied", f"set {key} to a port above 1023")
     if error.errno != errno.EADDRINUSE:
         return SetupFault(f"{found}: {error.strerror}", f"set {key} to an address of this machine")
     owner = port_owner(port)
     if owner is None:
-        by, stop = "a process that this user cannot see has the port", "stop it"
+        by, stop = "a process of another user has the port", "stop it"
     elif owner.frazil_id is not None:
         by, stop = "another frazil is running there", f"stop it (`kill {owner.frazil_id}`)"
     else:

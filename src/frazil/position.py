@@ -1,9 +1,8 @@
-"""How far a table has come in its input. Every snapshot of a table carries its position, as text.
+"""Positions: how much of its input a table contains. Every snapshot of a table stores its position as text.
 
-A table that is landed has a LandingPosition: for each stream of the WAL the next sequence, for each partition
-of a Kafka topic the next offset, and the rows that have landed. The counts make a ledger: they add up after
-the segments are gone, and after rows were removed on purpose. A table that is derived from another one has a
-SourcePosition.
+A landed table has a LandingPosition: the next sequence number of each WAL stream, the next offset of each
+Kafka partition, and row counts. The counts form the ledger: they stay correct after segments are deleted and
+after rows are removed on purpose. A table that is derived from another table has a SourcePosition.
 """
 
 from __future__ import annotations
@@ -18,25 +17,23 @@ from typing import Any
 
 _VERSION = 1
 _VERSION_REMOVED = 2
-"""Of a position that counts removed rows. A release that does not know of them must not land from it: it
-would forget the counts.
+"""A position that counts removed rows. A release that does not know this version must not land from it: it
+would lose the counts.
 """
 _VERSION_SOURCE = 3
-"""Of the position of a derived table."""
+"""The position of a derived table."""
 _PLAIN_CHARACTERS_MAX = 4096
 _PACKED = "z:"
 
 Removed = Mapping[str, int]
-"""Rows by where they came from, as the column `_segment` names it: `stream/sequence`, or
-`topic/partition/offset`.
-"""
+"""Rows by their source, as in column `_segment`: `stream/sequence` or `topic/partition/offset`."""
 
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """`rows` have landed. `durable_rows` is what the last readable segment said of its stream so far: the
-    difference is in segments that were set aside. `closed`: its tombstone is behind the position. `removed`
-    rows of those that landed are gone again, on purpose.
+    """`rows` have landed. `durable_rows` is the total of the stream by its last readable segment; the
+    difference is in segments that were set aside. `closed`: the position is past the tombstone of the
+    stream. `removed` of the landed rows were removed on purpose.
     """
 
     sequence: int = 0
@@ -58,8 +55,8 @@ class Left:
 
 @dataclass(frozen=True)
 class PartitionPosition:
-    """`offset` is the next to land. `lost` offsets were gone before they could land, and someone said to go
-    on.
+    """`offset` is the next to land. `lost` offsets were missing before they could land, and an operator chose
+    to skip them.
     """
 
     offset: int = 0
@@ -80,7 +77,7 @@ class TopicPosition:
 
 @dataclass(frozen=True)
 class WalPosition:
-    """`left` are the streams that are not named any more."""
+    """`left` has the totals of streams that were dropped from the position."""
 
     streams: Mapping[str, StreamPosition] = field(default_factory=dict)
     left: Left = Left()
@@ -97,7 +94,7 @@ class WalPosition:
         return replace(self, streams={**self.streams, **changed})
 
     def without_streams(self, gone: set[str]) -> WalPosition:
-        """Drops streams; their totals stay."""
+        """Drop streams, and keep their totals."""
         dropped = [stream for name, stream in self.streams.items() if name in gone]
         left = Left(
             self.left.streams + len(dropped),
@@ -127,7 +124,7 @@ class KafkaPosition:
 
 @dataclass(frozen=True)
 class LandingPosition:
-    """Of a table that is landed. Both parts are filled if a lake has changed between WAL and Kafka."""
+    """The position of a landed table. Both parts are filled if a lake changed between WAL and Kafka."""
 
     wal: WalPosition = WalPosition()
     kafka: KafkaPosition = KafkaPosition()
@@ -143,8 +140,8 @@ class LandingPosition:
         return self.wal.removed + self.kafka.removed
 
     def with_removed(self, rows_by_source: Removed) -> LandingPosition:
-        """Counts rows that go. Rows of a stream that is not named any more count with those that have left;
-        rows that frazil has not landed are not counted.
+        """Count removed rows. Rows of dropped streams are added to `left`; rows that frazil has not landed
+        are not counted.
         """
         rows: Counter[str] = Counter()
         for source, number in rows_by_source.items():
@@ -175,8 +172,9 @@ class LandingPosition:
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """Of a table that is derived from `table`: complete up to a snapshot of it, and to the landing position
-    which that snapshot had. If the snapshot has expired, the landing position tells which rows are new.
+    """The position of a table that is derived from `table`: complete up to one of its snapshots, and up to
+    the landing position of that snapshot. If the snapshot has expired, the landing position says which rows
+    are new.
     """
 
     table: str
@@ -196,7 +194,7 @@ Position = LandingPosition | SourcePosition
 
 
 def parse_position(text: str) -> Position:
-    """Raises ValueError if the text is not a position, or one of a later version."""
+    """Parse a position. Raises ValueError if the text is not a position or has a later version."""
     try:
         if text.startswith(_PACKED):
             text = zlib.decompress(base64.b64decode(text[len(_PACKED) :])).decode()
@@ -213,8 +211,8 @@ def parse_position(text: str) -> Position:
 
 
 def landing_position(text: str) -> LandingPosition:
-    """Parses the position of a table that is landed. Raises ValueError as `parse_position` does, and if the
-    table is derived from another one.
+    """Parse the position of a landed table. Raises ValueError as `parse_position` does, and for a derived
+    table.
     """
     position = parse_position(text)
     if isinstance(position, SourcePosition):
@@ -223,15 +221,15 @@ def landing_position(text: str) -> LandingPosition:
 
 
 def without(rows_by_source: Removed, text: str) -> str:
-    """Returns the position, as text, of a table from which these rows were taken. Derived rows have no source
-    in the WAL or Kafka: their table's position stays as it is.
+    """Return the position text of a table after these rows were removed. Derived rows have no source in the
+    WAL or Kafka: the position of their table does not change.
     """
     position = parse_position(text)
     return text if isinstance(position, SourcePosition) else position.with_removed(rows_by_source).to_text()
 
 
 def _text(document: dict[str, Any]) -> str:
-    """JSON for people while it is short; packed when there are many streams, about 30 bytes each."""
+    """Return readable JSON if it is short; compressed for many streams, about 30 bytes each."""
     text = json.dumps(document, separators=(",", ":"))
     if len(text) <= _PLAIN_CHARACTERS_MAX:
         return text

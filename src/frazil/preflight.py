@@ -1,6 +1,6 @@
-"""What `frazil up` looks at before it starts anything.
+"""The checks of `frazil up` before it starts a role.
 
-Each role would find its own trouble, but late, and between the lines of the others that run already.
+Each role would find its own problem, but later, and its error would be mixed with the logs of other roles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger("frazil.up")
 
 
 def check_before_start(config: Config) -> None:
-    """Raises ConfigError with the first thing that would keep a role from running."""
+    """Raise ConfigError for the first problem that would prevent a role from running."""
     _check_ports(config)
     _check_tls(config)
     _check_folders(config)
@@ -45,7 +45,7 @@ def _check_ports(config: Config) -> None:
         if port == 0:
             continue
         if port in keys:
-            raise ConfigError(f"{key} and {keys[port]} are both port {port}: give each a port of its own")
+            raise ConfigError(f"{key} and {keys[port]} both use port {port}: give each its own port")
         keys[port] = key
         check_free(key, listen)
 
@@ -71,15 +71,15 @@ def _check_folders(config: Config) -> None:
 
 
 def check_sqlite(path: Path) -> None:
-    """Raises SetupFault if the file is no database, or cannot be written by this user. A locked one is only
-    warned of: the roles wait for it.
+    """Raise SetupFault if the file is not a database, or not writable by this user. Log a warning if it is
+    locked: roles wait for it.
     """
     if not path.exists():
         return
     if path.is_dir():
         raise SetupFault(f"{path} is a folder", "set lake.catalog.sqlite.path to a file")
     if not os.access(path, os.R_OK | os.W_OK):
-        raise SetupFault(f"{path} cannot be read and written", "give this user the right to")
+        raise SetupFault(f"{path} is not readable and writable", "give this user read and write permission")
     try:
         with contextlib.closing(
             sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)
@@ -87,12 +87,12 @@ def check_sqlite(path: Path) -> None:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         log.warning(
-            "the catalog cannot be read now, and is waited for: does another program hold it?",
+            "catalog locked; roles wait for it. Another program may hold the lock",
             catalog=str(path),
             reason=str(error),
         )
     except sqlite3.DatabaseError as error:
         raise SetupFault(
-            f"the catalog {path} is damaged or no SQLite database ({error})",
-            "move it away, then `frazil doctor --rebuild-catalog` makes a new one from the tables' own files",
+            f"the catalog {path} is damaged or not a SQLite database ({error})",
+            "move the file away, then run `frazil doctor --rebuild-catalog`",
         ) from None

@@ -1,4 +1,4 @@
-"""Processes of this machine: what a role's processes use, and which one listens on a port."""
+"""Processes of this machine: resources of a process tree, and the owner of a port."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
-    """From now on this process gets SIGTERM when its parent has ended."""
+def die_with_parent() -> None:
+    """Send SIGTERM to this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -26,11 +26,11 @@ class Use:
     """Resident, without pages that are shared with other processes."""
     open_files: int
     cpu_seconds: float
-    """With that of descendants that have ended and were waited for, so that it does not fall."""
+    """Includes ended descendants that were waited for, so that it never decreases."""
 
 
 def process_tree(root: int) -> Use | None:
-    """Returns what a process and all its descendants use (a JVM, Python workers); None if it has ended."""
+    """Return the resources of a process and its descendants; None if the process has ended."""
     try:
         first = psutil.Process(root)
         uses = [_use(process) for process in (first, *first.children(recursive=True))]
@@ -70,21 +70,21 @@ class PortOwner:
 
 
 def port_owner(port: int) -> PortOwner | None:
-    """Returns the process that listens on `port`; None if there is none, or this user cannot see it."""
+    """Return the process that listens on `port`; None if there is none or it belongs to another user."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             is_it = connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,)
             if is_it and connection.pid:
                 process = psutil.Process(connection.pid)
                 words = process.cmdline()
-                # Only the program and its first word, or its module: arguments may hold secrets.
+                # Only the program and its first argument or module: other arguments may hold secrets.
                 command = " ".join(words[: 3 if words[1:2] == ["-m"] else 2]).strip()
                 return PortOwner(process.pid, command, _frazil_id(process))
     return None
 
 
 def _frazil_id(process: psutil.Process) -> int | None:
-    """Workers do not name frazil in their command; one of their ancestors does."""
+    """Return the outermost ancestor that is frazil: the command of a worker does not name frazil."""
     found = None
     with contextlib.suppress(psutil.Error):
         for each in (process, *process.parents()):

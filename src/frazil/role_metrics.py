@@ -1,6 +1,4 @@
-"""What every role tells Prometheus of itself, beside what it does: its build, its objectives, how long stores
-take and how full they are, and what its processes use.
-"""
+"""Metrics that every role has: build, objectives, latency and free space of stores, and process resources."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from frazil.storage import metrics as store_metrics
 from frazil.storage.durable import nearest_existing
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-"""From a file in the page cache to a bucket that is slow and tried several times."""
+"""From a file in the page cache to a slow bucket with several attempts."""
 
 
 class StoreMetrics:
@@ -30,37 +28,35 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "frazil_store_seconds",
-            "A call of a store, with the attempts that were made of it",
+            "Duration of a call to a store, including retries.",
             ["store", "operation"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._failures = Counter(
             "frazil_store_failures",
-            "Calls that failed; that a name is missing or taken is no failure",
+            "Failed calls to a store. A missing or existing name is not a failure.",
             ["store", "operation"],
             registry=registry,
         )
-        store_metrics.listen(self._heard)
+        store_metrics.listen(self._observe)
 
-    def _heard(self, call: store_metrics.StoreCall) -> None:
+    def _observe(self, call: store_metrics.StoreCall) -> None:
         self._seconds.labels(call.store, call.operation).observe(call.seconds)
-        failures = self._failures.labels(call.store, call.operation)  # there with 0 from the first call on
+        failures = self._failures.labels(call.store, call.operation)  # exported as 0 from the first call
         if call.failed:
             failures.inc()
 
 
 def describe_role(registry: CollectorRegistry, role: Role, config: Config, root: int | None = None) -> None:
-    """For a role whose numbers are all in one process."""
+    """Register the metrics of a role that has one process for metrics."""
     StoreMetrics(registry)
     registry.register(RoleCollector(role, config, root))
     ProcessCollector(registry=registry)
 
 
 class RoleCollector(Collector):
-    """Looks when it is asked, so that nothing has to be kept up to date. `root` is the role's first process,
-    this one if not given.
-    """
+    """Reads its values at each scrape. `root` is the role's first process; default: this process."""
 
     def __init__(self, role: Role, config: Config, root: int | None = None) -> None:
         self._role = role
@@ -68,21 +64,23 @@ class RoleCollector(Collector):
         self._root = os.getpid() if root is None else root
 
     def describe(self) -> list[Metric]:
-        """Nothing: looking is for scrapes alone, and the names are our own."""
+        """Return nothing, so that registration does not read values."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("frazil_build_info", "Always 1", labels=["version", "role"])
+        build = GaugeMetricFamily(
+            "frazil_build_info", "Always 1. The labels name version and role.", labels=["version", "role"]
+        )
         build.add_metric([__version__, self._role], 1)
         yield build
-        if self._role != "dashboard":  # which knows neither stores nor objectives
+        if self._role != "dashboard":  # it has no stores and no objectives
             yield from self._objectives()
             yield from self._room()
         yield from self._processes()
 
     def _objectives(self) -> Iterator[Metric]:
         objectives = GaugeMetricFamily(
-            "frazil_objective_seconds", "How long it may take, as configured", labels=["objective"]
+            "frazil_objective_seconds", "Configured target of an objective.", labels=["objective"]
         )
         for objective, seconds in targets(self._config).items():
             objectives.add_metric([objective], seconds)
@@ -90,11 +88,13 @@ class RoleCollector(Collector):
 
     def _room(self) -> Iterator[Metric]:
         free = GaugeMetricFamily(
-            "frazil_store_free_bytes", "Room on the disk that a store is on", labels=["store"]
+            "frazil_store_free_bytes", "Free bytes on the disk of a store.", labels=["store"]
         )
-        size = GaugeMetricFamily("frazil_store_disk_bytes", "Size of that disk", labels=["store"])
+        size = GaugeMetricFamily("frazil_store_disk_bytes", "Size of the disk of a store.", labels=["store"])
         kept = GaugeMetricFamily(
-            "frazil_store_kept_free_bytes", "Below this much room nothing is accepted", labels=["store"]
+            "frazil_store_kept_free_bytes",
+            "Free bytes below which the receiver refuses data.",
+            labels=["store"],
         )
         for store, folder in self._folders().items():
             about = os.statvfs(nearest_existing(folder))
@@ -105,7 +105,7 @@ class RoleCollector(Collector):
         yield from (free, size, kept)
 
     def _folders(self) -> dict[str, Path]:
-        """Buckets and brokers do not say how much room they have."""
+        """Return local stores only: buckets and brokers have no known free space."""
         folders = {}
         if self._config.wal.type == "local":
             folders["wal"] = self._config.wal_dir
@@ -119,16 +119,18 @@ class RoleCollector(Collector):
         if use is None:
             return
         yield GaugeMetricFamily(
-            "frazil_process_count", "Processes of this role, with all that they started", value=use.processes
+            "frazil_process_count", "Processes of this role, including child processes.", value=use.processes
         )
         yield GaugeMetricFamily(
             "frazil_process_memory_bytes",
-            "Their memory: resident, less what they share",
+            "Memory of this role's processes: resident without shared pages.",
             value=use.memory_bytes,
         )
-        yield GaugeMetricFamily("frazil_process_open_files", "Their open files", value=use.open_files)
+        yield GaugeMetricFamily(
+            "frazil_process_open_files", "Open files of this role's processes.", value=use.open_files
+        )
         yield CounterMetricFamily(
             "frazil_process_cpu_seconds",
-            "Their CPU, with that of those that have ended",
+            "CPU seconds of this role's processes, including ended ones.",
             value=use.cpu_seconds,
         )

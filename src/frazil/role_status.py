@@ -1,6 +1,6 @@
-"""What a role answers at /status: its health, what its processes use, its numbers, and rates of its counters.
+"""The /status response of a role: health, process resources, metric values, and rates of counters.
 
-A role computes the rates of its own counters, which never go back while it runs.
+A role computes the rates of its own counters, which never decrease while it runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from frazil.health import Health, HealthReport
 from frazil.process import process_tree
 
-if TYPE_CHECKING:  # receivers set an environment variable before they import it
+if TYPE_CHECKING:  # receivers must set an environment variable before the import
     from prometheus_client.metrics_core import Metric
 
 Sample = tuple[str, dict[str, str], float]
@@ -30,7 +30,7 @@ WINDOWS_SECONDS = (RECENT_SECONDS, RATE_SECONDS, LATENCY_SECONDS)
 _MARKS_APART_SECONDS = 4.0
 _MARK_AGE_SECONDS_MAX = 1.1 * LATENCY_SECONDS
 _LAST_MARK_AGE_SECONDS_MAX = 1300.0
-"""Of the only one: status.sample_seconds may be 600."""
+"""Of the only mark: status.sample_seconds may be 600."""
 _COUNTERS = ("_total", "_count", "_bucket")
 _NOT_SHOWN = ("_sum", "_created")
 
@@ -38,25 +38,23 @@ _Counters = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class RoleReport(HealthReport):
-    """What /status answers."""
+    """The response body of /status."""
 
     started_at: float | None = Field(description="Seconds since 1970.")
-    memory_bytes: float | None = Field(description="Of all processes of the role; so is the CPU.")
-    cpu_seconds: float | None
+    memory_bytes: float | None = Field(description="Memory of all processes of the role.")
+    cpu_seconds: float | None = Field(description="CPU time of all processes of the role.")
     values: list[Sample] = Field(
         default=[], description="The role's metrics now, without histograms: name, labels, value."
     )
     rates: dict[int, list[Sample]] = Field(
         default={},
-        description="By a number of seconds: the growth of the role's counters and histogram buckets per "
-        "second, in about that time. Without an entry before the second request.",
+        description="Growth per second of the role's counters and histogram buckets, by the length of the "
+        "window in seconds. Empty before the second request.",
     )
 
 
 class RoleStatus:
-    """Reports the metrics of a role. Remembers where its counters stood at earlier requests. Safe to use from
-    several threads.
-    """
+    """Reports the metrics of a role. Keeps earlier values of its counters to compute rates. Thread-safe."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class RoleStatus:
         root: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`root` is the role's first process, this one if not given."""
+        """`root` is the role's first process; default: this process."""
         self._collect = collect
         self._root = os.getpid() if root is None else root
         self._clock = clock
@@ -72,11 +70,11 @@ class RoleStatus:
         self._marks: deque[tuple[float, _Counters]] = deque()
 
     def begin(self) -> None:
-        """Remembers where the counters stand when the role starts, so that the first request has rates."""
-        self._report_numbers()
+        """Record the counters at the start of the role, so that the first request has rates."""
+        self._values_and_rates()
 
     def report(self, health: Health) -> RoleReport:
-        values, rates = self._report_numbers()
+        values, rates = self._values_and_rates()
         use = process_tree(self._root)
         return RoleReport(
             **health.report().model_dump(),
@@ -87,7 +85,7 @@ class RoleStatus:
             rates=rates,
         )
 
-    def _report_numbers(self) -> tuple[list[Sample], dict[int, list[Sample]]]:
+    def _values_and_rates(self) -> tuple[list[Sample], dict[int, list[Sample]]]:
         values: list[Sample] = []
         counters: _Counters = {}
         for metric in self._collect():
@@ -122,7 +120,7 @@ class RoleStatus:
 
 
 def parse(body: bytes) -> RoleReport | None:
-    """Returns None if no role of this release answered this."""
+    """Parse a response body. Return None if it is not from a role of this release."""
     try:
         return RoleReport.model_validate_json(body)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Times, durations and pauses: the conversions that all packages share. Pure."""
+"""Conversions of times and durations, and backoff. Pure."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _DOUBLINGS_MAX = 60
 
 
 def micros_of(time: dt.datetime) -> int:
-    """Returns microseconds since 1970. A time without a zone is UTC."""
+    """Return microseconds since 1970. A time without a zone is UTC."""
     return ((time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time) - EPOCH) // _MICROSECOND
 
 
 def iso(micros: int, timespec: str = "microseconds") -> str:
-    """Returns the time as it goes into SQL parameters and JSON: `2026-11-15T10:00:00.000000Z`."""
+    """Return the time as in SQL parameters and JSON: `2026-11-15T10:00:00.000000Z`."""
     return f"{(EPOCH + micros * _MICROSECOND).replace(tzinfo=None).isoformat(timespec=timespec)}Z"
 
 
 def utc_text(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Returns the time for people, such as `2026-11-15 10:00:00 UTC`; also one that no calendar has."""
+    """Return the time as text, such as `2026-11-15 10:00:00 UTC`; seconds if the calendar ends before."""
     try:
         return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):{form}} UTC"
     except (OverflowError, OSError, ValueError):
@@ -45,13 +45,13 @@ def utc_text(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def day_number(value: Any) -> int:
-    """Returns the days since 1970 of a partition's day, which is a date or that number already."""
+    """Return the days since 1970 of a partition's day, given as a date or as that number."""
     return (value - EPOCH_DAY).days if isinstance(value, dt.date) else int(value)
 
 
 def duration_nanos(text: str, units: Collection[str], bare_unit: str = "") -> int | None:
-    """Returns the nanoseconds of a duration such as `250ms` or `1.5s`, or None if it is none with one of
-    `units`. A number alone is in `bare_unit`, if that is given.
+    """Return the nanoseconds of a duration such as `250ms` or `1.5s`; None if the text is not a duration in
+    one of `units`. A number without a unit is in `bare_unit`, if given.
     """
     match = _DURATION.match(text)
     unit = "" if match is None else match[3] or bare_unit
@@ -63,8 +63,8 @@ def duration_nanos(text: str, units: Collection[str], bare_unit: str = "") -> in
 
 
 def backoff_seconds(failures: int, first: float, most: float, *, jitter: bool = False) -> float:
-    """Returns the pause after so many failures in a row: `first` after one, doubled with each, `most` at
-    most. With jitter, half of it or more, so that several processes do not retry at once.
+    """Return the pause after `failures` consecutive failures: `first` doubled with each, at most `most`.
+    Jitter multiplies it by 0.5 to 1, so that several processes do not retry at once.
     """
     seconds = min(first * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), most)
     return seconds * random.uniform(0.5, 1) if jitter else seconds  # noqa: S311

@@ -1,4 +1,4 @@
-"""The files of TLS of listeners: their faults, and how renewed ones come to be used."""
+"""TLS files of listeners: validation, and reloading after a renewal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("frazil.tls")
 
 @dataclass(frozen=True)
 class TlsFault:
-    """`field` is the key below that of the listener."""
+    """A problem with a TLS file. `field` is the key within the listener's section."""
 
     field: str
     found: str
@@ -28,7 +28,7 @@ class TlsFault:
 
 
 def listeners(config: Config) -> Iterator[tuple[str, TlsConfig]]:
-    """The key and the files of each that has TLS."""
+    """Yield the configuration key and the files of each listener with TLS."""
     for key, tls in (
         ("receive.tls", config.receive.tls),
         ("serve.tls", config.serve.tls),
@@ -39,31 +39,31 @@ def listeners(config: Config) -> Iterator[tuple[str, TlsConfig]]:
 
 
 def check(key: str, tls: TlsConfig | None) -> None:
-    """Raises ConfigError with the first thing that would keep a listener from using them."""
+    """Raise ConfigError for the first problem with the files of a listener."""
     fault = None if tls is None else next(faults(tls), None)
     if fault is not None:
         raise ConfigError(f"{key}.{fault.field}: {fault.found}: {fault.fix}")
 
 
 def check_dashboard(config: Config) -> None:
-    """Its own files, and the one by which it knows an API elsewhere."""
+    """Check the dashboard's own files, and its CA certificate for a remote API."""
     dashboard = config.dashboard
     check("dashboard.tls", dashboard.tls)
     if dashboard.api_ca_file is None or not (dashboard.api_url or "").startswith("https:"):
         return
-    if (why := unusable_authorities(dashboard.api_ca_file)) is not None:
+    if (why := ca_file_problem(dashboard.api_ca_file)) is not None:
         raise ConfigError(
-            f"dashboard.api_ca_file: {dashboard.api_ca_file} {why}: name who signed its certificate"
+            f"dashboard.api_ca_file: {dashboard.api_ca_file} {why}: give the CA certificate of the API"
         )
 
 
 def is_usable(tls: TlsConfig) -> bool:
-    """A renewal replaces the files one by one: for a while they may not belong together."""
+    """Return whether the files fit together. During a renewal they may not."""
     return next(faults(tls), None) is None
 
 
 def faults(tls: TlsConfig) -> Iterator[TlsFault]:
-    """Not that a certificate has expired: `frazil doctor` says so, and some clients do not mind."""
+    """Yield problems with the files, except expiry, which `frazil doctor` reports."""
     unreadable = False
     for field, path in _files(tls).items():
         if (why := _unreadable(path)) is not None:
@@ -72,23 +72,23 @@ def faults(tls: TlsConfig) -> Iterator[TlsFault]:
     if unreadable:
         return
     yield from _chain_faults(tls)
-    if tls.client_ca_file is not None and (why := unusable_authorities(tls.client_ca_file)) is not None:
-        yield TlsFault("client_ca_file", f"{tls.client_ca_file} {why}", "it must hold certificates in PEM")
+    if tls.client_ca_file is not None and (why := ca_file_problem(tls.client_ca_file)) is not None:
+        yield TlsFault("client_ca_file", f"{tls.client_ca_file} {why}", "it must contain PEM certificates")
 
 
-def unusable_authorities(path: Path) -> str | None:
-    """Why nobody could be known by the certificates in it."""
+def ca_file_problem(path: Path) -> str | None:
+    """Return why the file is no usable list of CA certificates; None if it is."""
     if (why := _unreadable(path)) is not None:
         return why
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (OSError, ValueError):
-        return "holds no certificate that can be read"
+        return "contains no readable certificate"
     return None
 
 
 def stamps(tls: TlsConfig) -> list[tuple[int, int]] | None:
-    """They differ when the files do. None while one is missing, half-way through a renewal."""
+    """Return a value that changes with the files; None while one is missing, during a renewal."""
     try:
         return [(stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in _files(tls).values())]
     except OSError:
@@ -96,13 +96,13 @@ def stamps(tls: TlsConfig) -> list[tuple[int, int]] | None:
 
 
 def renewing_context(tls: TlsConfig) -> ssl.SSLContext:
-    """For a server. New connections are shown the certificate that the files hold by then."""
+    """Return a server context that uses renewed files for new connections."""
     return _Renewing(tls).first
 
 
 class _Renewing:
-    """A context for each renewal, chosen when a client says hello. To load new files into the one that is in
-    use would not do: what fails half-way leaves a certificate without its key, and authorities only add up.
+    """Has one context per renewal, chosen at a client's hello. New files are not loaded into the current
+    context: a failure would leave a certificate without its key, and CA certificates would accumulate.
     """
 
     def __init__(self, tls: TlsConfig) -> None:
@@ -110,28 +110,28 @@ class _Renewing:
         self._seen = stamps(tls)
         self.first = self._now = _server_context(tls)
         self.first.sni_callback = self._choose
-        self._look_at = self._next_look()
+        self._check_at = self._next_check()
 
-    def _next_look(self) -> float:
+    def _next_check(self) -> float:
         return time.monotonic() + self._tls.reload_interval_seconds
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        """Called for clients that name no server too."""
-        if time.monotonic() >= self._look_at:
-            self._look()
-            self._look_at = self._next_look()
+        """Called for every client, also without a server name."""
+        if time.monotonic() >= self._check_at:
+            self._reload()
+            self._check_at = self._next_check()
         connection.context = self._now
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         now = stamps(self._tls)
         if now is None or now == self._seen:
             return
         try:
             self._now = _server_context(self._tls)
         except (OSError, ValueError):
-            return  # half-way through a renewal
+            return  # during a renewal
         self._seen = now
-        log.info("certificates changed; new connections are shown them", file=str(self._tls.cert_file))
+        log.info("certificates changed; new connections use them", file=str(self._tls.cert_file))
 
 
 def _files(tls: TlsConfig) -> dict[str, Path]:
@@ -152,23 +152,23 @@ def _chain_faults(tls: TlsConfig) -> Iterator[TlsFault]:
         _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None)
-        if (why := unusable_authorities(tls.cert_file)) is not None:
-            yield TlsFault("cert_file", f"{tls.cert_file} {why}", "it must hold the chain in PEM, leaf first")
+        if (why := ca_file_problem(tls.cert_file)) is not None:
+            yield TlsFault("cert_file", f"{tls.cert_file} {why}", "it must contain the PEM chain, leaf first")
         elif reason in _NOT_ITS_KEY:
             found = f"{tls.key_file} is not the key of {tls.cert_file}"
-            yield TlsFault("key_file", found, "give the key that belongs to it")
+            yield TlsFault("key_file", found, "give the private key of the certificate")
         elif reason is None:
-            found = f"{tls.key_file} holds no private key that can be read"
+            found = f"{tls.key_file} contains no readable private key"
             yield TlsFault("key_file", found, "it must be in PEM, without a password")
         else:
             found = f"{tls.cert_file} cannot be used: {reason.replace('_', ' ').lower()}"
-            yield TlsFault("cert_file", found, "have another one made")
+            yield TlsFault("cert_file", found, "replace the certificate")
 
 
 def _load_chain(context: ssl.SSLContext, tls: TlsConfig) -> None:
     context.load_cert_chain(
         tls.cert_file, tls.key_file, password=lambda: ""
-    )  # else OpenSSL asks the terminal
+    )  # else OpenSSL prompts on the terminal
 
 
 def _server_context(tls: TlsConfig) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""`frazil up`: every role as a process of one tree, restarted when it dies, stopped together."""
+"""`frazil up`: run every role as a child process, restart those that exit, and stop them together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.http_client import HttpClient
 from frazil.ports import with_ports
-from frazil.process import end_with_parent
+from frazil.process import die_with_parent
 from frazil.times import backoff_seconds
 
 _BACKOFF_SECONDS = 1.0
@@ -32,13 +32,13 @@ _BACKOFF_SECONDS_MAX = 30.0
 _HEALTHY_SECONDS = 60.0
 _READY_SECONDS = 60.0
 _REFUSING_SECONDS = 5.0
-"""A receiver that answers but takes no data may go on so for long: the others need not wait for it."""
+"""How long other roles wait for a receiver that answers but refuses data, which may last long."""
 _STOP_SECONDS = 12.0
-"""Enough for a commit that is under way. One that is cut off is done again after the next start."""
+"""Enough for a running commit. One that is interrupted is repeated after the next start."""
 _DEMO_STOP_SECONDS = 3.0
 _FRAME_COLUMNS = 4
-_QUESTION = "SELECT service_name, count(*) FROM logs GROUP BY ALL"
-_NOT_WORTH_TRYING_AGAIN = 2
+_EXAMPLE_QUERY = "SELECT service_name, count(*) FROM logs GROUP BY ALL"
+_EXIT_CONFIG_ERROR = 2
 """The exit code of a role that cannot run as configured."""
 
 log = structlog.get_logger("frazil.up")
@@ -53,8 +53,8 @@ class _Role:
     started: float = 0.0
     restart_at: float | None = None
     deaths: int = 0
-    """In a row, each before it was healthy for a while."""
-    lives: int = 0
+    """Consecutive exits, each within a minute of the start."""
+    starts: int = 0
     stop_seconds: float = _STOP_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -64,45 +64,45 @@ class _Role:
             stdout=subprocess.DEVNULL if self.quiet else None,
             env=os.environ | self.environment,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others in order
-            preexec_fn=end_with_parent,
+            preexec_fn=die_with_parent,
         )
         self.started = time.monotonic()
         self.restart_at = None
-        self.lives += 1
+        self.starts += 1
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next start."""
+        """Wait before the next start."""
         return backoff_seconds(max(self.deaths, 1), _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX)
 
     def died(self, now: float, code: int) -> None:
-        """Says so, and sets when to start again. Those that it left behind may hold its ports."""
+        """Log the exit and schedule a restart. Orphaned children may hold ports: end them."""
         if now - self.started > _HEALTHY_SECONDS:
             self.deaths = 0
         self.deaths += 1
         log.error(
-            "a process died and is started again",
+            "role exited; restart scheduled",
             role=self.name,
-            why=_reason(code),
-            in_seconds=self.pause_seconds,
-            **({"times_in_a_row": self.deaths} if self.deaths > 1 else {}),
+            reason=_reason(code),
+            restart_in_seconds=self.pause_seconds,
+            **({"consecutive_exits": self.deaths} if self.deaths > 1 else {}),
         )
         self.restart_at = now + self.pause_seconds
-        self.end_family(signal.SIGTERM)
+        self.signal_group(signal.SIGTERM)
 
     def start_again(self) -> None:
-        self.end_family(signal.SIGKILL)  # they had the pause to end; what was acked is safe
+        self.signal_group(signal.SIGKILL)  # they had the pause to end; acked data is durable
         self.start()
 
-    def end_family(self, number: int) -> None:
-        """To whoever is left of the last life."""
+    def signal_group(self, number: int) -> None:
+        """Send a signal to all processes that are left of the last start."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
 
 def run(config: Config, config_path: Path | None) -> int:
-    """Runs until SIGINT or SIGTERM; a role that dies is restarted, with growing pauses."""
+    """Run until SIGINT or SIGTERM. Roles that exit are restarted with exponential backoff."""
     common = [] if config_path is None else ["--config", str(config_path)]
     config = with_ports(config)
     ports = {
@@ -112,7 +112,7 @@ def run(config: Config, config_path: Path | None) -> int:
         "FRAZIL_SERVE__LISTEN": config.serve.listen,
         "FRAZIL_DASHBOARD__LISTEN": config.dashboard.listen,
     }
-    # Requests that are under way are answered first, however slow the store is.
+    # The receiver answers requests in progress first, however slow the store is.
     grace = max(_STOP_SECONDS, config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5)
     receiver = _Role("receiver", [*common, "receive"], stop_seconds=grace, environment=ports)
     pipeline = _Role("pipeline", [*common, "pipeline"], environment=ports)
@@ -123,9 +123,7 @@ def run(config: Config, config_path: Path | None) -> int:
         shown = ports | {"FRAZIL_DEMO__ENABLED": str(has_demo).lower()}
         roles.append(_Role("dashboard", [*common, "dashboard"], environment=shown))
     if config.demo.enabled and not has_demo:
-        log.warning(
-            "no demo traffic: it has no API key or certificate; send it with `frazil demo --api-key …`"
-        )
+        log.warning("demo traffic disabled: API keys or TLS are configured; use `frazil demo --api-key …`")
     elif has_demo:
         rate = str(config.demo.traces_per_second)
         demo = [*common, "demo", "--rate", rate]
@@ -144,26 +142,26 @@ def run(config: Config, config_path: Path | None) -> int:
             _greet(config, demo=has_demo)
             for role in roles[1:]:
                 role.start()
-        else:  # the receiver died at first: the others come when it has had time to come back
+        else:  # the receiver exited: start the others after its first restart
             for role in roles[1:]:
                 role.restart_at = time.monotonic() + 2 * _BACKOFF_SECONDS
         return _watch(roles, stop)
     finally:
         stop.set()
-        telemetry.stop()  # first: the receiver that takes what is left may be one of them
+        telemetry.stop()  # first: its last spans may go to this receiver
         _stop(roles, hurry)
 
 
 def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
-    """Waits for the receiver's first yes. A `no` later is not fatal: it says why, and goes on trying."""
+    """Wait until the receiver is ready. Return False if it exits or if `stop` is set."""
     deadline = time.monotonic() + _READY_SECONDS
-    client, url, told = HttpClient(connect_seconds=1), f"{config.receive.url('http')}/readyz", ""
+    client, url, last_reason = HttpClient(connect_seconds=1), f"{config.receive.url('http')}/readyz", ""
     while time.monotonic() < deadline and not stop.is_set():
         assert receiver.process is not None  # noqa: S101
         if receiver.process.poll() is not None:
             return False
         if config.receive.tls is not None:
-            return True  # asking would need the authority of the certificate, and perhaps a client's own
+            return True  # a request would need the CA certificate, and perhaps a client certificate
         try:
             status, body = client.get(url, seconds_max=1, accept="text/plain")
         except (HTTPError, OSError, ValueError):
@@ -172,10 +170,10 @@ def _ready(config: Config, receiver: _Role, stop: threading.Event) -> bool:
         if status == 200:
             return True
         reason = body.decode(errors="replace").strip()
-        if reason != told:
-            log.warning("the receiver takes no data yet, and goes on trying", reason=reason)
+        if reason != last_reason:
+            log.warning("receiver not ready; waiting", reason=reason)
             deadline = min(deadline, time.monotonic() + _REFUSING_SECONDS)
-        told = reason
+        last_reason = reason
         stop.wait(0.5)
     return not stop.is_set()
 
@@ -190,10 +188,11 @@ def _watch(roles: list[_Role], stop: threading.Event) -> int:
                 continue
             if role.process is None or (code := role.process.poll()) is None:
                 continue
-            is_new = role.lives == 1 and now - role.started < _HEALTHY_SECONDS
-            if code == _NOT_WORTH_TRYING_AGAIN and is_new:
+            is_new = role.starts == 1 and now - role.started < _HEALTHY_SECONDS
+            if code == _EXIT_CONFIG_ERROR and is_new:
                 log.error(
-                    "stopping: this process cannot run as configured, for the reason above", role=role.name
+                    "stopping: the role cannot run with this configuration; its error is above",
+                    role=role.name,
                 )
                 return code
             role.died(now, code)
@@ -202,14 +201,14 @@ def _watch(roles: list[_Role], stop: threading.Event) -> int:
 
 def _reason(code: int) -> str:
     if code == -signal.SIGKILL:
-        return "killed by somebody, or by the kernel for want of memory"
+        return "killed by SIGKILL (possibly out of memory)"
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
 def _stop(roles: list[_Role], hurry: threading.Event | None = None) -> None:
-    """First those who send, who would complain; then all others at once.
+    """Stop the demo first, so that its requests do not fail; then all other roles at once.
 
-    `hurry` is set by a second Ctrl-C: then nobody is waited for.
+    A second Ctrl-C sets `hurry`: then roles are killed without waiting.
     """
     hurry = threading.Event() if hurry is None else hurry
     senders = [role for role in roles if role.name == "demo"]
@@ -224,19 +223,17 @@ def _end(roles: list[_Role], hurry: threading.Event) -> None:
             process.terminate()
     begun = time.monotonic()
     while alive := {name: pair for name, pair in alive.items() if pair[1].poll() is None}:
-        is_impatient = hurry.wait(0.02)
+        is_hurried = hurry.wait(0.02)
         for role, process in alive.values():
-            if is_impatient or time.monotonic() - begun > role.stop_seconds:
-                log.warning(
-                    "a process did not stop in time and is killed; what was acked is safe", role=role.name
-                )
+            if is_hurried or time.monotonic() - begun > role.stop_seconds:
+                log.warning("role did not stop in time and was killed; acked data is durable", role=role.name)
                 process.kill()
                 process.wait()
-                role.end_family(signal.SIGKILL)
+                role.signal_group(signal.SIGKILL)
 
 
 def _command() -> str:
-    """How to call frazil here: it may not be on the path."""
+    """Return the command that runs this frazil, which may not be on the PATH."""
     if shutil.which("frazil"):
         return "frazil"
     if Path(sys.argv[0]).name == "__main__.py":
@@ -255,33 +252,33 @@ def _greet(config: Config, *, demo: bool) -> None:
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
     shown = f"[bold]{config.dashboard.url}[/bold]" if config.dashboard.enabled else "off"
     lines = [
-        f"[bold]Look[/bold]   Dashboard  {shown}",
-        f"[bold]Send[/bold]   OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
-        f"       OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
-        f"[bold]Ask[/bold]    API        {config.serve.url}   (SQL, logs, traces; docs at /api/docs)",
+        f"[bold]Dashboard[/bold]            {shown}",
+        f"[bold]Ingest[/bold]    OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
+        f"          OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
+        f"[bold]Query[/bold]     API        {config.serve.url}   (SQL, logs, traces; docs at /api/docs)",
         "",
-        "[bold]Try[/bold]    point an SDK or Collector here:",
-        f"         OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",
-        "       send one log with curl:",
-        f"         curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
+        "[bold]Try[/bold]       send from an SDK or a Collector:",
+        f"            OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",
+        "          send one log record with curl:",
+        f"            curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
         """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
-        "       ask:",
-        f"         {frazil} query '{_QUESTION}'",
-        f"       how it does:              {frazil} status",
-        f"       what is durable, landed:  {frazil} verify",
-        f"       watch the counters:       curl -s {http}/metrics | grep ^frazil",
-        f"       break something:          {frazil} demo --incident errors --duration 2m",
-        f"[bold]Tables[/bold] {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
-        f"       at most {config.land.age_max(config.wal.type):g} s after their data; SQL sees it sooner",
+        "          run a query:",
+        f"            {frazil} query '{_EXAMPLE_QUERY}'",
+        f"          show the health:       {frazil} status",
+        f"          verify row counts:     {frazil} verify",
+        f"          show metrics:          curl -s {http}/metrics | grep ^frazil",
+        f"          simulate an incident:  {frazil} demo --incident errors --duration 2m",
+        f"[bold]Tables[/bold]    {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
+        f"          lag ingest by at most {config.land.age_max(config.wal.type):g} s; queries here do not",
     ]
     if demo:
-        lines += ["", "Demo traffic from a simulated shop is flowing; `make run DEMO=0` starts without it."]
-    lines += ["", "Ctrl-C stops everything; what was acked stays."]
+        lines += ["", "Demo traffic from a simulated shop is on; `make run DEMO=0` starts without it."]
+    lines += ["", "Ctrl-C stops all roles. Acknowledged data is durable."]
     _print_framed(Console(stderr=True), "frazil is up", lines)
 
 
 def _print_framed(console: Console, title: str, lines: list[str]) -> None:
-    """Without a frame where that would cut lines off: they are there to be copied."""
+    """Print without a frame if a frame would wrap lines: users copy them."""
     text = Text.from_markup("\n".join(lines))
     if console.measure(text).maximum + _FRAME_COLUMNS <= console.width:
         console.print(Panel(text, title=title, title_align="left"))

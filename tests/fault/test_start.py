@@ -46,11 +46,11 @@ def test_a_store_whose_conditional_writes_do_not_hold_is_refused_in_plain_words(
         assert wait_until(lambda: receiver.process.poll() is not None, seconds_max=60)
         assert receiver.process.returncode == 1
     log = (tmp_path / "receiver" / "receiver.log").read_text()
-    assert "concurrent writers created the same object, so its conditional writes do not hold" in log
+    assert "concurrent writers created the same object, so its conditional writes do not work" in log
     assert "Traceback" not in log
     check = doctor_says(tmp_path / "doctor", settings)
     assert check["status"] == "fail"
-    assert "conditional writes do not hold" in check["found"]
+    assert "conditional writes do not work" in check["found"]
     assert "use another store" in check["fix"]
 
 
@@ -63,7 +63,7 @@ def test_a_sound_store_is_accepted(tmp_path: Path, moto_s3: S3Server) -> None:
         check_wal(receiver, account)
     check = doctor_says(tmp_path / "doctor", settings)
     assert check["status"] == "ok"
-    assert "conditional writes held" in check["found"]
+    assert "conditional writes worked" in check["found"]
 
 
 @pytest.mark.go
@@ -129,7 +129,7 @@ def test_a_store_that_comes_up_late_and_lies_is_never_used(
 
         until(lambda: '"ok": false' in said(), what="up, and not ready")
         proxy.resume()
-        until(lambda: "conditional writes do not hold" in said(), what="the reason")
+        until(lambda: "conditional writes do not work" in said(), what="the reason")
         account = Account()
         burst(receiver, account, requests=1)
         assert len(account.answers("refused")) == 4

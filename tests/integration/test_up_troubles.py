@@ -80,7 +80,7 @@ def test_each_port_that_a_stranger_has_is_named_with_its_key_and_the_stranger(tm
         ("receive: [\n", r"not valid YAML"),
         ("recieve: {}\n", r"unknown key.*\n.*did you mean `receive`"),
         ("pipeline: {lease_seconds: long}\n", r"frazil.yaml:1:\d+: pipeline.lease_seconds: must be"),
-        ("serve: {listen: '127.0.0.1:1'}\ndashboard: {listen: '127.0.0.1:1'}\n", r"are both port 1"),
+        ("serve: {listen: '127.0.0.1:1'}\ndashboard: {listen: '127.0.0.1:1'}\n", r"both use port 1"),
     ],
 )
 def test_a_broken_configuration_is_one_line_that_says_where(tmp_path: Path, text: str, says: str) -> None:
@@ -99,7 +99,7 @@ def test_a_data_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = configured(tmp_path, {"data_dir": str(tmp_path / "file")})
     assert f"{tmp_path}/file is a file, not a folder" in refused(path)
-    assert "/sys cannot be written to" in refused(configured(tmp_path, {"data_dir": "/sys/frazil"}))
+    assert "/sys is not writable" in refused(configured(tmp_path, {"data_dir": "/sys/frazil"}))
 
 
 def test_a_catalog_that_is_no_database_is_named(tmp_path: Path) -> None:

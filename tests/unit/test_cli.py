@@ -236,7 +236,7 @@ def test_doctor_prints_every_fix_for_people_too(monkeypatch: pytest.MonkeyPatch)
     assert result.exit_code == 1
     assert "→ perhaps [this]" in result.output
     assert "→ mend it" in result.output
-    assert "2 checks, 1 to fix, 1 to know about" in result.output
+    assert "2 checks, 1 failed, 1 warnings" in result.output
 
 
 def test_verify_names_a_corrupt_segment_and_changes_nothing() -> None:

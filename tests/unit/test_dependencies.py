@@ -32,8 +32,8 @@ def test_a_check_that_hangs_is_a_problem_and_is_not_started_twice() -> None:
         return ""
 
     checked = Checked(hang, wait_seconds=0.01)
-    assert checked.problem().startswith("no answer for")
-    assert checked.problem().startswith("no answer for")
+    assert checked.problem().startswith("no response for")
+    assert checked.problem().startswith("no response for")
     assert len(runs) == 1
     answered.set()
     checked._wait = 30

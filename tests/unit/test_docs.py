@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from frazil.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -68,12 +71,7 @@ def test_make_targets_that_pages_name_are_in_the_makefile() -> None:
 
 
 def test_commands_that_pages_name_are_commands_of_frazil() -> None:
-    cli = (ROOT / "src/frazil/cli.py").read_text()
-    known = {
-        name or function
-        for name, function in re.findall(r"@app\.command\((?:\"([a-z-]+)\")?[^@]*?def (\w+)", cli)
-    }
-    known |= set(re.findall(r"add_typer\(\w+, name=\"([a-z]+)\"", cli))
+    known = set(get_command(app).commands)  # type: ignore[attr-defined]
     for page in PAGES:
         text = page.read_text()
         code = [match.group() for match in _FENCED.finditer(text)]

@@ -129,7 +129,7 @@ def test_without_java_only_landing_is_out_of_reach(tmp_path: Path, monkeypatch: 
     assert check.status == "warn"
     assert "needs Java 17 or 21" in check.found
     assert check.fix is not None
-    assert "receiving works without it" in check.fix
+    assert "landing needs it, receiving does not" in check.fix
 
 
 def test_jars_are_here_or_will_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_jars_are_here_or_will_be_fetched(tmp_path: Path, monkeypatch: pytest.Mo
     config = config_with(tmp_path)
     before = by_name(doctor.check_jars(config))["jars"]
     assert before.status == "warn"
-    assert before.found.startswith("2 of 2 will be fetched")
+    assert before.found.startswith("2 of 2 jars will be fetched")
     for package in packages(config):
         jar = tmp_path / "frazil" / "jars" / package.file_name
         jar.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ class Healthz(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("body", "status"), [(Health("receiver").answer("/healthz").body, "ok"), (b"nginx", "fail")]
+    ("body", "status"), [(Health("receiver").response("/healthz").body, "ok"), (b"nginx", "fail")]
 )
 def test_a_running_frazil_is_recognised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes, status: str
@@ -232,7 +232,7 @@ def test_an_unknown_host_fails(tmp_path: Path) -> None:
 
 def test_a_missing_data_folder_is_fine_if_it_can_be_made(tmp_path: Path) -> None:
     check = by_name(doctor.check_data_folder(config_with(tmp_path)))["data folder"]
-    assert (check.status, check.found) == ("ok", f"{tmp_path / 'data'} does not exist yet and can be made")
+    assert (check.status, check.found) == ("ok", f"{tmp_path / 'data'} does not exist yet and can be created")
 
 
 def test_what_every_user_can_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_a_folder_that_cannot_be_written_to_fails(tmp_path: Path) -> None:
     config = Config.model_validate({"data_dir": "/proc/frazil"})
     check = by_name(doctor.check_data_folder(config))["data folder"]
     assert check.status == "fail"
-    assert "/proc cannot be written to" in check.found
+    assert "/proc is not writable" in check.found
 
 
 def test_a_wal_folder_of_its_own_is_looked_at_too(tmp_path: Path) -> None:
@@ -292,14 +292,14 @@ def test_a_file_system_without_link_fails(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "link", refuse)
     check = by_name(doctor.check_data_folder(config_with(tmp_path)))["data folder: file system"]
     assert check.status == "fail"
-    assert "does not do link and fsync: Operation not permitted" in check.found
+    assert "does not support link and fsync: Operation not permitted" in check.found
 
 
 def test_a_file_system_whose_link_overwrites_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", lambda a, b: None)
     check = by_name(doctor.check_data_folder(config_with(tmp_path)))["data folder: file system"]
     assert check.status == "fail"
-    assert "link replaced a file" in check.found
+    assert "link replaced an existing file" in check.found
 
 
 @pytest.mark.parametrize(("kind", "status"), [("ext4", "ok"), ("tmpfs", "warn"), ("nfs4", "warn")])
@@ -406,9 +406,9 @@ def test_files_that_are_missing_or_not_pem_fail(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_text("junk")
     assert "cannot be read: No such file" in tls_checks(tmp_path, tmp_path / "gone", key)["receive.tls"].found
-    assert "holds no certificate" in tls_checks(tmp_path, junk, key)["receive.tls"].found
-    assert "holds no private key" in tls_checks(tmp_path, cert, junk)["receive.tls"].found
-    assert "holds no certificate" in tls_checks(tmp_path, cert, key, junk)["receive.tls"].found
+    assert "contains no readable certificate" in tls_checks(tmp_path, junk, key)["receive.tls"].found
+    assert "contains no readable private key" in tls_checks(tmp_path, cert, junk)["receive.tls"].found
+    assert "contains no readable certificate" in tls_checks(tmp_path, cert, key, junk)["receive.tls"].found
 
 
 @pytest.mark.parametrize("section", ["receive", "serve", "dashboard"])
@@ -430,13 +430,13 @@ def test_a_key_with_a_password_fails_and_does_not_ask_for_it(tmp_path: Path) -> 
     key.write_bytes(
         loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encrypted)
     )
-    assert "holds no private key" in tls_checks(tmp_path, cert, key)["receive.tls"].found
+    assert "contains no readable private key" in tls_checks(tmp_path, cert, key)["receive.tls"].found
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (StoreUnsafe("3 of 32 writers won"), "conditional writes do not hold: 3 of 32 writers won"),
+        (StoreUnsafe("3 of 32 writers won"), "conditional writes do not work: 3 of 32 writers won"),
         (StoreUnavailable("connection refused"), "cannot be written to: connection refused"),
     ],
 )
@@ -467,7 +467,7 @@ def test_a_warehouse_on_s3_is_listed_written_read_and_left_empty(tmp_path: Path,
     check = checked(config_with(tmp_path, lake=bucket_of(moto_s3, bucket)), doctor.check_warehouse)
     assert (check.status, check.found) == (
         "ok",
-        f"s3://{bucket}/lake can be listed, written, read and deleted from",
+        f"s3://{bucket}/lake: list, write, read and delete work",
     )
     with contextlib.closing(moto_s3.client()) as client:
         assert "Contents" not in client.list_objects_v2(Bucket=bucket)
@@ -489,7 +489,7 @@ def test_a_warehouse_that_does_not_answer_fails_in_time(
         server = dataclasses.replace(moto_s3, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
         check = checked(config_with(tmp_path, lake=bucket_of(server, "any")), doctor.check_warehouse)
     assert check.status == "fail"
-    assert "no answer for" in check.found
+    assert "no response for" in check.found
     assert "lake.s3" in (check.fix or "")
 
 
@@ -508,12 +508,12 @@ def test_a_postgres_catalog_is_asked(tmp_path: Path, postgres_server: PostgresSe
     check = checked(config, doctor.check_catalog)
     assert (check.status, check.found) == (
         "ok",
-        "postgres answers; the namespace otel will be made at the start",
+        "postgres answers; the namespace otel will be created at the start",
     )
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, "otel")
         catalog.create_table(("otel", "logs"), pa.schema([("a", pa.int64())]))
-    assert "is there" in checked(config, doctor.check_catalog).found
+    assert "exists" in checked(config, doctor.check_catalog).found
     for uri in ("postgresql://frazil@127.0.0.1:1/lake", postgres_server.uri("missing")):
         check = checked(lake(uri), doctor.check_catalog)
         assert check.status == "fail"

@@ -25,31 +25,31 @@ BROKEN = Health("pipeline", failing={"logs": "no room"}, notices={"retention of 
 def test_the_status_depends_on_what_the_problem_keeps_from_working(
     health: Health, live: int, ready: int, healthy: int
 ) -> None:
-    found = [health.answer(path).status for path in ("/livez", "/readyz", "/healthz")]
+    found = [health.response(path).status for path in ("/livez", "/readyz", "/healthz")]
     assert found == [live, ready, healthy]
 
 
 def test_every_problem_is_named_and_a_process_that_answers_is_alive() -> None:
-    assert json.loads(BROKEN.answer("/readyz").body) == {
+    assert json.loads(BROKEN.response("/readyz").body) == {
         "ok": False,
         "role": "pipeline",
         "version": __version__,
         "problems": {"logs": "no room", "retention of logs": "confirm it"},
     }
-    assert json.loads(BROKEN.answer("/livez").body)["problems"] == {}
-    assert json.loads(STALE.answer("/readyz").body)["ok"] is True
+    assert json.loads(BROKEN.response("/livez").body)["problems"] == {}
+    assert json.loads(STALE.response("/readyz").body)["ok"] is True
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "application/json", "text/plain, application/json"])
 def test_the_answer_is_json(accept: str) -> None:
-    answer = BROKEN.answer("/readyz", accept)
+    answer = BROKEN.response("/readyz", accept)
     assert answer.content_type == "application/json"
     assert parse(answer.body) == BROKEN.report("/readyz")
 
 
 @pytest.mark.parametrize("accept", ["text/plain", "text/html,application/xhtml+xml,*/*;q=0.8"])
 def test_people_get_text(accept: str) -> None:
-    answer = BROKEN.answer("/readyz", accept)
+    answer = BROKEN.response("/readyz", accept)
     assert answer.content_type.startswith("text/plain")
     said = f"frazil {__version__} pipeline: not ready: logs: no room; retention of logs: confirm it\n"
     assert answer.body.decode() == said

@@ -93,7 +93,7 @@ def test_tls_files_that_cannot_be_used_are_named_with_their_key(tmp_path: Path, 
     ports = {"http": listen, "grpc": listen} if section == "receive" else listen
     tls = {"cert_file": junk, "key_file": junk}
     said = refusal(config_with(tmp_path, **{section: {**ports, "tls": tls}}))
-    assert said.startswith(f"{section}.tls.cert_file: {junk} holds no certificate")
+    assert said.startswith(f"{section}.tls.cert_file: {junk} contains no readable certificate")
     gone = {**tls, "key_file": tmp_path / "gone.key"}
     said = refusal(config_with(tmp_path, **{section: {**ports, "tls": gone}}))
     assert said.startswith(f"{section}.tls.key_file: {tmp_path / 'gone.key'} cannot be read: No such file")
@@ -110,7 +110,7 @@ def test_two_listeners_with_one_port_are_named(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         listen = {"listen": f"127.0.0.1:{probe.getsockname()[1]}"}
-    assert "serve.listen and pipeline.listen are both port" in refusal(
+    assert "serve.listen and pipeline.listen both use port" in refusal(
         config_with(tmp_path, serve=listen, pipeline=listen)
     )
 
@@ -147,15 +147,17 @@ def test_a_data_folder_that_is_a_file_or_cannot_be_made_is_named(tmp_path: Path)
     (tmp_path / "data").write_text("")
     assert "data is a file, not a folder: move it away, or set data_dir" in refusal(config_with(tmp_path))
     said = refusal(config_with(tmp_path, data_dir="/proc/frazil"))
-    assert "/proc cannot be written to" in said
-    assert "set data_dir elsewhere" in said
+    assert "/proc is not writable" in said
+    assert "set data_dir to another path" in said
 
 
 def test_other_folders_are_named_by_their_own_keys(tmp_path: Path) -> None:
-    assert "set wal.local.path elsewhere" in refusal(
+    assert "set wal.local.path to another path" in refusal(
         config_with(tmp_path, wal={"local": {"path": "/proc/wal"}})
     )
-    assert "set lake.warehouse elsewhere" in refusal(config_with(tmp_path, lake={"warehouse": "/proc/lake"}))
+    assert "set lake.warehouse to another path" in refusal(
+        config_with(tmp_path, lake={"warehouse": "/proc/lake"})
+    )
 
 
 def test_a_full_disk_is_no_reason_to_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +173,7 @@ def test_a_catalog_that_is_no_database_is_named_and_one_that_is_locked_is_waited
     config.data_dir.mkdir()
     config.catalog_file.write_text("this is a letter, and no database at all\n" * 100)
     said = refusal(config)
-    assert "no SQLite database" in said
+    assert "not a SQLite database" in said
     assert "frazil doctor --rebuild-catalog" in said
     config.catalog_file.unlink()
     held = sqlite3.connect(config.catalog_file, isolation_level=None)

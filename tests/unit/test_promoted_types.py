@@ -30,7 +30,7 @@ LINE = (
     "tables.promoted: column retries has type string in otel.logs, otel.spans, otel.metrics, and the "
     "configuration says int; set its type to string, or give it another name with `column`"
 )
-UNCHECKED = "not checked: whether tables.promoted fits the tables"
+UNCHECKED = "not checked: tables.promoted against the existing tables"
 
 
 def settings(folder: Path, type_: str, **more: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def test_objectives_are_counted_as_kept_up_to_their_limit_and_missed_beyond_it()
     config = Config.model_validate({"status": {"ack_seconds": "250ms"}})
     objectives = Objectives(registry, config, ["ack", "freshness"])
     for seconds in (0.1, 0.25, 0.26):
-        objectives.took("ack", seconds)
+        objectives.observe("ack", seconds)
     assert registry.get_sample_value("frazil_objective_events_total", {"objective": "ack"}) == 3
     assert registry.get_sample_value("frazil_objective_missed_total", {"objective": "ack"}) == 1
     assert registry.get_sample_value("frazil_objective_missed_total", {"objective": "freshness"}) == 0

@@ -87,10 +87,16 @@ def test_a_folder_is_no_file(files: Files, tmp_path: Path, field: str) -> None:
 
 def test_a_file_that_is_no_pem_is_named_with_its_key(files: Files) -> None:
     junk = files.junk
-    assert refusal(files.config(certificate=junk)).startswith(f"serve.tls.cert_file: {junk} holds no cert")
+    assert refusal(files.config(certificate=junk)).startswith(
+        f"serve.tls.cert_file: {junk} contains no readable cert"
+    )
     assert refusal(files.config(certificate=files.key)).startswith("serve.tls.cert_file: ")
-    assert refusal(files.config(key=junk)).startswith(f"serve.tls.key_file: {junk} holds no private key")
-    assert refusal(files.config(clients=junk)).startswith(f"serve.tls.client_ca_file: {junk} holds no cert")
+    assert refusal(files.config(key=junk)).startswith(
+        f"serve.tls.key_file: {junk} contains no readable private key"
+    )
+    assert refusal(files.config(clients=junk)).startswith(
+        f"serve.tls.client_ca_file: {junk} contains no readable cert"
+    )
 
 
 def test_a_key_with_a_password_is_refused_and_asks_nobody_for_it(files: Files) -> None:

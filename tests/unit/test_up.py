@@ -165,10 +165,10 @@ def test_a_death_is_told_in_one_line_with_why_and_how_often(
     receiver.start()
     with structlog.testing.capture_logs() as told:
         watching([receiver], lambda: fake.starts("receive") >= 4)
-    assert {line["event"] for line in told} == {"a process died and is started again"}
-    assert [line.get("times_in_a_row") for line in told[:3]] == [None, 2, 3]
-    assert [line["in_seconds"] for line in told[:3]] == [0.05, 0.1, 0.2]
-    assert {line["why"] for line in told} == {"killed by somebody, or by the kernel for want of memory"}
+    assert {line["event"] for line in told} == {"role exited; restart scheduled"}
+    assert [line.get("consecutive_exits") for line in told[:3]] == [None, 2, 3]
+    assert [line["restart_in_seconds"] for line in told[:3]] == [0.05, 0.1, 0.2]
+    assert {line["reason"] for line in told} == {"killed by SIGKILL (possibly out of memory)"}
 
 
 def test_those_whom_a_dead_role_left_behind_are_gone_before_it_starts_again(fake: Fake) -> None:

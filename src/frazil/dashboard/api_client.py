@@ -19,7 +19,7 @@ from prometheus_client import Counter, Histogram
 from frazil.dashboard.tls_errors import why_distrusted
 from frazil.http_client import HttpClient
 from frazil.query.reads.statement import Statement
-from frazil.tls import unusable_authorities
+from frazil.tls import ca_file_problem
 
 Answer = TypeVar("Answer")
 Parameters = Mapping[str, Any]
@@ -110,7 +110,7 @@ class ApiClient:
         if isinstance(error, urllib3.exceptions.SSLError):
             return f"{self._not_trusted} {why_distrusted(error.args[0], self._ca_file, own)}"
         if own is not None and not isinstance(error, urllib3.exceptions.HTTPError):
-            why = unusable_authorities(own) or str(error)
+            why = ca_file_problem(own) or str(error)
             return f"{self._not_trusted} serve.tls.cert_file: {own} {why}"
         return (
             f"the API at {self.url} does not answer. `frazil status` says what runs; `frazil serve` starts it"

@@ -36,7 +36,7 @@ def routes(house: AppState, config: Config) -> list[Route]:
         if path == "/status":
             report = await to_thread.run_sync(status.report, Health("dashboard", degraded=degraded))
             return Response(report.model_dump_json(), media_type="application/json")
-        answer = Health("dashboard", degraded=degraded).answer(path, request.headers.get("accept", ""))
+        answer = Health("dashboard", degraded=degraded).response(path, request.headers.get("accept", ""))
         return Response(answer.body, answer.status, media_type=answer.content_type)
 
     async def metrics(_: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from frazil.tls import unusable_authorities
+from frazil.tls import ca_file_problem
 
 _EXPIRED = 10
 _OTHER_NAME = {62, 64}
@@ -19,7 +19,7 @@ _WANTS_OURS = {
 
 def why_distrusted(error: Exception, ca_file: Path | None, own_certificate: Path | None) -> str:
     """`error`: of `ssl`. `own_certificate`: what alone is trusted, if given."""
-    if own_certificate is None and ca_file is not None and (why := unusable_authorities(ca_file)) is not None:
+    if own_certificate is None and ca_file is not None and (why := ca_file_problem(ca_file)) is not None:
         return f"dashboard.api_ca_file: {ca_file} {why}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return _why_not_verified(error, own_certificate)

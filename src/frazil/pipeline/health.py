@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "application/json", report.model_dump_json().encode())
         elif path in PATHS:
             found = Health("pipeline") if path == "/livez" else self.health()
-            answer = found.answer(path, self.headers.get("accept", ""))
+            answer = found.response(path, self.headers.get("accept", ""))
             self._answer(answer.status, answer.content_type, answer.body)
         else:
             self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /status /metrics\n")

@@ -194,7 +194,7 @@ class Metrics:
             lag = max(0.0, time.time() - min(oldest) / 1e9)
             self._lag.labels(table).observe(lag)
             for objective in self._lag_is:
-                self._objectives.took(objective, lag)
+                self._objectives.observe(objective, lag)
 
     def pending(self, table: str, size: int, count: int, since: float | None) -> None:
         """`since` is when the oldest of it was made durable, in seconds since 1970. Its age grows by itself:

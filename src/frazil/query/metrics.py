@@ -69,4 +69,4 @@ class QueryMetrics:
         """A question sees all that was acked before its planning began."""
         self._planning.observe(seconds)
         if self._counts_freshness:
-            self._objectives.took("freshness", seconds)
+            self._objectives.observe("freshness", seconds)

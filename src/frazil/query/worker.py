@@ -21,7 +21,7 @@ import orjson
 import psutil
 import pyarrow as pa
 
-from frazil.process import end_with_parent
+from frazil.process import die_with_parent
 from frazil.query import worker_protocol
 from frazil.query.render import renderer
 from frazil.sql.explain import explained
@@ -280,7 +280,7 @@ def _bytes_used() -> tuple[int, int]:
 
 
 def main() -> None:
-    end_with_parent()
+    die_with_parent()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # where memory runs out, it is this process that goes
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -180,7 +180,7 @@ class HttpApp:
             await _send(send, 200, report.model_dump_json().encode(), JSON)
         elif path in health.PATHS:
             found = health.Health("receiver") if path == "/livez" else await self._health()
-            answer = found.answer(path, headers.get("accept", ""))
+            answer = found.response(path, headers.get("accept", ""))
             await _send(send, answer.status, answer.body, answer.content_type)
         else:
             await self._refuse(NOT_FOUND, headers, send)

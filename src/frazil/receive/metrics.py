@@ -120,7 +120,7 @@ class ReceiverMetrics:
             self._records.labels(signal, "rejected").inc(rejected)
         self._bytes.labels(signal).inc(size)
         self._ack.labels(signal, transport).observe(seconds)
-        self._objectives.took("ack", seconds)
+        self._objectives.observe("ack", seconds)
 
     def in_flight(self, size: int) -> None:
         self._in_flight.set(size)

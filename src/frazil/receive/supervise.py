@@ -14,7 +14,7 @@ from frazil import listen, tls
 from frazil.config import Config
 from frazil.paths import check_writable, keep_private
 from frazil.ports import check_free, with_ports
-from frazil.process import end_with_parent
+from frazil.process import die_with_parent
 from frazil.receive.metrics import share_between_processes
 
 log = structlog.get_logger("frazil.receive")
@@ -52,7 +52,7 @@ def _load_worker(config: Config) -> Any:
     """Runs in each new process. The parent does not import what only workers need: it would hold it."""
     from frazil.receive.worker import Worker, set_up_process
 
-    end_with_parent()
+    die_with_parent()
     set_up_process(config)
     return Worker(config)
 

@@ -99,5 +99,5 @@ async def _health(queries: QueryService, life: Lifecycle, request: Request) -> H
 
 
 def _answer(health: Health, request: Request) -> Response:
-    answer = health.answer(request.url.path, request.headers.get("accept", ""))
+    answer = health.response(request.url.path, request.headers.get("accept", ""))
     return Response(answer.body, answer.status, media_type=answer.content_type)

@@ -17,7 +17,7 @@ from frazil import listen, telemetry, tls
 from frazil.config import Config
 from frazil.paths import check_writable, keep_private
 from frazil.ports import check_free, with_ports
-from frazil.process import end_with_parent
+from frazil.process import die_with_parent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -66,7 +66,7 @@ def _load_worker(config: Config) -> Any:
     from frazil.role_metrics import describe_role
     from frazil.serve.app import create_app
 
-    end_with_parent()
+    die_with_parent()
     configure_logging(config.log)
     queries = QueryService(config)
     describe_role(queries.registry, "api", config, root=os.getppid())

@@ -90,7 +90,7 @@ def _one_round(store: Store, writers: int, pool: ThreadPoolExecutor) -> None:
         if len(winners) > 1:
             raise StoreUnsafe(
                 f"{store.describe()}: {len(winners)} of {writers} concurrent writers created the same "
-                "object, so its conditional writes do not hold; use a store that honours If-None-Match "
+                "object, so its conditional writes do not work; use a store that honours If-None-Match "
                 "(AWS S3, MinIO, versitygw, Ceph 19 or newer) or wal.type local"
             )
         if failure is not None:

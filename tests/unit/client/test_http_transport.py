@@ -305,8 +305,8 @@ def test_how_far_a_query_is_never_is_an_error() -> None:
 
 def test_a_broken_stats_header_does_not_break_the_answer(api: Api) -> None:
     api.stats = {"stale": "x"}
-    from frazil.client import wire
+    from frazil.client import http_transport
 
-    assert wire._stats("{broken", "q") == Stats(id="q")
-    assert wire._stats("[]", "q") == Stats(id="q")
-    assert wire._stats(None, "q") == Stats(id="q")
+    assert http_transport._stats("{broken", "q") == Stats(id="q")
+    assert http_transport._stats("[]", "q") == Stats(id="q")
+    assert http_transport._stats(None, "q") == Stats(id="q")

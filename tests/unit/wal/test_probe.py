@@ -1,4 +1,4 @@
-"""The probe: lets honest stores pass, and finds each way in which conditional writes do not hold."""
+"""The probe: lets honest stores pass, and finds each way in which conditional writes do not work."""
 
 from __future__ import annotations
 
