@@ -36,8 +36,8 @@ class Cost:
     def text(self) -> str:
         return (
             f"CPU-seconds: JVM {self.jvm_cpu_seconds:.1f}, Python workers {self.workers_cpu_seconds:.1f}, "
-            f"driver {self.driver_cpu_seconds:.1f}; at most {self.jvm_bytes_max / 1e6:,.0f} MB a JVM, "
-            f"{self.worker_bytes_max / 1e6:,.0f} MB a worker"
+            f"driver {self.driver_cpu_seconds:.1f}; at most {self.jvm_bytes_max / 1e6:,.0f} MB per JVM, "
+            f"{self.worker_bytes_max / 1e6:,.0f} MB per worker"
         )
 
 

@@ -50,8 +50,8 @@ def freshness(bench: Bench) -> None:
             "freshness: from ack to visible",
             f"p50 {p50:.0f} / p99 {p99:.0f} ms",
             "",
-            f"{probes} probes, {looks} questions, {commits:.0f} landings meanwhile, "
-            f"{_BACKGROUND_RECORDS * 10:,} records/s beside",
+            f"{probes} probes, {looks} queries, {commits:.0f} landings during the run, "
+            f"{_BACKGROUND_RECORDS * 10:,} records/s in the background",
             f"p50 < {PROMISED_MS[0]}, p99 < {PROMISED_MS[1]} ms",
             p50 < PROMISED_MS[0] and p99 < PROMISED_MS[1],
         )

@@ -60,7 +60,7 @@ def idle(bench: Bench) -> None:
         folder = Path(place)
         with _running(folder) as up:
             time.sleep(settled)
-            _add(bench, "`frazil up` with nothing to do", up, seconds)
+            _add(bench, "`frazil up` idle", up, seconds)
             if bench.quick:
                 return
             make_backlog(local_config(folder / "data"), 2000)
@@ -132,7 +132,7 @@ def _add(bench: Bench, name: str, up: _Up, seconds: float) -> None:
 def _cpu_seconds(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
-    except psutil.NoSuchProcess:  # Spark's Python workers end after a minute with nothing to do
+    except psutil.NoSuchProcess:  # Spark's Python workers end after a minute idle
         return 0.0
     return float(times.user + times.system)
 

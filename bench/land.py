@@ -39,8 +39,8 @@ QUICK_STOCK_SHARE = 0.15
 STOCK_ROUNDS = 3
 QUICK_STOCK_ROUNDS = 2
 """The best counts. Its code is in the JVM, which goes on getting faster after the warm-up."""
-SPEED_PROMISED = 120_000
-RATIO_PROMISED = 4.0
+SPEED_TARGET = 120_000
+RATIO_TARGET = 4.0
 WARM_UP_SEED = 20_000
 WARM_UP_SECTIONS = {"land": {"task_bytes_max": "4MiB"}}
 """More tasks than workers, so that each worker gets its share."""
@@ -182,8 +182,8 @@ def _add_backlog(bench: Bench, backlog: Backlog, landed: Landed) -> None:
             f"{landed.cost.wall_seconds:.1f} s",
             f"{landed.cost.text}; {backlog.segments} segments, {landed.files} files, "
             f"{landed.bytes / MEGABYTE:,.0f} MB, {landed.commits} commits{repeated}",
-            f"≥ {SPEED_PROMISED:,}",
-            speed >= SPEED_PROMISED,
+            f"≥ {SPEED_TARGET:,}",
+            speed >= SPEED_TARGET,
         )
     )
 
@@ -194,13 +194,13 @@ def _add_stock(bench: Bench, stock: Landed, landed: Landed) -> None:
             f"{stock.records:,} of them by Spark's Parquet reader and Iceberg's Spark writer",
             f"{stock.records_per_cpu_second:,.0f}",
             f"{stock.cost.wall_seconds:.1f} s",
-            f"{stock.cost.text}; {stock.files} files, {stock.bytes / stock.records:.1f} bytes a record; "
+            f"{stock.cost.text}; {stock.files} files, {stock.bytes / stock.records:.1f} bytes per record; "
             "same partitions, order and compression, no shuffle, the best of several rounds",
         )
     )
     ratio = landed.records_per_cpu_second / stock.records_per_cpu_second
     bench.add(
-        Row("ours to that", f"{ratio:.1f} ×", "", "", f"≥ {RATIO_PROMISED:g} ×", ratio >= RATIO_PROMISED)
+        Row("relative to that", f"{ratio:.1f} ×", "", "", f"≥ {RATIO_TARGET:g} ×", ratio >= RATIO_TARGET)
     )
 
 
@@ -212,4 +212,4 @@ def _add_sizes(bench: Bench, backlog: Backlog, landed: Landed) -> None:
         "data files": landed.bytes / landed.records,
     }
     text = ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())
-    bench.add(Row("bytes a record", "", "", text))
+    bench.add(Row("bytes per record", "", "", text))

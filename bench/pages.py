@@ -29,8 +29,8 @@ RECORDS_PER_FILE, QUICK_RECORDS_PER_FILE = 25_000, 2_000
 RANGES = ("15m", "24h")
 ROUNDS, QUICK_ROUNDS = 7, 3
 PROBES, QUICK_PROBES = 40, 10
-PAINT_SECONDS_PROMISED = 2.0
-TAIL_SECONDS_PROMISED = 1.0
+PAINT_SECONDS_TARGET = 2.0
+TAIL_SECONDS_TARGET = 1.0
 _PAUSE_SECONDS = 0.37
 """Between probes: not in step with the page's own looks."""
 
@@ -98,9 +98,9 @@ def _paint(bench: Bench, browser: Browser, parts: Parts, page: str, span: str, r
             f"{PAGES[page].heading}, {span}, of {rows:,} rows",
             f"{usual:.2f} s",
             f"{cold:.2f} s",
-            f"slowest {max(warm):.2f} s; {asked:.1f} questions a load",
-            f"< {PAINT_SECONDS_PROMISED:g} s" if span == RANGES[0] else "",
-            usual < PAINT_SECONDS_PROMISED if span == RANGES[0] else None,
+            f"slowest {max(warm):.2f} s; {asked:.1f} queries per load",
+            f"< {PAINT_SECONDS_TARGET:g} s" if span == RANGES[0] else "",
+            usual < PAINT_SECONDS_TARGET if span == RANGES[0] else None,
         )
     )
 
@@ -127,11 +127,11 @@ def _tail(bench: Bench, browser: Browser, parts: Parts) -> None:
     took.sort()
     bench.add(
         Row(
-            "live tail: from ack to seen in the browser",
+            "live tail: from ack to visible in the browser",
             f"{statistics.median(took):.2f} s",
             "",
             f"{len(took)} probes, slowest {took[-1]:.2f} s",
-            f"< {TAIL_SECONDS_PROMISED:g} s",
-            took[-1] < TAIL_SECONDS_PROMISED,
+            f"< {TAIL_SECONDS_TARGET:g} s",
+            took[-1] < TAIL_SECONDS_TARGET,
         )
     )

@@ -82,7 +82,7 @@ def main() -> None:
             columns[signal]["HTTP, event loop, admission, metrics"] = whole(signal) - sum(
                 columns[signal].values()
             )
-    print(f"{machine()}; CPU microseconds a record, batches of 1,000 over HTTP\n")
+    print(f"{machine()}; CPU microseconds per record, batches of 1,000 over HTTP\n")
     print("| stage | " + " | ".join(SIGNALS) + " |\n|---|" + "--:|" * len(SIGNALS))
     for stage in columns["logs"]:
         print(f"| {stage} | " + " | ".join(f"{columns[signal][stage]:.2f}" for signal in SIGNALS) + " |")

@@ -108,7 +108,7 @@ MEASURES: dict[str, tuple[str, str, float]] = {
     "metadata_bytes": ("metadata", "kB", 1e-3),
     "commit_ms": ("a commit", "ms", 1),
     "planning_ms": ("planning from nothing", "ms", 1),
-    "query_ms": ("a question over HTTP", "ms", 1),
+    "query_ms": ("a query over HTTP", "ms", 1),
 }
 """What should stay flat: how it is called, its unit, and what a value is multiplied by for it."""
 

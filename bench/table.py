@@ -21,8 +21,8 @@ class Row:
     speed: str
     latency: str
     more: str
-    promise: str = ""
-    kept: bool | None = None
+    target: str = ""
+    met: bool | None = None
 
 
 class Bench:
@@ -38,11 +38,11 @@ class Bench:
         self.console = console
         self.quick = quick
         self.rows: list[Row] = []
-        self._headings = ("what", speed_heading, latency_heading, "more", "promise", "kept")
+        self._headings = ("what", speed_heading, latency_heading, "more", "target", "met")
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
-        mark = {True: "kept", False: "MISSED", None: ""}[row.kept]
+        mark = {True: "met", False: "MISSED", None: ""}[row.met]
         self.console.print(f"  {row.name}: {row.speed} {row.latency} {row.more} {mark}", highlight=False)
 
     def count(self, full: int) -> int:
@@ -55,8 +55,8 @@ class Bench:
                 row.speed,
                 row.latency,
                 row.more,
-                row.promise,
-                {True: "yes", False: "no", None: ""}[row.kept],
+                row.target,
+                {True: "yes", False: "no", None: ""}[row.met],
             )
             for row in self.rows
         ]
