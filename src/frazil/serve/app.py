@@ -64,7 +64,7 @@ def create_app(config: Config, queries: QueryService) -> FastAPI:
     app.state.ledger = LedgerCache(config)
     for part in (sql, tables, reads, status, health, page):
         app.include_router(part.router)
-    iceberg = iceberg_router(config, catalog, require_admin, queries.forget_also)
+    iceberg = iceberg_router(config, catalog, require_admin, queries.clear_on_erasure)
     app.include_router(iceberg, prefix="/iceberg")
     answer_errors(app)
     app.add_exception_handler(ClientGone, _nobody_listens)

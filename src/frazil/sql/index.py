@@ -131,7 +131,7 @@ def of_files(
     """As `decode`, of files alone."""
     for file in data:
         if file.content != DataFileContent.DATA:
-            raise has_deletes(table)
+            raise delete_files_error(table)
         if file.file_format != FileFormat.PARQUET:
             raise QueryInvalid(
                 f"{table} has data files in {file.file_format}; rewrite them as Parquet with Spark's "
@@ -154,7 +154,7 @@ def of_files(
     )
 
 
-def has_deletes(table: str) -> QueryInvalid:
+def delete_files_error(table: str) -> QueryInvalid:
     return QueryInvalid(
         f"{table} has delete files, which are not read: only copy-on-write tables are. Rewrite them with "
         f"Spark: CALL CATALOG.system.rewrite_data_files(table => '{table}', options => "

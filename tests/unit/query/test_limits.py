@@ -226,7 +226,7 @@ def test_a_query_that_does_not_stop_is_logged_with_its_tenant_and_id(service: Se
 def test_nothing_is_kept_of_tenants_that_ask_nothing(service: Service) -> None:
     for number in range(3):
         service.execute("SELECT 1", tenant=f"tenant{number}")
-    until(lambda: not any(tenant.startswith("tenant") for tenant in service.queries._open))
+    until(lambda: not any(tenant.startswith("tenant") for tenant in service.queries._open_queries))
     assert not service.queries._pool._busy
 
 
@@ -281,7 +281,7 @@ def test_another_tenant_can_neither_see_nor_cancel_a_query(service: Service) -> 
 def test_two_tenants_can_use_one_id(service: Service) -> None:
     first = running_query(service, "same")
     assert service.execute("SELECT 1", "globex", id="same").rows == [[1]]
-    with pytest.raises(QueryInvalid, match="is running"):
+    with pytest.raises(QueryInvalid, match="is already running"):
         service.execute("SELECT 1", "acme", id="same")
     service.run(_called(service.queries.cancel, "acme", "same"))
     first.exception(30)

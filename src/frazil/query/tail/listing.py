@@ -1,4 +1,4 @@
-"""Which segments of a table wait in the log behind a position. Lists the store; reads no segment."""
+"""Lists the WAL segments of a table after a position. Lists the store, and reads no segment."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 
 _ABSENT_SECONDS = 60.0
-"""How long a stream is remembered after the store has lost it: a query may have begun with an older position.
+"""How long a stream is remembered after it disappeared from the store: a running query may have an older
+position.
 """
 
 
 class PositionTooOld(Transient):
-    """Segments behind a position of `table` have landed and were deleted. Read the table's metadata again."""
+    """Segments after a position of `table` have landed and were deleted: read the table's metadata again."""
 
     def __init__(self, table: str, segment: str) -> None:
-        super().__init__(f"{segment} has landed and was cleaned up: read the position of {table} again")
+        super().__init__(f"{segment} has landed and was deleted: read the position of {table} again")
         self.table = table
         self.segment = segment
 
@@ -35,13 +36,13 @@ class PositionTooOld(Transient):
 
 @dataclass(frozen=True)
 class Waiting:
-    """The segments behind a position: sequences by stream."""
+    """The segments after a position: sequence numbers by stream."""
 
     swept: int
-    """How many rows had landed when segments were last deleted at once, because rows in them were erased."""
+    """How many rows had landed when an erasure last deleted segments without the usual delay."""
     streams: dict[str, range] = field(default_factory=dict)
     gaps: list[SegmentName] = field(default_factory=list)
-    """Segments that are not there although later ones of their stream are. The later ones are left out."""
+    """Missing segments that are followed by others of their stream. The following ones are left out."""
 
     def __contains__(self, segment: tuple[str, int]) -> bool:
         stream, sequence = segment
@@ -50,16 +51,16 @@ class Waiting:
 
 @dataclass
 class _Stream:
-    """Segments from `listed` up to `next` are known to have been there without a gap."""
+    """A known stream. All segments from `listed` up to `next` existed when listed."""
 
     listed: int
     next: int
     gap: bool = False
-    """A segment behind `next` is there, and `next` is not."""
+    """The segment `next` is missing, but a later one exists."""
     seen: int = 0
-    """The ticket of the look that listed it last."""
+    """The ticket of the listing that listed the stream last."""
     begun: int = 0
-    """The ticket of the last look that found its first segment."""
+    """The ticket of the last listing that found the stream's first segment."""
     absent_since: float | None = None
 
     def covers(self, sequence: int) -> bool:
@@ -67,10 +68,10 @@ class _Stream:
 
 
 class Listing:
-    """Of one table. Remembers what was listed, so that a look lists only the end of each stream.
+    """Lists the segments of one table. Remembers known streams, so that it lists only the end of each stream.
 
-    Thread-safe. One look at a time: callers who wait share the next one. No caller gets a look that began
-    before the call: what was acked by then might not be in it.
+    Thread-safe. One listing runs at a time, and waiting callers share the next one. A caller never gets a
+    listing that began before the call, because rows acknowledged by then might not be in it.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Listing:
         clock: Clock,
         on_erased: Callable[[], None],
     ) -> None:
-        """`on_erased` is called when segments were deleted at once, because rows in them were erased."""
+        """`on_erased` is called when an erasure deleted segments without the usual delay."""
         self._signal: Signal = signal
         self._reader = WalReader(store)
         self._pool = pool
@@ -98,7 +99,7 @@ class Listing:
         """By stream, the furthest sequence of all positions seen."""
 
     def waiting(self, position: WalPosition) -> Waiting:
-        """All segments behind the position that were durable at the call, perhaps later ones too.
+        """Return all segments after the position that were durable at the call, and perhaps later ones.
 
         Raises PositionTooOld and StoreUnavailable.
         """
@@ -115,7 +116,9 @@ class Listing:
                 raise
 
     def forget(self) -> None:
-        """After a listed segment was found to be gone: the next look lists all that is there."""
+        """Forget all streams, because a listed segment was found to be missing. The next call lists
+        everything.
+        """
         with self._lock:
             self._streams.clear()
 
@@ -125,7 +128,7 @@ class Listing:
         streams, swept = self._reader.look(self._signal)
         self._there = frozenset(streams)
         is_erased, self.swept = swept > self.swept, swept
-        if is_erased:  # a load that ends now sees the new mark
+        if is_erased:  # after `swept` is set: a load that ends now must see the new value
             self._on_erased()
         self._looked = began
         now = self._clock()
@@ -138,7 +141,7 @@ class Listing:
 
     def _behind(self, position: WalPosition, arrived: int, began: int) -> Waiting:
         if self.swept > position.rows:
-            raise PositionTooOld(self._signal, f"what was in the log of {self._signal}")
+            raise PositionTooOld(self._signal, f"a segment of {self._signal}")
         for name, at in position.streams.items():
             self._passed[name] = max(self._passed.get(name, 0), at.sequence)
         names = sorted(self._there | (self._streams.keys() & position.streams.keys()))
@@ -161,10 +164,10 @@ class Listing:
         waiting.gaps.append(segment)
 
     def _stream(self, name: str, at: StreamPosition | None, arrived: int, began: int) -> tuple[range, bool]:
-        """The sequences of one stream, and whether a gap ends them.
+        """Return the sequence numbers of one stream, and whether they end at a gap.
 
-        A stream that the position does not name counts only while its first segment is there: without, it has
-        landed, was cleaned up and was dropped from the position.
+        A stream that the position does not name counts only while its first segment exists. Otherwise the
+        stream has landed, and was deleted and dropped from the position.
         """
         begin = 0 if at is None else at.sequence
         stream = self._streams.get(name)
@@ -189,12 +192,14 @@ class Listing:
         return first is not None and first.name.sequence == 0
 
     def _contiguous(self, stream: str, first: int) -> tuple[int, bool]:
-        """Listed twice before a gap is believed: a writer may have overtaken the first listing."""
+        """List a stream, and again if there is a gap: a writer may have written segments during the first
+        listing.
+        """
         end, gap = self._listed(stream, first)
         return self._listed(stream, first) if gap else (end, gap)
 
     def _listed(self, stream: str, first: int) -> tuple[int, bool]:
-        """Where the segments from `first` on end, and whether there are more behind a gap."""
+        """Return where the segments from `first` on end, and whether there are more after a gap."""
         end = first
         for segment in self._reader.stream(self._signal, stream, first):
             if segment.name.sequence != end:

@@ -26,7 +26,7 @@ _KINDS = {
 }
 
 
-def explained(
+def describe_error(
     error: Exception, paths: Sequence[str], sql: str, columns: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What DuckDB says, with the place in the SQL, and without the names of files."""
