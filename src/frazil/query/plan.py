@@ -19,7 +19,7 @@ from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.constants import Constants, Constraints
-from frazil.sql.constraints import ANYTHING, either_all, wanted_rows
+from frazil.sql.constraints import UNCONSTRAINED, row_constraints, union_all
 from frazil.sql.index import File
 from frazil.sql.promoted_fallback import from_map, source_columns
 from frazil.sql.statement import Statement
@@ -50,7 +50,9 @@ class Plan:
             cut.release()
 
     def without_files(self, gone: Sequence[str] | None, reason: str) -> Plan:
-        """Return the plan without unreadable files (None: without any file), and note it in the statistics."""
+        """Return the plan without unreadable files (None: without any file), and note it in the
+        statistics.
+        """
         tables, dropped = [], 0
         for table in self.tables:
             kept = _without(table["files"], gone)
@@ -103,18 +105,18 @@ class Planner:
 
     def plan(self, statement: Statement, query: Query) -> Plan:
         constants = Constants.of(time.time_ns() // 1000, query.params)
-        uses = wanted_rows(statement.root, self._kinds, constants)
+        uses = row_constraints(statement.root, self._kinds, constants)
         plan = Plan()
         try:
             for name, spec in self.specs.items():
                 if name in statement.tables:
-                    self._add(plan, spec, uses.get(name) or [ANYTHING], query, statement)
+                    self._add(plan, spec, uses.get(name) or [UNCONSTRAINED], query, statement)
                 elif name in statement.listed:
                     plan.tables.append(_source(spec, self._columns(spec, None)))
         except BaseException:
             plan.release()
             raise
-        if not statement.is_changing and plan.stats.stale is None and not plan.stats.missing:
+        if not statement.is_nondeterministic and plan.stats.stale is None and not plan.stats.missing:
             plan.key = self._key(plan, query)
         return plan
 
@@ -166,7 +168,9 @@ class Planner:
     def cut(
         self, spec: TableSpec, uses: Sequence[Constraints], query: Query
     ) -> tuple[TableVersion | None, TailCut | None]:
-        """Return the landed version and the tail, with the column `time` alone. The caller releases the tail."""
+        """Return the landed version and the tail, with the column `time` alone. The caller releases
+        the tail.
+        """
         found = self._cut(spec, uses, query, _needed_columns(spec, ()))
         return found.lookup.version, found.tail
 
@@ -184,7 +188,7 @@ class Planner:
         signal = spec.signal
         if self._tail is None or signal is None or query.as_of is not None:
             return _Cut(self._lookup(spec.name, query.as_of), None)
-        bounds = either_all(uses).get("time")
+        bounds = union_all(uses).get("time")
         lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
         upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
         lookup = self._lookup(signal)
@@ -285,7 +289,9 @@ def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: An
 
 
 def _needed_columns(spec: TableSpec, names: Collection[str] | None) -> frozenset[str]:
-    """Return the table's columns that are among the names, or its first column if none is. None: all columns."""
+    """Return the table's columns that are among the names, or its first column if none is. None:
+    all columns.
+    """
     columns = [column.name for column in spec.sql_columns]
     return frozenset(columns if names is None else (n for n in columns if n in names)) or frozenset(
         columns[:1]

@@ -235,7 +235,9 @@ class QueryService:
         return QueryResult(running.columns, running.stats, ResultBody(running), query.format)
 
     def _admit(self, tenant: str) -> None:
-        """Count a query of the tenant until its result is read. Raises Overloaded if the tenant has too many."""
+        """Count a query of the tenant until its result is read. Raises Overloaded if the tenant has
+        too many.
+        """
         if self._open_queries[tenant] >= self._config.query.queue_max + self._config.query.workers:
             self._metrics.queries.labels("Overloaded").inc()
             raise Overloaded(

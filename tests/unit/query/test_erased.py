@@ -16,7 +16,7 @@ from frazil.query.model import Query
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
 from frazil.query.tail.view import View
-from frazil.sql.constraints import ANYTHING
+from frazil.sql.constraints import UNCONSTRAINED
 from tests.support.kept_lake import Kept, holding
 from tests.support.query.made import Service
 
@@ -43,7 +43,7 @@ def planning(lake: Kept, folder: Path) -> Iterator[tuple[Planner, Tail]]:
 
 
 def rows_seen(planner: Planner) -> int:
-    version, tail = planner.cut(planner.specs["logs"], [ANYTHING], Query("", "acme"))
+    version, tail = planner.cut(planner.specs["logs"], [UNCONSTRAINED], Query("", "acme"))
     assert version is not None
     assert tail is not None
     assert tail.missing == ()

@@ -105,7 +105,9 @@ def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> li
 
 
 def metric_series(request: MetricRequest) -> Statement:
-    """The columns are `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95` and `p99`."""
+    """The columns are `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95`
+    and `p99`.
+    """
     frame = _Frame(request)
     aggregation, kind = request.aggregation, request.metric.kind
     if kind == "summary" and aggregation in QUANTILES:

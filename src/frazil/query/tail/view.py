@@ -125,7 +125,9 @@ class SegmentReader:
 
 
 class _NewestFirst:
-    """Iterates segments of several streams, latest received first, estimated from the segments read so far."""
+    """Iterates segments of several streams, latest received first, estimated from the segments read
+    so far.
+    """
 
     def __init__(self, todo: Mapping[str, Iterable[int]]) -> None:
         self._rest = {stream: rest for stream, sequences in todo.items() if (rest := sorted(sequences))}

@@ -17,7 +17,7 @@ import orjson
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, RequestTooLarge, StoreUnavailable
 from frazil.pipeline.maintain.predicates.row_local import unfit
 from frazil.sql.constants import Constants, Constraints
-from frazil.sql.constraints import ANYTHING, wanted_rows
+from frazil.sql.constraints import UNCONSTRAINED, row_constraints
 from frazil.sql.duckdb_errors import describe_error
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text
 from frazil.sql.statement import (
@@ -214,8 +214,8 @@ class _Parser:
 
     def _constraints(self, root: Node) -> Constraints:
         kinds = {self._spec.name: {column.name: kind_of(column.type) for column in self._spec.columns}}
-        uses = wanted_rows(root, kinds, Constants.of(0, ())).get(self._spec.name, [])
-        return uses[0] if len(uses) == 1 else ANYTHING
+        uses = row_constraints(root, kinds, Constants.of(0, ())).get(self._spec.name, [])
+        return uses[0] if len(uses) == 1 else UNCONSTRAINED
 
     def _failed(self, error: Exception, begin: str, sql: str) -> QueryInvalid | QueryRefused:
         found = failed(error, sql, list(self._names.values()))
