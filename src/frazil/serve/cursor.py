@@ -1,4 +1,4 @@
-"""The cursor of a page of records, as text: where the next page begins, and which search it belongs to."""
+"""The cursor of a page of records: where the next page begins, and the search that it belongs to."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _INT64 = 2**63
 @dataclass(frozen=True)
 class Cursor:
     range: TimeRange
-    """Fixed by the first page: `-15m` must not move on between pages."""
+    """The time range of the first page: `-15m` must not advance between pages."""
     search: str
-    """A digest of the search: a cursor is refused by another search."""
+    """A digest of the search: a cursor is valid only for the search that it came from."""
     after: PageEnd
 
     def text(self) -> str:
@@ -31,19 +31,19 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str, search: str) -> Cursor:
-        """Raises RequestInvalid unless it is a cursor of this search."""
+        """Raises RequestInvalid unless the text is a cursor of this search."""
         try:
             version, begin, end, digest, key, seen = orjson.loads(_decoded(text))
             cursor = cls(TimeRange(begin, end), digest, PageEnd(_checked(key), seen))
         except (ValueError, TypeError):
             raise RequestInvalid(
-                "the cursor is broken: send `next` of the page before as it is, or begin without one"
+                "the cursor is invalid: send `next` of the previous page unchanged, or start without a cursor"
             ) from None
         numbers = (begin, end, seen, cursor.after.key[0])
         if version != _VERSION or not all(_is_int(number) for number in numbers) or seen < 1:
-            raise RequestInvalid("the cursor is of another release; begin without one")
+            raise RequestInvalid("the cursor is from another release: start without a cursor")
         if not all(is_time(micros) for micros in (begin, end, cursor.after.key[0])):
-            raise RequestInvalid("the cursor is broken: it is of no time; begin without one")
+            raise RequestInvalid("the cursor is invalid: its time is out of range; start without a cursor")
         if digest != search:
             raise RequestInvalid(
                 "the cursor belongs to another search: repeat all parameters of the first page"

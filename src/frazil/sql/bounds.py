@@ -21,7 +21,7 @@ Kind = Literal["integer", "double", "boolean", "text"]
 Interval = tuple[Any, Any]
 
 _LONG = np.iinfo(np.int64)
-# Longer lists of text are reduced to their smallest and largest value: each value costs a pass over all files.
+# Longer lists of text are reduced to their smallest and largest value: a value costs a pass over all files.
 _TEXTS_MAX = 64
 _WIDTHS: Mapping[Kind, str] = {"integer": "<i8", "double": "<f8", "boolean": "u1"}
 _NARROW: Mapping[Kind, str] = {"integer": "<i4", "double": "<f4"}

@@ -67,7 +67,7 @@ class Client:
 
     def __init__(self, config: Config, catalog: Callable[[], Catalog]) -> None:
         app = FastAPI()
-        app.state.door = Authenticator(config)
+        app.state.authenticator = Authenticator(config)
         app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
         self._transport = httpx.ASGITransport(app)
 
