@@ -376,7 +376,7 @@ def test_a_catalog_that_is_gone_leaves_what_was_last_known_and_is_used_again_whe
     assert (names(stale), stale.position, stale.loaded_at) == (["a"], at(1), loaded_at)
     assert stale.stale is not None
     assert "has not answered since 20" in stale.stale
-    assert "catalog.db is gone" in stale.stale
+    assert "catalog.db is missing" in stale.stale
     assert version(lake, AsOf(tag="landed")).stale == stale.stale, "a tag may have moved"
     assert version(lake, AsOf(snapshot_id=stale.snapshot_id)).stale is None, "a snapshot never does"
     assert not config.catalog_file.exists()
@@ -459,7 +459,7 @@ def test_metadata_that_cannot_be_read_is_the_stores_failure(
             file.unlink()
         else:
             file.write_bytes(b"garbage")
-    with pytest.raises(StoreUnavailable, match=r"is gone|cannot be read"):
+    with pytest.raises(StoreUnavailable, match=r"is missing|cannot be read"):
         version(lake)
 
 
@@ -537,7 +537,7 @@ def test_a_snapshot_of_the_past_that_expired_meanwhile_is_said_to_be_gone(
     snapshot = table.snapshot_by_id(old)
     assert snapshot is not None
     Path(snapshot.manifest_list).unlink()
-    with pytest.raises(StoreUnavailable, match="is gone"):
+    with pytest.raises(StoreUnavailable, match="is missing"):
         version(lake, AsOf(snapshot_id=old))
     table.maintenance.expire_snapshots().by_id(old).commit()
     with pytest.raises(QueryInvalid, match=f"no snapshot {old}"):

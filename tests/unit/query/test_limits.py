@@ -202,13 +202,13 @@ def test_a_worker_that_is_killed_fails_its_query_and_no_other(service: Service) 
     assert worker is not None
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(LimitReached, match="process was ended"):
+    with pytest.raises(LimitReached, match="worker process died"):
         asking.result(30)
     assert service.execute("SELECT 1").rows == [[1]]
 
 
 def test_a_query_that_crashes_its_worker_is_logged_with_its_tenant_and_id(service: Service) -> None:
-    with capture_logs() as logged, pytest.raises(LimitReached, match="process was ended"):
+    with capture_logs() as logged, pytest.raises(LimitReached, match="worker process died"):
         service.execute(CRASHING, id="crashing")
     (crash,) = [entry for entry in logged if entry["event"] == "query worker crashed"]
     assert (crash["tenant"], crash["id"]) == ("acme", "crashing")

@@ -292,13 +292,13 @@ async def test_progress_that_is_asked_for_too_late_confuses_nobody(tmp_path: Pat
         for _ in range(3):
             async with pool.worker("a", 60) as worker:
                 events = worker.run(job(tmp_path, "SELECT 1"))
-                await worker.ask_progress()
+                await worker.request_progress()
                 assert [event async for event in events]
-                await worker.ask_progress()
+                await worker.request_progress()
                 await worker.interrupt()
             async with pool.worker("b", 60) as worker:
                 assert (await worker.parse("SELECT 1"))["event"] == "parsed"
-                await worker.ask_progress()
+                await worker.request_progress()
                 last = [event async for event in worker.run(job(tmp_path, "SELECT 2"))][-1]
                 assert not isinstance(last, bytes)
                 assert last["event"] == "done"
