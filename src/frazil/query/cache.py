@@ -11,9 +11,7 @@ V = TypeVar("V")
 
 
 class SizedCache(Generic[K, V]):
-    """Thread-safe. Does not keep entries larger than `entry_bytes_max` (default: a quarter of
-    `bytes_max`).
-    """
+    """Thread-safe. Does not keep entries over `entry_bytes_max` (default: a quarter of `bytes_max`)."""
 
     def __init__(self, bytes_max: int, entry_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max

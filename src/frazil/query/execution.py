@@ -68,9 +68,7 @@ class Executor:
             guard.cancel()
 
     async def worker_lost(self, running: RunningQuery, worker: WorkerProcess) -> None:
-        """Count a worker that ended while it ran a query. Logs the query unless the pool killed the
-        worker.
-        """
+        """Count a worker that ended while it ran a query. Logs it unless the pool killed the worker."""
         self._metrics.killed.inc()
         has_crashed = not worker.is_killed
         await worker.kill()

@@ -18,9 +18,7 @@ from frazil.tables.columns import type_name
 def inventory(
     planner: Planner, tenant: str, config: MaintainConfig, *, whole: bool = False
 ) -> list[TableInfo]:
-    """List all tables and views. `whole`, for admins, adds rows without a tenant and the health over all
-    tenants.
-    """
+    """List tables and views. `whole`, for admins, adds rows without a tenant and health over all tenants."""
     found = []
     for spec in planner.specs.values():
         table = _table(planner, spec, tenant, config, whole=whole)

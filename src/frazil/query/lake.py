@@ -58,9 +58,7 @@ log = structlog.get_logger("frazil.query")
 
 @dataclass(frozen=True)
 class TableVersion:
-    """An immutable version of a table: its files, and the WAL position up to which rows have landed
-    in them.
-    """
+    """An immutable version of a table: its files, and the WAL position up to which rows have landed."""
 
     name: str
     snapshot_id: int | None
@@ -333,9 +331,7 @@ class Lake:
         return Table(identifier, metadata, location, files, catalog)
 
     def _open(self) -> Catalog:
-        """Open the catalog. Reopens a SQLite file that was replaced: the old handle would read the
-        old file.
-        """
+        """Open the catalog. Reopens a SQLite file that was replaced: the handle still reads the old file."""
         with self._opening:
             inode = self._inode()
             if self._catalog is not None and inode != self._catalog_inode:

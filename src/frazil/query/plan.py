@@ -50,9 +50,7 @@ class Plan:
             cut.release()
 
     def without_files(self, gone: Sequence[str] | None, reason: str) -> Plan:
-        """Return the plan without unreadable files (None: without any file), and note it in the
-        statistics.
-        """
+        """Return the plan without unreadable files (None: without any file), and note it in `stats`."""
         tables, dropped = [], 0
         for table in self.tables:
             kept = _without(table["files"], gone)
@@ -168,9 +166,7 @@ class Planner:
     def cut(
         self, spec: TableSpec, uses: Sequence[Constraints], query: Query
     ) -> tuple[TableVersion | None, TailCut | None]:
-        """Return the landed version and the tail, with the column `time` alone. The caller releases
-        the tail.
-        """
+        """Return the landed version and the tail, with the column `time`. The caller releases the tail."""
         found = self._cut(spec, uses, query, _needed_columns(spec, ()))
         return found.lookup.version, found.tail
 
@@ -289,9 +285,7 @@ def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: An
 
 
 def _needed_columns(spec: TableSpec, names: Collection[str] | None) -> frozenset[str]:
-    """Return the table's columns that are among the names, or its first column if none is. None:
-    all columns.
-    """
+    """Return the table's columns among the names, or its first one if there are none. None: all columns."""
     columns = [column.name for column in spec.sql_columns]
     return frozenset(columns if names is None else (n for n in columns if n in names)) or frozenset(
         columns[:1]

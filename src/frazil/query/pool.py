@@ -213,9 +213,7 @@ def _environment() -> dict[str, str]:
 
 
 class CrashHistory:
-    """Recent worker crashes by the tenant whose query caused them. A tenant's count is reset a minute after
-    its last crash.
-    """
+    """Recent worker crashes by tenant. A tenant's count is reset a minute after its last crash."""
 
     def __init__(self) -> None:
         self._crashes: OrderedDict[str, tuple[int, float]] = OrderedDict()
@@ -224,9 +222,7 @@ class CrashHistory:
         return len(self._crashes)
 
     def record(self, tenant: str, now: float) -> float:
-        """Record a crash. Returns how many seconds the tenant's slot stays taken: 0 after the first crash,
-        then longer with each crash.
-        """
+        """Record a crash. Returns how long the slot stays taken: 0 s at first, then longer each time."""
         while self._crashes and next(iter(self._crashes.values()))[1] < now - _CRASHES_KEPT_SECONDS:
             self._crashes.popitem(last=False)
         count, _ = self._crashes.pop(tenant, (0, now))

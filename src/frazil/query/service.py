@@ -187,9 +187,7 @@ class QueryService:
             )
 
     def _clear_if_erased(self, seen: Iterable[frozenset[str]]) -> None:
-        """Clear all caches if there are new erasures: any cached result, SQL or statistic may hold erased
-        values.
-        """
+        """Clear all caches after new erasures: cached results, SQL and statistics may hold erased values."""
         new = frozenset[str]().union(*seen) - self._erasures
         if new:
             if self._has_cached_data:
@@ -235,9 +233,7 @@ class QueryService:
         return QueryResult(running.columns, running.stats, ResultBody(running), query.format)
 
     def _admit(self, tenant: str) -> None:
-        """Count a query of the tenant until its result is read. Raises Overloaded if the tenant has
-        too many.
-        """
+        """Count a query until its result is read. Raises Overloaded if the tenant has too many."""
         if self._open_queries[tenant] >= self._config.query.queue_max + self._config.query.workers:
             self._metrics.queries.labels("Overloaded").inc()
             raise Overloaded(
@@ -264,9 +260,7 @@ class QueryService:
         task.add_done_callback(self._tasks.discard)
 
     async def _run_to_spool(self, running: RunningQuery) -> None:
-        """Run the query and write its result to the spool. Ends the spool and writes the audit log in any
-        case.
-        """
+        """Run the query into the spool. Ends the spool and writes the audit log in any case."""
         query = running.query
         with telemetry.span("query", id=running.id, tenant=query.tenant, sql=query.sql) as span:
             outcome, error = await self._run_safely(running)
@@ -485,9 +479,7 @@ class QueryService:
     # Tables
 
     async def tables(self, tenant: str, *, whole: bool = False) -> list[TableInfo]:
-        """List the tables of a tenant. `whole`, for admins, adds rows without a tenant and the health of all
-        tenants' files.
-        """
+        """List tables. `whole`, for admins, adds rows without a tenant and health over all tenants."""
         return await asyncio.to_thread(inventory, self._planner, tenant, self._config.maintain, whole=whole)
 
     def update_table_metrics(self) -> None:

@@ -56,9 +56,7 @@ def texts(array: pa.Array) -> pa.Array:
 
 
 def _decimals(array: pa.Array) -> list[Any]:
-    """Return exact numbers. Sums of integers are decimals without a fraction, with more digits than a double
-    has.
-    """
+    """Return exact numbers: sums of integers are decimals, with more digits than a double has."""
     if array.type.scale == 0:
         try:
             integers: list[Any] = array.cast(pa.int64()).to_pylist()
@@ -89,9 +87,7 @@ def _nested(array: pa.Array) -> list[Any]:
 
 
 def _bounds(array: pa.Array) -> tuple[Sequence[int], int, int]:
-    """Return the offsets of the lists relative to their first element, that element's index, and their
-    length.
-    """
+    """Return the list offsets relative to the first element, the index of that element, and the length."""
     offsets = array.offsets.to_pylist()
     begin = offsets[0] if offsets else 0
     return [offset - begin for offset in offsets], begin, (offsets[-1] if offsets else 0) - begin

@@ -176,9 +176,7 @@ class _LimitExceeded(Exception):
 
 
 class _ResultLimits:
-    """The size limits of a result. Over `rows_max` rows the query fails; rows after `rows_kept` are
-    dropped.
-    """
+    """The size limits of a result. Over `rows_max` the query fails; rows after `rows_kept` are dropped."""
 
     def __init__(self, rows_max: int, rows_kept: int | None, bytes_max: int) -> None:
         self._rows_max = rows_max

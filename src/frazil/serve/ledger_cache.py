@@ -1,6 +1,4 @@
-"""A cache of the ledger for `GET /api/v1/status`. Computing the ledger is costly, so only one runs
-at a time.
-"""
+"""A cache of the ledger for `GET /api/v1/status`, which is costly to compute."""
 
 from __future__ import annotations
 

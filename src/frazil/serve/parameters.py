@@ -1,6 +1,4 @@
-"""Parses values of query parameters: times, durations, names. Raises RequestInvalid with the
-expected form.
-"""
+"""Parses query parameters: times, durations, names. Raises RequestInvalid with the expected form."""
 
 from __future__ import annotations
 

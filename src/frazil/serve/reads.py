@@ -66,9 +66,7 @@ class _End:
 
 
 def _advance(read: Read[Any], table: pa.Table | None) -> Statement | _End:
-    """Run the next step of a read. Returns the end as a value: StopIteration cannot be raised into a
-    coroutine.
-    """
+    """Run the next step of a read. StopIteration cannot be raised into a coroutine."""
     try:
         return next(read) if table is None else read.send(table)
     except StopIteration as end:

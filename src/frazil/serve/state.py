@@ -1,6 +1,4 @@
-"""Dependencies of request handlers: the query service, the configuration and the lifecycle of the
-application.
-"""
+"""Dependencies of request handlers: the query service, the configuration and the lifecycle."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ class Column:
 
 
 def numbers(bounds: pa.BinaryArray, kind: Kind, unknown: float) -> Numbers:
-    """Decode Iceberg's bounds, which are little endian. Files written before a column's type was widened have
-    the narrow form.
-    """
+    """Decode Iceberg's bounds. Files written before a column's type was widened have the narrow form."""
     width = np.dtype(_WIDTHS[kind])
     target = np.dtype(np.float64 if kind == "double" else np.int64)
     found = np.full(len(bounds), unknown, target)

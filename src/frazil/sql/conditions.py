@@ -88,9 +88,7 @@ def conjuncts(condition: Node) -> Iterator[Node]:
 
 
 class Conditions:
-    """Derives constraints that hold in every row in which a condition is true. Constrained columns are not
-    NULL there.
-    """
+    """Derives constraints that hold where a condition is true. Constrained columns are not NULL there."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
@@ -157,9 +155,7 @@ class Conditions:
     def _of_between(
         self, term: Node, column: Callable[[Node], FoundColumn[Key]]
     ) -> Iterator[tuple[Key, Constraint]]:
-        """Read BETWEEN. DuckDB compares all three operands as one type, which may differ from the
-        column's.
-        """
+        """Read BETWEEN. DuckDB compares all operands as one type, which may differ from the column's."""
         found = column(term["input"])
         sides = (
             ("COMPARE_GREATERTHANOREQUALTO", term["lower"]),

@@ -287,9 +287,7 @@ def _cast(value: Value | None, to: str) -> Value | None:
 
 
 def parse_time(text: str, *, ignore_zone: bool = False) -> Range | None:
-    """Parse a time as DuckDB does, in UTC unless it names a zone. Types without a time zone ignore
-    the zone.
-    """
+    """Parse a time as DuckDB does, by default in UTC. Types without a time zone ignore the zone."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None

@@ -38,9 +38,7 @@ _DEPTH_MAX = 60
 def row_constraints(
     root: Node, kinds: Mapping[str, Kinds], constants: Constants
 ) -> dict[str, list[dict[str, Constraint]]]:
-    """Return, for each table, the constraints of each use in the query. `kinds` has all columns of all
-    tables.
-    """
+    """Return the constraints of each use of each table. `kinds` has all columns of all tables."""
     keywords = frozenset(name for name in KEYWORDS if not _may_be_column(name, root, kinds))
     collector = _Collector(kinds, dataclasses.replace(constants, keywords=keywords))
     collector.query(root, UNCONSTRAINED, {}, 0)

@@ -29,9 +29,7 @@ _KINDS = {
 def describe_error(
     error: Exception, paths: Sequence[str], sql: str, columns: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return kind, message, position in the SQL and unreadable files of an error. The message names
-    no files.
-    """
+    """Return kind, message, position and unreadable files of an error. The message names no files."""
     text = str(error)
     facts: dict[str, Any] = {}
     with contextlib.suppress(ValueError):  # Arrow wraps DuckDB's errors in its own

@@ -26,9 +26,7 @@ class Cte:
 
 @dataclass(eq=False)
 class Source:
-    """A table, view, CTE or subquery in a FROM clause. `needed` are the constraints on the rows that the
-    query needs.
-    """
+    """A table, view, CTE or subquery. `needed` are the constraints on the rows that the query needs."""
 
     alias: str
     node: Node
@@ -93,9 +91,7 @@ class FromClause:
         return (holders[0], name) if len(holders) == 1 else None
 
     def merge(self, left: FromClause, right: FromClause, names: Iterable[str]) -> None:
-        """Set `merged` for a join in which these columns must be equal. DuckDB takes the column of the left
-        side.
-        """
+        """Set `merged` for a join on these columns. DuckDB takes the column of the left side."""
         self.merged = {
             name: None if name in left.merged and name in right.merged else (left.merged | right.merged)[name]
             for name in left.merged | right.merged

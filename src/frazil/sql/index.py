@@ -186,9 +186,7 @@ def _known(facts: Mapping[int, V] | None, file: File) -> Mapping[int, V]:
 def _tenants(
     data: Sequence[DataFile], files: Sequence[File], spec: PartitionSpec, tenant: NestedField | None
 ) -> list[Owner | None]:
-    """Return the owner of each file's rows. None if a file may have rows of several tenants: it is never
-    read.
-    """
+    """Return the owner of each file's rows; None, so that it is never read, if there may be several."""
     if tenant is None:
         return [NO_TENANT] * len(data)
     for at, field in enumerate(spec.fields):
@@ -283,9 +281,7 @@ class Index:
     def facts(
         self, schema: Schema, committed: Mapping[int, float], tenant: str | None = None
     ) -> list[FileFacts]:
-        """Return facts on a tenant's files, or on all files. `committed` has the commit times of known
-        snapshots.
-        """
+        """Return facts on a tenant's files, or on all. `committed` has commit times by snapshot."""
         part = slice(0, len(self)) if tenant is None else self._parts.get(tenant, slice(0, 0))
         field = next((field for field in schema.fields if field.name == TIME), None)
         if field is None or _KINDS.get(type(field.field_type)) != "integer":

@@ -35,17 +35,13 @@ class TableSource:
     columns: Sequence[tuple[str, str, int]]
     files: Sequence[str]
     tail: Sequence[tuple[str, Sequence[tuple[int, int]]]]
-    """Files of the tenant's rows that have not landed: path, and ranges of rows to read (first, end). No
-    ranges: all rows.
-    """
+    """Tail files: path, and ranges of rows to read (first, end). No ranges: all rows."""
     older: Sequence[Mapping[str, Any]] = ()
     """Groups of `files` that lack promoted columns; `columns`: expressions to use instead; `maps`: other
     columns that these expressions read.
     """
     names: Sequence[str] | None = None
-    """The names of the table and its views in the query. None: any name. Measured: creating a view takes 2.5
-    ms.
-    """
+    """The names of the table and its views in the query; None: any. Measured: a view takes 2.5 ms."""
 
     row_number: str = ""
     """Name of a column with each row's number in its file. Empty: no such column."""

@@ -182,9 +182,7 @@ class Statement:
 
 
 def _columns(root: Node) -> frozenset[str] | None:
-    """Return every word of the tree: the query cannot name a column that is not among them. None: all
-    columns.
-    """
+    """Return every word of the tree: the query can name no other column. None: all columns."""
     words: set[str] = set()
     sources: set[str] = set()
     named: set[str] = set()

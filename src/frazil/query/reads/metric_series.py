@@ -84,9 +84,7 @@ class MetricSeries:
 
 
 def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> list[MetricSeries]:
-    """Read the result of `metric_series`: largest series first, the sum of the others last; quantiles in
-    order.
-    """
+    """Read the result of `metric_series`: largest series first, the sum of the others last."""
     found: dict[str, list[tuple[dt.datetime, float]]] = {}
     is_quantiles = request.aggregation == "quantiles"
     for row in rows:
@@ -105,9 +103,7 @@ def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> li
 
 
 def metric_series(request: MetricRequest) -> Statement:
-    """The columns are `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95`
-    and `p99`.
-    """
+    """The columns are `time`, `series` (NULL: all but the largest), and `value` or one per quantile."""
     frame = _Frame(request)
     aggregation, kind = request.aggregation, request.metric.kind
     if kind == "summary" and aggregation in QUANTILES:
@@ -212,9 +208,7 @@ FROM named GROUP BY bucket, series ORDER BY bucket, series"""
 
 
 def _sent_quantile(quantile: float) -> str:
-    """Return SQL for a quantile that the client computed. Such quantiles cannot be merged: the highest is
-    used.
-    """
+    """Return SQL for a quantile from the client. Such quantiles cannot be merged: the highest is used."""
     return f"list_filter(quantile_values, lambda q: abs(q.quantile - {quantile}) < 1e-6)[1].value"
 
 
@@ -253,9 +247,7 @@ def _steps(frame: _Frame, value: str, carried: dict[str, str]) -> str:
 
 
 def _spread(frame: _Frame, rows: str, columns: Sequence[str]) -> str:
-    """Return SQL with a row for each bucket that a step overlaps, and the `part` of the step within the
-    bucket.
-    """
+    """Return SQL with a row per bucket that a step overlaps, and the `part` of the step in the bucket."""
     names = ", ".join(columns)
     return f"""(
     SELECT {names}, bucket, CASE WHEN t = f THEN 1.0
@@ -267,9 +259,7 @@ def _spread(frame: _Frame, rows: str, columns: Sequence[str]) -> str:
 
 
 def _complete(frame: _Frame) -> str:
-    """Return a condition that leaves out incomplete buckets: those that a reporting series has not reached
-    yet.
-    """
+    """Return a condition that leaves out incomplete buckets, which a reporting series has not reached yet."""
     if frame.request.now is None:
         return ""
     recent = micros_of(frame.request.now) - HOLD_SECONDS * MICRO
@@ -355,9 +345,7 @@ def _explicit_buckets() -> str:
 
 
 def _exponential_buckets() -> str:
-    """Return the same SQL for exponential buckets. Points of different scale are compared at the coarser
-    scale.
-    """
+    """Return the same SQL for exponential buckets. Points are compared at the coarser scale of the two."""
     return """    SELECT label, f, t, sign * n AS n,
            CASE side WHEN 0 THEN 0 WHEN 1 THEN pow(2, i / pow(2, common))
                      ELSE -pow(2, (i + 1) / pow(2, common)) END AS low,

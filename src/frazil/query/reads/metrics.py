@@ -103,9 +103,7 @@ def metric_attributes(metric: Metric, range: TimeRange) -> Statement:
 
 
 def metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, Metric]:
-    """Read the result of `metric_list`, by label. The label is the name, or name, type and unit if
-    ambiguous.
-    """
+    """Read the result of `metric_list` by label: the name, with type and unit if it is ambiguous."""
     found = [
         Metric(
             name=row["metric_name"],

@@ -46,9 +46,7 @@ class TimeRange:
         return TimeRange(max(self.begin, self.end - int(seconds * MICRO)), self.end)
 
     def bucket_seconds(self, buckets_max: int) -> int:
-        """Return the narrowest width with at most `buckets_max` buckets in the range, but no more than a
-        week.
-        """
+        """Return the narrowest width, up to a week, with at most `buckets_max` buckets in the range."""
         fitting = (width for width in _WIDTHS_SECONDS if self.seconds / width <= buckets_max)
         return next(fitting, _WIDTHS_SECONDS[-1])
 

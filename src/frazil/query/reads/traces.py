@@ -159,9 +159,7 @@ def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statemen
 
 
 def _summaries(rows: pa.Table, matched: Mapping[str, int]) -> list[TraceSummary]:
-    """Return summaries in the order of `matched`. Leaves out traces that were deleted between the
-    statements.
-    """
+    """Return summaries in the order of `matched`, without traces that were deleted between the statements."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for part in rows.to_pylist():
         parts.setdefault(part["trace_id"], []).append(part)

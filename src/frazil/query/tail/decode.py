@@ -110,9 +110,7 @@ class SegmentDecoder:
         return summary, pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
 
     def _summary(self, facts: Facts, file: pq.ParquetFile) -> tuple[Summary, bool]:
-        """Return the summary, and whether `time` of all rows is within the horizon, where landing does not
-        change it.
-        """
+        """Return the summary, and whether all times are within the horizon, so that landing keeps them."""
         received = (facts.received_min_unix_nano // 1000, facts.received_max_unix_nano // 1000)
         counts = (facts.received_max_unix_nano, facts.stream_rows - facts.rows, facts.stream_rows)
         found = _time_bounds(file.metadata)

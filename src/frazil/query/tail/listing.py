@@ -17,9 +17,7 @@ from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 
 _ABSENT_SECONDS = 60.0
-"""How long a stream is remembered after it disappeared from the store: a running query may have an older
-position.
-"""
+"""How long to remember a stream that disappeared: a running query may have an older position."""
 
 
 class PositionTooOld(Transient):
@@ -116,9 +114,7 @@ class Listing:
                 raise
 
     def forget(self) -> None:
-        """Forget all streams, because a listed segment was found to be missing. The next call lists
-        everything.
-        """
+        """Forget all streams, because a listed segment is missing. The next call lists everything."""
         with self._lock:
             self._streams.clear()
 
@@ -192,9 +188,7 @@ class Listing:
         return first is not None and first.name.sequence == 0
 
     def _contiguous(self, stream: str, first: int) -> tuple[int, bool]:
-        """List a stream, and again if there is a gap: a writer may have written segments during the first
-        listing.
-        """
+        """List a stream, twice if there is a gap: segments may have been written during the first listing."""
         end, gap = self._listed(stream, first)
         return self._listed(stream, first) if gap else (end, gap)
 

@@ -125,9 +125,7 @@ class SegmentReader:
 
 
 class _NewestFirst:
-    """Iterates segments of several streams, latest received first, estimated from the segments read
-    so far.
-    """
+    """Iterates segments of several streams, latest received first, estimated from segments already read."""
 
     def __init__(self, todo: Mapping[str, Iterable[int]]) -> None:
         self._rest = {stream: rest for stream, sequences in todo.items() if (rest := sorted(sequences))}
@@ -220,9 +218,7 @@ class View:
                     self._floor[stream] = (first, (above.rows_before if above is not None else None) or 0)
 
     def _todo(self, waiting: Waiting, bounds: Bounds, room_bytes: int) -> dict[str, set[int]]:
-        """Return the segments to load. Evicted ones are loaded again only while at most half of the room is
-        used.
-        """
+        """Return the segments to load: evicted ones only while at most half of the room is used."""
         self._empty = {segment: problem for segment, problem in self._empty.items() if segment in waiting}
         with self._lock:
             if self.bytes * 2 <= room_bytes:

@@ -138,9 +138,7 @@ def _unzstd(data: bytes) -> bytes:
 
 
 def _compile(schema: Any, edits: Mapping[int, Edit], named: dict[str, _Walk], depth: int) -> _Walk:
-    """Compile the schema into one function per type, once per file: records are then walked without the
-    schema.
-    """
+    """Compile the schema into one function per type, once per file."""
     if depth > _DEPTH_MAX:
         raise AvroInvalid("a manifest has a schema that is nested too deeply")
     if isinstance(schema, list):
@@ -222,9 +220,7 @@ def _union(walks: list[_Walk]) -> _Walk:
 
 
 def _varints(schema: Any) -> int:
-    """Return how many varints a value consists of; 0 for other values. Most of a manifest is counts by column
-    id.
-    """
+    """Return how many varints a value consists of; 0 for others. Manifests are mostly counts by column id."""
     if schema in ("int", "long"):
         return 1
     if not isinstance(schema, dict) or schema.get("type") != "record":
@@ -239,9 +235,7 @@ def _pattern(varints: int) -> re.Pattern[bytes]:
 
 
 def _skip_varints(data: bytes, at: int, varints: int) -> int:
-    """Skip several varints with one regex match. Measured: 0.2 ms per data file of 44 columns; one by one
-    takes 0.7 ms.
-    """
+    """Skip varints with one regex match: 0.2 ms per data file of 44 columns; one by one takes 0.7 ms."""
     match = _pattern(varints).match(data, at) if varints <= len(data) - at else None
     if match is None:
         raise AvroInvalid("a manifest is truncated or damaged")

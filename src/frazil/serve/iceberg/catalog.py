@@ -225,9 +225,7 @@ class _CatalogView:
         return _result(files.address(location), files.metadata(metadata), config)
 
     def _load(self, table: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        """Return location and metadata. Retries, because a metadata file may be deleted after the catalog was
-        read.
-        """
+        """Return location and metadata. Retries: the file may be deleted after the catalog was read."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 with catalog_errors():
@@ -286,9 +284,7 @@ def _levels(namespace: str) -> tuple[str, ...]:
 
 
 def _origin(request: Request) -> str:
-    """Return the URL of this server as the client sees it. A proxy that terminates TLS sets
-    x-forwarded-proto.
-    """
+    """Return this server's URL as the client sees it. A proxy that ends TLS sets x-forwarded-proto."""
     forwarded = request.headers.get("x-forwarded-proto", "")
     scheme = forwarded if forwarded in ("http", "https") else request.url.scheme
     return f"{scheme}://{request.headers.get('host') or request.url.netloc}"

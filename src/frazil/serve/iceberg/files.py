@@ -136,9 +136,7 @@ class LakeFiles:
             return self.address(location)
 
         def length_of_manifest(length: int) -> int:
-            """Engines read as many bytes as the list says, so it must have the length of the rewritten
-            manifest.
-            """
+            """Engines read as many bytes as the list says: it must have the rewritten length."""
             return length if self.address(manifest) == manifest else self._length(_plain(manifest), length)
 
         edits: Mapping[int, Callable[[Any], Any]] = {
@@ -194,9 +192,7 @@ class ServedFiles:
 
 
 def files_router(served: ServedFiles) -> APIRouter:
-    """Serve GET, with ranges, and HEAD of objects. Requests are signed with the credentials that come with a
-    table.
-    """
+    """Serve GET, with ranges, and HEAD of objects. Requests are signed with a table's credentials."""
     router = APIRouter(route_class=_S3Route, include_in_schema=False)
     for folder in served.files.roots:
         _add_folder(router, served, folder)
@@ -245,9 +241,7 @@ def _object(files: LakeFiles, path: str, request: Request) -> Response:
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int, bool] | None:
-    """Return start, end, and whether it is a part; None if the range is not within the object. Ignores forms
-    that S3 ignores.
-    """
+    """Return start, end, and whether it is a part; None if not within the object. Ignores what S3 ignores."""
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None or match[0] == "bytes=-":
         return 0, size, False
@@ -318,9 +312,7 @@ def _error(status: int, code: str, message: str, headers: Mapping[str, str] | No
 
 
 def _refuse_position_deletes(content: int) -> int:
-    """Refuse position deletes: their Parquet files name data files by local path, and would match
-    no address.
-    """
+    """Refuse position deletes: their files name data files by local path, which matches no address."""
     if content == _POSITION_DELETES:
         raise Permanent(
             "the table has position deletes, which other machines cannot read: rewrite its data files, or "

@@ -69,9 +69,7 @@ class SignedRequest:
 
 
 def data_secret(file: Path) -> bytes:
-    """Return the secret that credentials are derived from. Creates it at the first call, safely for several
-    processes.
-    """
+    """Return the secret that credentials are derived from. The first of several processes creates it."""
     if not file.exists():
         DurableFolders().make(file.parent)
         draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}.tmp")
@@ -178,9 +176,7 @@ class Credentials:
 
 
 def _check_names(names: Sequence[str], request: SignedRequest) -> None:
-    """Require that all relevant headers are signed once: otherwise a signature could be reused for another
-    request.
-    """
+    """Require that all relevant headers are signed: otherwise a signature could be reused."""
     unsigned = {name for name in request.headers if name.startswith("x-amz-")} - set(names)
     if "host" not in names or unsigned or list(names) != sorted(set(names)):
         raise SignatureRefused("AccessDenied", "host and all x-amz- headers must be signed")
