@@ -59,9 +59,9 @@ class Served:
         return {"type": "rest", "uri": f"{self.url}/iceberg", "token": self.admin, **more}
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return self.execute("GET", path, **options)
+        return self.request("GET", path, **options)
 
-    def execute(self, method: str, path: str, *, key: str | None = None, **options: Any) -> httpx.Response:
+    def request(self, method: str, path: str, *, key: str | None = None, **options: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.admin if key is None else key}"}
         return httpx.request(method, f"{self.url}/iceberg{path}", headers=headers, **options)
 
@@ -306,14 +306,14 @@ def test_every_write_is_refused_and_changes_nothing(lake: Served) -> None:
     ]
     for method, path in writes:
         body = {"json": {"requirements": [], "updates": []}} if method == "POST" else {}
-        answer = lake.execute(method, path, **body)
+        answer = lake.request(method, path, **body)
         assert answer.status_code == 403, path
         assert answer.json()["error"] == {
             "message": "read-only; frazil pipeline writes",
             "type": "ForbiddenException",
             "code": 403,
         }
-        assert lake.execute(method, path, key="fz_wrong", **body).status_code == 401
+        assert lake.request(method, path, key="fz_wrong", **body).status_code == 401
     with contextlib.closing(load_catalog("remote", **lake.properties())) as remote:
         with pytest.raises(NotImplementedError, match="does not support"):
             remote.drop_table("otel.logs")

@@ -35,7 +35,7 @@ class Engine:
         tables = [rows.filter(pa.compute.equal(rows["tenant_id"], tenant)) for rows in self.rows[signal]]
         return pa.concat_tables([*tables, table_spec(signal).arrow_schema.empty_table()])
 
-    def execute(
+    def run_sql(
         self, sql: str, params: Sequence[Any] = (), tenant: str = "default"
     ) -> tuple[pa.Table, list[str]]:
         """The result, and DuckDB's names of its columns' types."""
@@ -48,7 +48,7 @@ class Engine:
             return cursor.to_arrow_table(), types
 
     def records(self, statement: Statement) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.execute(statement.sql, statement.params)[0].to_pylist()
+        found: list[dict[str, Any]] = self.run_sql(statement.sql, statement.params)[0].to_pylist()
         return found
 
     def run(self, read: Read[T]) -> T:
@@ -56,7 +56,7 @@ class Engine:
         try:
             statement = next(read)
             while True:
-                statement = read.send(self.execute(statement.sql, statement.params)[0])
+                statement = read.send(self.run_sql(statement.sql, statement.params)[0])
         except StopIteration as end:
             found: T = end.value
             return found

@@ -60,7 +60,7 @@ class StandIn(Engine):
         if self.failure is not None:
             raise self.failure
         try:
-            table, types = await asyncio.to_thread(self.execute, query.sql, query.params, query.tenant)
+            table, types = await asyncio.to_thread(self.run_sql, query.sql, query.params, query.tenant)
         except duckdb.Error as error:
             raise QueryInvalid(str(error), position=3) from None
         columns = [ResultColumn(*column) for column in zip(table.column_names, types, strict=True)]
