@@ -19,7 +19,6 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
@@ -302,7 +301,11 @@ class Lake:
         table = self._load(name, None if before is None else before.table)
         if table is None:
             return _CatalogState(since)
-        if before is not None and _same(before.table, table):
+        if (
+            before is not None
+            and before.table is not None
+            and before.table.metadata_location == table.metadata_location
+        ):
             return replace(before, loaded_at=since, table=table)
         try:
             position = landing_position(checkpoint_of(table).position).wal
@@ -326,7 +329,8 @@ class Lake:
             return None
         if before is not None and before.metadata_location == location:
             return before
-        metadata = _metadata(LakeFileIO(catalog.properties), location)
+        with metadata_errors(location):
+            metadata = FromInputFile.table_metadata(LakeFileIO(catalog.properties).new_input(location))
         files = LakeFileIO({**catalog.properties, **metadata.properties})
         return Table(identifier, metadata, location, files, catalog)
 
@@ -368,19 +372,10 @@ class Lake:
         return found.st_dev, found.st_ino
 
 
-def _same(before: Table | None, now: Table) -> bool:
-    return before is not None and before.metadata_location == now.metadata_location
-
-
 def _last_known(known: _CatalogState | None, outage: _Outage) -> tuple[_CatalogState, str]:
     if known is None:
         raise outage.error.again() from outage.error
     return known, outage.reason
-
-
-def _metadata(files: FileIO, location: str) -> TableMetadata:
-    with metadata_errors(location):
-        return FromInputFile.table_metadata(files.new_input(location))
 
 
 def _version(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from frazil.config import Config
@@ -18,65 +20,45 @@ class QueryMetrics:
         self._counts_freshness = config.wal.type != "kafka"
         objectives: list[Objective] = ["freshness"] if self._counts_freshness else []
         self._objectives = Objectives(self.registry, config, objectives)
-        self.queries = Counter(
-            "frazil_queries_total", "Finished queries, by outcome.", ["outcome"], registry=self.registry
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
+        gauge = partial(Gauge, registry=self.registry)
+        self.queries = counter("frazil_queries_total", "Finished queries, by outcome.", ["outcome"])
+        self.seconds = histogram(
+            "frazil_query_seconds", "Time from receiving a query to its complete result."
         )
-        self.seconds = Histogram(
-            "frazil_query_seconds",
-            "Time from receiving a query to its complete result.",
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._planning = Histogram(
+        self._planning = histogram(
             "frazil_query_planning_seconds",
             "Time to plan a query: read the catalog, list the WAL, choose files and rows. Results include "
             "all rows acknowledged before planning began.",
-            buckets=_SECONDS,
-            registry=self.registry,
         )
-        self.files = Counter(
-            "frazil_query_files_total", "Data files chosen for queries.", registry=self.registry
+        self.files = counter("frazil_query_files_total", "Data files chosen for queries.")
+        self.bytes = counter("frazil_query_bytes_total", "Bytes of data files chosen for queries.")
+        self.tail_rows = counter(
+            "frazil_query_tail_rows_total", "Rows queried that had not landed in a table yet."
         )
-        self.bytes = Counter(
-            "frazil_query_bytes_total", "Bytes of data files chosen for queries.", registry=self.registry
-        )
-        self.tail_rows = Counter(
-            "frazil_query_tail_rows_total",
-            "Rows queried that had not landed in a table yet.",
-            registry=self.registry,
-        )
-        self.cached = Counter(
-            "frazil_query_cached_total", "Results served from the result cache.", registry=self.registry
-        )
-        self.killed = Counter(
+        self.cached = counter("frazil_query_cached_total", "Results served from the result cache.")
+        self.killed = counter(
             "frazil_query_workers_killed_total",
             "Query workers that were killed or crashed while running a query.",
-            registry=self.registry,
         )
-        self.incomplete = Counter(
+        self.incomplete = counter(
             "frazil_query_incomplete_total",
             "Results marked as possibly incomplete: the catalog did not answer (stale), or data could not be "
             "read (missing).",
             ["reason"],
-            registry=self.registry,
         )
-        self.cache_bytes = Gauge(
-            "frazil_query_cache_bytes", "Bytes of results in the result cache.", registry=self.registry
+        self.cache_bytes = gauge("frazil_query_cache_bytes", "Bytes of results in the result cache.")
+        self.tail_bytes = gauge(
+            "frazil_query_tail_bytes", "Bytes of temporary files with decoded rows that have not landed yet."
         )
-        self.tail_bytes = Gauge(
-            "frazil_query_tail_bytes",
-            "Bytes of temporary files with decoded rows that have not landed yet.",
-            registry=self.registry,
-        )
+        self.running = gauge("frazil_queries_running", "Queries running now.")
+        self.waiting = gauge("frazil_queries_waiting", "Queries waiting for a worker.")
         for outcome in ("ok", "cancelled", "LimitReached", "Overloaded", "StoreUnavailable", "defect"):
             self.queries.labels(outcome)  # a rate needs a 0 to start from
         for reason in ("stale", "missing"):
             self.incomplete.labels(reason)
         self.tables = TableGauges(self.registry)
-        self.running = Gauge("frazil_queries_running", "Queries running now.", registry=self.registry)
-        self.waiting = Gauge(
-            "frazil_queries_waiting", "Queries waiting for a worker.", registry=self.registry
-        )
 
     def planned(self, seconds: float) -> None:
         """Record a planning time. It is the freshness: a query sees all rows acknowledged before planning."""

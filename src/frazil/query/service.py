@@ -379,7 +379,7 @@ class QueryService:
         running.state = "planning"
         running.audit_sql = parsed.audit_sql
         begin = time.monotonic()
-        planning = asyncio.create_task(asyncio.to_thread(self._planned, parsed, running.query))
+        planning = asyncio.create_task(asyncio.to_thread(self._make_plan, parsed, running.query))
         try:
             with telemetry.span("query.plan"):
                 plan = await asyncio.shield(planning)
@@ -392,7 +392,7 @@ class QueryService:
         running.set_stats(plan.stats)
         return plan
 
-    def _planned(self, parsed: _Parsed, query: Query) -> Plan:
+    def _make_plan(self, parsed: _Parsed, query: Query) -> Plan:
         statement = Statement(parsed.tree, self._config.lake.namespace, self._planner.specs, query.sql)
         return self._planner.plan(statement, query)
 

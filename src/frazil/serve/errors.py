@@ -64,41 +64,44 @@ class Problem:
 DEFECT = Problem(500, "internal", "internal error: see the log of `frazil serve`")
 
 
+_RESPONSES: Mapping[type[Exception], tuple[int, str]] = {
+    QueryInvalid: (400, "query_invalid"),
+    QueryRefused: (403, "query_refused"),
+    LimitReached: (422, "limit_reached"),
+    Overloaded: (429, "overloaded"),
+    StoreUnavailable: (503, "store_unavailable"),
+    CatalogUnavailable: (503, "catalog_unavailable"),
+    Transient: (503, "unavailable"),
+    RequestTooLarge: (413, "too_large"),
+    RequestInvalid: (400, "request_invalid"),
+    Unauthenticated: (401, "unauthenticated"),
+    Forbidden: (403, "forbidden"),
+    NotFound: (404, "not_found"),
+    Unsupported: (415, "unsupported_type"),
+}
+"""Status and code by error. Subclasses come before their base class."""
+
+
 def problem(error: Exception) -> Problem:
     """Return the response for an error. Unexpected errors give no details."""
-    message = str(error)
+    found = next((entry for kind, entry in _RESPONSES.items() if isinstance(error, kind)), None)
+    if found is None:
+        return DEFECT
     delay = max(1, math.ceil(error.retry_after_seconds)) if isinstance(error, Transient) else None
+    return Problem(*found, str(error), _facts(error), delay)
+
+
+def _facts(error: Exception) -> dict[str, Any]:
     match error:
-        case QueryInvalid():
-            return Problem(400, "query_invalid", message, {"position": error.position})
-        case QueryRefused():
-            return Problem(403, "query_refused", message, {"position": error.position})
+        case QueryInvalid() | QueryRefused():
+            return {"position": error.position}
         case LimitReached():
             is_key = "." in error.limit  # the other limits are fixed
             hint = f"reduce the query, or raise {error.limit} in the configuration" if is_key else None
-            return Problem(422, "limit_reached", message, {"limit": error.limit, "hint": hint})
+            return {"limit": error.limit, "hint": hint}
         case Overloaded():
-            return Problem(429, "overloaded", message, {"limit": error.bound}, delay)
-        case StoreUnavailable():
-            return Problem(503, "store_unavailable", message, {}, delay)
-        case CatalogUnavailable():
-            return Problem(503, "catalog_unavailable", message, {}, delay)
-        case Transient():
-            return Problem(503, "unavailable", message, {}, delay)
-        case RequestTooLarge():
-            return Problem(413, "too_large", message)
-        case RequestInvalid():
-            return Problem(400, "request_invalid", message)
-        case Unauthenticated():
-            return Problem(401, "unauthenticated", message)
-        case Forbidden():
-            return Problem(403, "forbidden", message)
-        case NotFound():
-            return Problem(404, "not_found", message)
-        case Unsupported():
-            return Problem(415, "unsupported_type", message)
-        case _:
-            return DEFECT
+            return {"limit": error.bound}
+    return {}
 
 
 def suggestion(wrong: str, known: Collection[str]) -> str:

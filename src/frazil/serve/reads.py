@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
@@ -14,17 +15,18 @@ import pyarrow as pa
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi import Query as Parameter
 
+from frazil.errors import RequestInvalid
 from frazil.otlp.encode import encode
 from frazil.otlp.json import request_to_json
 from frazil.query.model import Query, Stats
 from frazil.query.reads.counts import GROUPS, Counting, Counts, count
 from frazil.query.reads.filters import Filter, Searched
-from frazil.query.reads.records import Order, Page, RecordSearch, page
+from frazil.query.reads.records import Key, Order, Page, PageEnd, RecordSearch, page
 from frazil.query.reads.statement import Read, Statement
+from frazil.query.reads.time_range import TimeRange, is_time
 from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces, trace_rows
 from frazil.serve import parameters
 from frazil.serve.auth import Caller, Reader
-from frazil.serve.cursor import Cursor
 from frazil.serve.describe import COUNTS, PAGE, TRACE, TRACES, TraceList
 from frazil.serve.errors import NotFound
 from frazil.serve.filters import Logs, Spans, TimeParameters, Times
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BYTES_MAX = 64 << 20
+_CURSOR_VERSION = 2
+_CURSOR_CHARS_MAX = 1_000
+_INT64 = 2**63
 _TRACE_ORDERS: tuple[TraceOrder, ...] = get_args(TraceOrder)
 
 router = APIRouter(
@@ -282,3 +287,57 @@ def _otlp(found: dict[Searched, pa.Table], table: Searched) -> list[Any]:
     request = orjson.loads(request_to_json(encode(found[table], table_spec(table))))
     resources: list[Any] = request.get("resourceSpans" if table == "spans" else "resourceLogs", [])
     return resources
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The cursor of a page of records: where the next page begins, and the search that it belongs to."""
+
+    range: TimeRange
+    """The time range of the first page: `-15m` must not advance between pages."""
+    search: str
+    """A digest of the search: a cursor is valid only for the search that it came from."""
+    after: PageEnd
+
+    def text(self) -> str:
+        parts = [self.range.begin, self.range.end, self.search, self.after.key, self.after.seen]
+        return urlsafe_b64encode(orjson.dumps([_CURSOR_VERSION, *parts])).rstrip(b"=").decode()
+
+    @classmethod
+    def parse(cls, text: str, search: str) -> Cursor:
+        """Raises RequestInvalid unless the text is a cursor of this search."""
+        try:
+            version, begin, end, digest, key, seen = orjson.loads(_decoded(text))
+            cursor = cls(TimeRange(begin, end), digest, PageEnd(_checked(key), seen))
+        except (ValueError, TypeError):
+            raise RequestInvalid(
+                "the cursor is invalid: send `next` of the previous page unchanged, or start without a cursor"
+            ) from None
+        numbers = (begin, end, seen, cursor.after.key[0])
+        if version != _CURSOR_VERSION or not all(_is_int(number) for number in numbers) or seen < 1:
+            raise RequestInvalid("the cursor is from another release: start without a cursor")
+        if not all(is_time(micros) for micros in (begin, end, cursor.after.key[0])):
+            raise RequestInvalid("the cursor is invalid: its time is out of range; start without a cursor")
+        if digest != search:
+            raise RequestInvalid(
+                "the cursor belongs to another search: repeat all parameters of the first page"
+            )
+        return cursor
+
+
+def _decoded(text: str) -> bytes:
+    if len(text) > _CURSOR_CHARS_MAX:
+        raise ValueError
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _checked(key: Any) -> Key:
+    time, nanos, trace, span, hashed = key
+    numbers = _is_int(time) and _is_int(nanos) and type(hashed) is int and 0 <= hashed < 2 * _INT64
+    if not numbers or not isinstance(trace, str) or not isinstance(span, str):
+        raise ValueError
+    return time, nanos, trace, span, hashed
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -_INT64 <= value < _INT64

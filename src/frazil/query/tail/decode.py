@@ -130,12 +130,9 @@ class SegmentDecoder:
         missing = unfilled | (names - set(table.column_names))
         if not missing:
             return table
-        wanted = self._schema(names)
-        names |= {each for name in missing & self._fill.promoted.keys() for each in self._sources(name)}
-        return fill_columns(self._columns(facts, file, names), wanted, self._fill.promoted, unfilled)
-
-    def _sources(self, column: str) -> tuple[str, str]:
-        return source_columns(self._fill.promoted[column])
+        target, promoted = self._schema(names), self._fill.promoted
+        names |= {source for name in missing & promoted.keys() for source in source_columns(promoted[name])}
+        return fill_columns(self._columns(facts, file, names), target, promoted, unfilled)
 
     def _columns(self, facts: Facts, file: pq.ParquetFile, names: Collection[str]) -> pa.Table:
         """Read the columns that the file has, in the table's types."""

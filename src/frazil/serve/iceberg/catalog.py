@@ -8,14 +8,13 @@ and get plain paths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from starlette.exceptions import HTTPException
@@ -24,7 +23,7 @@ from frazil.config import Config
 from frazil.errors import Forbidden, FrazilError, RequestInvalid, StoreUnavailable, Transient, Unauthenticated
 from frazil.lake.catalog import catalog_errors
 from frazil.query.cache import SizedCache
-from frazil.serve.iceberg.files import LakeFiles, ServedFiles, files_router, parse_metadata
+from frazil.serve.iceberg.files import ErrorRoute, LakeFiles, ServedFiles, files_router, parse_metadata
 from frazil.serve.iceberg.sigv4 import Credential, Credentials, data_secret
 
 LOCAL = "local"
@@ -294,53 +293,37 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-class _IcebergRoute(APIRoute):
-    """Returns errors as the specification's ErrorModel."""
+class _IcebergRoute(ErrorRoute):
+    """Renders errors as the specification's ErrorModel."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_as_iceberg(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except Exception as error:
-                response = _error_model(error)
-                if response is None:
-                    raise
-                return response
-
-        return handle_as_iceberg
-
-
-def _error_model(error: Exception) -> Response | None:
-    """Return the response for an error; None for unexpected errors, which the application handles."""
-    match error:
-        case Unauthenticated():
-            status, kind = 401, "NotAuthorizedException"
-        case Forbidden():
-            status, kind = 403, "ForbiddenException"
-        case Transient():
-            status, kind = 503, "ServiceUnavailableException"
-        case NoSuchNamespaceError():
-            status, kind = 404, "NoSuchNamespaceException"
-        case NoSuchTableError():
-            status, kind = 404, "NoSuchTableException"
-        case _NotFound():
-            status, kind = 404, error.kind
-        case RequestValidationError() | RequestInvalid():
-            status, kind = 400, "BadRequestException"
-        case HTTPException():
-            status, kind = error.status_code, "RESTException"
-        case FrazilError():
-            status, kind = 500, "InternalServerError"
-        case _:
-            return None
-    response = _json({"error": {"message": _text(error), "type": kind, "code": status}}, status)
-    if isinstance(error, Transient):
-        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
-    if status == 401:
-        response.headers["www-authenticate"] = "Bearer"
-    return response
+    def error_response(self, error: Exception) -> Response | None:
+        match error:
+            case Unauthenticated():
+                status, kind = 401, "NotAuthorizedException"
+            case Forbidden():
+                status, kind = 403, "ForbiddenException"
+            case Transient():
+                status, kind = 503, "ServiceUnavailableException"
+            case NoSuchNamespaceError():
+                status, kind = 404, "NoSuchNamespaceException"
+            case NoSuchTableError():
+                status, kind = 404, "NoSuchTableException"
+            case _NotFound():
+                status, kind = 404, error.kind
+            case RequestValidationError() | RequestInvalid():
+                status, kind = 400, "BadRequestException"
+            case HTTPException():
+                status, kind = error.status_code, "RESTException"
+            case FrazilError():
+                status, kind = 500, "InternalServerError"
+            case _:
+                return None
+        response = _json({"error": {"message": _text(error), "type": kind, "code": status}}, status)
+        if isinstance(error, Transient):
+            response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+        if status == 401:
+            response.headers["www-authenticate"] = "Bearer"
+        return response
 
 
 def _text(error: Exception) -> str:

@@ -278,29 +278,46 @@ def _signed(request: Request) -> SignedRequest:
     )
 
 
-class _S3Route(APIRoute):
-    """Returns errors in the form of S3."""
+class ErrorRoute(APIRoute):
+    """Renders errors in the form that the clients of the route expect."""
+
+    def error_response(self, error: Exception) -> Response | None:
+        """Return the response for an error; None for unexpected errors, which the application handles."""
+        raise NotImplementedError
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def handle_as_s3(request: Request) -> Response:
+        async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
-            except SignatureRefused as error:
+            except Exception as error:
+                response = self.error_response(error)
+                if response is None:
+                    raise
+                return response
+
+        return handle_errors
+
+
+class _S3Route(ErrorRoute):
+    """Renders errors in the form of S3."""
+
+    def error_response(self, error: Exception) -> Response | None:
+        match error:
+            case SignatureRefused():
                 return _error(403, error.code, str(error))
-            except Forbidden as error:
+            case Forbidden():
                 return _error(403, "AccessDenied", str(error))
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            case FileNotFoundError() | IsADirectoryError() | NotADirectoryError():
                 return _error(
                     404, "NoSuchKey", "the file does not exist; the table may have changed: load it again"
                 )
-            except Transient as error:
+            case Transient():
                 return _error(503, "SlowDown", str(error))
-            except FrazilError as error:
+            case FrazilError():
                 return _error(400, "InvalidRequest", str(error))
-
-        return handle_as_s3
+        return None
 
 
 def _error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
