@@ -98,7 +98,7 @@ def test_while_the_catalog_is_gone_answers_have_all_that_was_acked_and_say_that_
     written.write(["b"])
     told = service.execute(BODIES)
     assert bodies(told) == ["a", "b"]
-    assert "catalog.db is gone" in str(told.stats.stale)
+    assert "catalog.db is missing" in str(told.stats.stale)
     assert list(told.stats.missing) == []
     written.write(["c"])
     assert bodies(service.execute(BODIES)) == ["a", "b", "c"]

@@ -61,7 +61,7 @@ class BloomFilters:
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
 
-    def holding(
+    def matching(
         self, files: Sequence[File], column: str, values: Collection[str], io: LakeFileIO
     ) -> Sequence[File]:
         """Return the files that may hold one of the values. A file without a readable filter is included."""

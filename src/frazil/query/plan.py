@@ -49,12 +49,12 @@ class Plan:
         for cut in self.cuts:
             cut.release()
 
-    def without_files(self, gone: Sequence[str] | None, reason: str) -> Plan:
+    def without_files(self, unreadable: Sequence[str] | None, reason: str) -> Plan:
         """Return the plan without unreadable files (None: without any file), and note it in `stats`."""
         tables, dropped = [], 0
         for table in self.tables:
-            kept = _without(table["files"], gone)
-            older = [{**group, "files": _without(group["files"], gone)} for group in table["older"]]
+            kept = _without(table["files"], unreadable)
+            older = [{**group, "files": _without(group["files"], unreadable)} for group in table["older"]]
             dropped += len(table["files"]) - len(kept)
             dropped += sum(
                 len(before["files"]) - len(after["files"])
@@ -138,14 +138,14 @@ class Planner:
         every, names = columns, statement.names
         # Measured: declaring all 48 columns to DuckDB takes 5 ms per query.
         columns = [column for column in columns if column[0] in needed]
-        whole, older = _group_by_promotion(
+        complete, older = _group_by_promotion(
             files, columns, every, {item.column: item for item in spec.promoted}
         )
         plan.tables.append(
             _source(
                 spec,
                 columns,
-                files=whole,
+                files=complete,
                 older=older,
                 names=None if names is None else sorted(names),
                 tail=[] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
@@ -248,7 +248,7 @@ class Planner:
         if needed is None or not needed.values or len(needed.values) > VALUES_MAX or len(files) < 2:
             return files
         texts = [value for value in needed.values if isinstance(value, str)]
-        return self._filters.holding(files, "trace_id", texts, self._io)
+        return self._filters.matching(files, "trace_id", texts, self._io)
 
     def _columns(self, spec: TableSpec, schema: Schema | None) -> list[tuple[str, str, int]]:
         ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}
@@ -307,18 +307,18 @@ def _group_by_promotion(
     for file in files:
         names = frozenset(name for identity, name in promoted_ids.items() if file.lacks(identity))
         groups.setdefault(names, []).append(local_path(file.path))
-    whole = groups.pop(frozenset())
+    complete = groups.pop(frozenset())
     older = []
     for names, paths in groups.items():
-        given = {name: from_map(promoted[name]) for name in sorted(names)}
+        expressions = {name: from_map(promoted[name]) for name in sorted(names)}
         sources = {source for name in names for source in source_columns(promoted[name])}
         maps = [column for column in every if column[0] in sources and column not in columns]
-        older.append({"files": paths, "columns": given, "maps": maps})
-    return whole, older
+        older.append({"files": paths, "columns": expressions, "maps": maps})
+    return complete, older
 
 
-def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:
-    return [] if gone is None else [path for path in paths if path not in gone]
+def _without(paths: Sequence[str], unreadable: Sequence[str] | None) -> list[str]:
+    return [] if unreadable is None else [path for path in paths if path not in unreadable]
 
 
 def local_path(location: str) -> str:

@@ -140,8 +140,8 @@ class _OutputBuffer(io.RawIOBase):
         return self._position
 
     def take(self) -> bytes:
-        taken, self._parts = b"".join(self._parts), []
-        return taken
+        data, self._parts = b"".join(self._parts), []
+        return data
 
 
 class _Arrow:

@@ -212,11 +212,11 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
     """Format an interval as DuckDB does."""
     sign = -1 if months < 0 else 1
     parts = [(sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "month"), (days, "day")]
-    said = [f"{count} {unit}{'' if abs(count) == 1 else 's'}" for count, unit in parts if count]
-    if nanoseconds or not said:
+    pieces = [f"{count} {unit}{'' if abs(count) == 1 else 's'}" for count, unit in parts if count]
+    if nanoseconds or not pieces:
         seconds, fraction = divmod(abs(nanoseconds) // 1000, 10**6)
         clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-        said.append(
+        pieces.append(
             f"{'-' if nanoseconds < 0 else ''}{clock}" + (f".{fraction:06}".rstrip("0") if fraction else "")
         )
-    return " ".join(said)
+    return " ".join(pieces)

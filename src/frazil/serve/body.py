@@ -19,7 +19,7 @@ from frazil.query.model import AsOf, Format, Query
 from frazil.query.validate import PARAMS_BYTES_MAX
 from frazil.serve.auth import Caller
 from frazil.serve.errors import Unsupported, suggestion
-from frazil.serve.parameters import moment
+from frazil.serve.parameters import parse_time
 
 _BODY_SECONDS_MAX = 30.0
 _TAG_CHARS_MAX = 256
@@ -29,9 +29,9 @@ _PLAIN = ("text/plain", "application/sql")
 log = structlog.get_logger("frazil.serve")
 
 
-def _whole(given: Any) -> Any:
+def _to_integer(value: Any) -> Any:
     """Accept 10.0 as an integer, for clients that have no integers."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class SqlRequest(BaseModel):
@@ -56,7 +56,7 @@ class SqlRequest(BaseModel):
     """Query an earlier version of the tables: at a time, in a snapshot or under a tag."""
     seconds_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """A time limit below the server's."""
-    rows_max: Annotated[int, Field(gt=0), BeforeValidator(_whole)] | None = None
+    rows_max: Annotated[int, Field(gt=0), BeforeValidator(_to_integer)] | None = None
     """Drop rows beyond this number. Below the server's limit."""
     partial: bool = False
     """Skip files that cannot be read now; `stats.missing` tells how many."""
@@ -145,13 +145,13 @@ def _members(body: bytes) -> dict[str, Any]:
     return members
 
 
-def _as_of(given: Any) -> AsOf | None:
-    if given is None:
+def _as_of(value: Any) -> AsOf | None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        return AsOf(time=moment("as_of", given, time.time()))
-    if isinstance(given, Mapping) and len(given) == 1:
-        snapshot, tag = given.get("snapshot"), given.get("tag")
+    if isinstance(value, str):
+        return AsOf(time=parse_time("as_of", value, time.time()))
+    if isinstance(value, Mapping) and len(value) == 1:
+        snapshot, tag = value.get("snapshot"), value.get("tag")
         if isinstance(snapshot, str) and snapshot.isdecimal() and len(snapshot) < 20:
             snapshot = int(snapshot)  # JavaScript numbers cannot hold 64 bits
         if isinstance(snapshot, int) and not isinstance(snapshot, bool) and 0 <= snapshot < _INT64:

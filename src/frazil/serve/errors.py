@@ -109,7 +109,7 @@ def suggestion(wrong: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(wrong.lower(), known, n=1, cutoff=0.5)
     if close:
         return f" Did you mean `{close[0]}`?"
-    return f" Known names: {', '.join(known)}." if known else " There are no parameters."
+    return f" Expected one of: {', '.join(known)}." if known else " There are no parameters."
 
 
 def add_error_handlers(app: FastAPI) -> None:

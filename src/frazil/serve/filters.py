@@ -35,7 +35,9 @@ class TimeParameters:
     def range(self) -> TimeRange:
         """Return the time range, with both ends relative to the same time. Raises RequestInvalid."""
         now = time.time()
-        found = TimeRange(parameters.moment("from", self.begin, now), parameters.moment("to", self.to, now))
+        found = TimeRange(
+            parameters.parse_time("from", self.begin, now), parameters.parse_time("to", self.to, now)
+        )
         if found.begin >= found.end:
             raise RequestInvalid("`from` must be before `to`")
         return found
@@ -97,7 +99,9 @@ async def _log_filter(
     return LogFilter(
         **common.parsed(),
         severity_min=None if severity is None else parameters.severity(severity),
-        received_from=None if received_from is None else parameters.fixed("received_from", received_from),
+        received_from=None
+        if received_from is None
+        else parameters.parse_fixed_time("received_from", received_from),
     )
 
 

@@ -49,7 +49,7 @@ def _with_parts(dependant: Dependant) -> Iterator[Dependant]:
         yield from _with_parts(part)
 
 
-def moment(name: str, text: str, now: float) -> int:
+def parse_time(name: str, text: str, now: float) -> int:
     """Parse a time to microseconds since 1970: ISO 8601 (default UTC), unix seconds, `now`, or `-15m`."""
     if text == "now":
         return int(now * MICRO)
@@ -73,11 +73,11 @@ def _ago_nanos(text: str) -> int | None:
     return duration_nanos(text[1:], _RELATIVE_UNITS) if text.startswith("-") else None
 
 
-def fixed(name: str, text: str) -> int:
+def parse_fixed_time(name: str, text: str) -> int:
     """Parse a time that is not relative to now: a cursor is valid only for one filter."""
     if text == "now" or _ago_nanos(text) is not None:
         raise RequestInvalid(f"{name} must be a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
-    return moment(name, text, 0)
+    return parse_time(name, text, 0)
 
 
 def _within(name: str, micros: int) -> int:
@@ -111,7 +111,7 @@ def choice(name: str, text: str, choices: Collection[Choice]) -> Choice:
     for each in choices:
         if each == lower:
             return each
-    raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], choices)}")
+    raise RequestInvalid(f"{name} `{text[:50]}` is not valid.{suggestion(lower[:50], choices)}")
 
 
 def kind(text: str) -> int:

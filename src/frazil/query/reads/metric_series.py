@@ -96,10 +96,12 @@ def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> li
         for name, value in values.items():
             if value is not None:
                 found.setdefault(name, []).append((row["time"].astimezone(dt.UTC), float(value)))
-    made = [MetricSeries(name, tuple(sorted(points))) for name, points in found.items()]
+    series_list = [MetricSeries(name, tuple(sorted(points))) for name, points in found.items()]
     if is_quantiles:
-        return sorted(made, key=lambda series: series.name)
-    return sorted(made, key=lambda series: (series.name == OTHERS, -series.summary["mean"], series.name))
+        return sorted(series_list, key=lambda series: series.name)
+    return sorted(
+        series_list, key=lambda series: (series.name == OTHERS, -series.summary["mean"], series.name)
+    )
 
 
 def metric_series(request: MetricRequest) -> Statement:

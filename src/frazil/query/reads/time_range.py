@@ -72,23 +72,23 @@ class Buckets:
         return [EPOCH + timedelta(microseconds=self.first + n * self.width) for n in range(self.count)]
 
     @classmethod
-    def of(cls, whole: TimeRange, buckets_max: int = 60) -> Buckets:
+    def of(cls, range_: TimeRange, buckets_max: int = 60) -> Buckets:
         """Return the narrowest buckets of which at most `buckets_max` cover the range.
 
         Buckets of the same width are aligned in the same way in every range.
         """
         for width_seconds in _WIDTHS_SECONDS:
-            buckets = cls._of_width(whole, width_seconds * MICRO)
+            buckets = cls._of_width(range_, width_seconds * MICRO)
             if buckets.count <= buckets_max:
                 return buckets
         while buckets.count > buckets_max:
-            buckets = cls._of_width(whole, buckets.width * 2)
+            buckets = cls._of_width(range_, buckets.width * 2)
         return buckets
 
     @classmethod
-    def _of_width(cls, whole: TimeRange, width: int) -> Buckets:
-        first = whole.begin - (whole.begin - _ORIGIN) % width
-        return cls(first, width, (whole.end - 1 - first) // width + 1)
+    def _of_width(cls, range_: TimeRange, width: int) -> Buckets:
+        first = range_.begin - (range_.begin - _ORIGIN) % width
+        return cls(first, width, (range_.end - 1 - first) // width + 1)
 
 
 def is_time(micros: int) -> bool:

@@ -97,9 +97,9 @@ class SegmentDecoder:
             table = self._read(facts, file, schema, is_timed=is_timed)
         except (SegmentCorrupt, SegmentUnknown) as error:
             return Summary(problem=f"{error}: its rows are left out, and landing will set it aside"), None
-        mine = pc.equal(table["tenant_id"], tenant)
-        if not pc.all(mine).as_py():
-            table = table.filter(mine)
+        is_of_tenant = pc.equal(table["tenant_id"], tenant)
+        if not pc.all(is_of_tenant).as_py():
+            table = table.filter(is_of_tenant)
         if table.num_rows == 0:
             return summary, None
         if not is_timed:

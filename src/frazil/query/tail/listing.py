@@ -88,12 +88,12 @@ class Listing:
         self._on_erased = on_erased
         self._lock = threading.Lock()
         self._tickets = itertools.count(1)
-        self._looked = 0
+        self._refreshed = 0
         self._failed: tuple[int, StoreUnavailable] | None = None
-        self._there: frozenset[str] = frozenset()
+        self._present: frozenset[str] = frozenset()
         self.swept = 0
         self._streams: dict[str, _Stream] = {}
-        self._passed: dict[str, int] = {}
+        self._furthest: dict[str, int] = {}
         """By stream, the furthest sequence of all positions seen."""
 
     def waiting(self, position: WalPosition) -> Waiting:
@@ -107,8 +107,8 @@ class Listing:
                 raise self._failed[1].again()
             began = next(self._tickets)
             try:
-                self._look(arrived, began)
-                return self._behind(position, arrived, began)
+                self._refresh(arrived, began)
+                return self._after(position, arrived, began)
             except StoreUnavailable as error:
                 self._failed = (began, error)
                 raise
@@ -118,36 +118,36 @@ class Listing:
         with self._lock:
             self._streams.clear()
 
-    def _look(self, arrived: int, began: int) -> None:
-        if self._looked > arrived:
+    def _refresh(self, arrived: int, began: int) -> None:
+        if self._refreshed > arrived:
             return
         streams, swept = self._reader.look(self._signal)
-        self._there = frozenset(streams)
+        self._present = frozenset(streams)
         is_erased, self.swept = swept > self.swept, swept
         if is_erased:  # after `swept` is set: a load that ends now must see the new value
             self._on_erased()
-        self._looked = began
+        self._refreshed = began
         now = self._clock()
         for name, stream in list(self._streams.items()):
-            stream.absent_since = None if name in self._there else stream.absent_since or now
+            stream.absent_since = None if name in self._present else stream.absent_since or now
             if stream.absent_since is not None and now - stream.absent_since > _ABSENT_SECONDS:
                 del self._streams[name]
-        known = self._there | self._streams.keys()
-        self._passed = {name: sequence for name, sequence in self._passed.items() if name in known}
+        known = self._present | self._streams.keys()
+        self._furthest = {name: sequence for name, sequence in self._furthest.items() if name in known}
 
-    def _behind(self, position: WalPosition, arrived: int, began: int) -> Waiting:
+    def _after(self, position: WalPosition, arrived: int, began: int) -> Waiting:
         if self.swept > position.rows:
             raise PositionTooOld(self._signal, f"a segment of {self._signal}")
         for name, at in position.streams.items():
-            self._passed[name] = max(self._passed.get(name, 0), at.sequence)
-        names = sorted(self._there | (self._streams.keys() & position.streams.keys()))
+            self._furthest[name] = max(self._furthest.get(name, 0), at.sequence)
+        names = sorted(self._present | (self._streams.keys() & position.streams.keys()))
         positions = [position.streams.get(name) for name in names]
-        wanted = [
+        open_streams = [
             (name, at) for name, at in zip(names, positions, strict=True) if at is None or not at.closed
         ]
-        found = self._pool.map(lambda each: self._stream(each[0], each[1], arrived, began), wanted)
+        found = self._pool.map(lambda each: self._stream(each[0], each[1], arrived, began), open_streams)
         waiting = Waiting(self.swept)
-        for (name, _), (segments, gap) in zip(wanted, found, strict=True):
+        for (name, _), (segments, gap) in zip(open_streams, found, strict=True):
             if gap:
                 self._add_gap(waiting, SegmentName(self._signal, name, segments.stop))
             if segments:
@@ -155,7 +155,7 @@ class Listing:
         return waiting
 
     def _add_gap(self, waiting: Waiting, segment: SegmentName) -> None:
-        if self._passed.get(segment.stream, 0) > segment.sequence:
+        if self._furthest.get(segment.stream, 0) > segment.sequence:
             raise PositionTooOld(self._signal, segment.path)
         waiting.gaps.append(segment)
 
@@ -172,7 +172,7 @@ class Listing:
                 if not self._begins(name):
                     return range(0), False
                 stream.begun = began
-            if stream.seen < arrived and name in self._there:
+            if stream.seen < arrived and name in self._present:
                 end, stream.gap = self._contiguous(name, stream.next)
                 stream.next, stream.seen = end, began
             return range(begin, stream.next), stream.gap

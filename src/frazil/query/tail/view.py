@@ -148,7 +148,9 @@ class _NewestFirst:
             self._read[stream] = (first, received, read + 1)
 
     def _received(self, stream: str) -> int:
-        """Estimate when the next segment of a stream was received. Some segments taken are not read yet."""
+        """Estimate when the next segment of a stream was received. Some of the segments taken are not read
+        yet.
+        """
         first, last, read = self._read[stream]
         return last - (first - last) * (self._taken[stream] - read) // max(1, read - 1)
 
@@ -245,7 +247,7 @@ class View:
 
         So there are few chunks, and a row is rewritten only when its chunk at least doubles.
         """
-        taken: list[Chunk] = []
+        merged: list[Chunk] = []
         rows = sum(table.num_rows for _, table in pending)
         with self._lock:
             while self.chunks and (last := self.chunks[-1]).rows <= rows:
@@ -253,9 +255,9 @@ class View:
                 if size > self._folder.memory_bytes_max:
                     break
                 rows += last.rows
-                taken.append(self.chunks.pop())
+                merged.append(self.chunks.pop())
         found = [*pending]
-        for chunk in taken:
+        for chunk in merged:
             found += self._folder.read(chunk, self._schema, chunk.waiting_parts(waiting))
         return found
 

@@ -127,8 +127,8 @@ class Credentials:
             )
         access_key_id, day, region, signed, signature = match.groups()
         secret = self._secret_of(access_key_id)
-        moment = request.headers.get("x-amz-date", "")
-        self._check_time(moment, day)
+        timestamp = request.headers.get("x-amz-date", "")
+        self._check_time(timestamp, day)
         names = signed.split(";")
         _check_names(names, request)
         key = _signing_key(secret, day, region)
@@ -137,7 +137,7 @@ class Credentials:
         # S3 clients sign the path in S3's encoding; some sign it as sent.
         for path in {quote(request.path, safe="/-_.~"), request.raw_path}:
             digest = hashlib.sha256(_canonical(request, path, names).encode()).hexdigest()
-            expected = _hmac(key, f"{_ALGORITHM}\n{moment}\n{scope}\n{digest}").hex()
+            expected = _hmac(key, f"{_ALGORITHM}\n{timestamp}\n{scope}\n{digest}").hex()
             good |= hmac.compare_digest(expected, signature)
         if not good:
             raise SignatureRefused(
@@ -155,13 +155,13 @@ class Credentials:
             raise SignatureRefused("ExpiredToken", "the credential has expired: load the table again")
         return self._derive("secret", access_key_id, owner)
 
-    def _check_time(self, moment: str, day: str) -> None:
-        if not _DATE.fullmatch(moment) or not moment.startswith(day):
+    def _check_time(self, timestamp: str, day: str) -> None:
+        if not _DATE.fullmatch(timestamp) or not timestamp.startswith(day):
             raise SignatureRefused(
                 "AccessDenied", "x-amz-date is missing, or differs from the date of the signature"
             )
         try:
-            signed = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+            signed = datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
         except ValueError:
             raise SignatureRefused("AccessDenied", "x-amz-date is not a valid time") from None
         if abs(signed - self._now()) > SKEW_SECONDS_MAX:
