@@ -35,7 +35,7 @@ _WANTED = {"compact": 4, "expire": 4, "manifests": 2}
 
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake, "_PATIENCE_SECONDS", 60)  # a busy machine must not look like a slow catalog
+    monkeypatch.setattr(lake, "_WAIT_SECONDS", 60)  # a busy machine must not look like a slow catalog
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)  # no power is cut here, and it waits for all disks
 
 

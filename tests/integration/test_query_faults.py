@@ -20,7 +20,7 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, LimitReached, QueryRefused, StoreUnavailable
 from frazil.pipeline.land import upkeep
 from frazil.query import lake
-from frazil.query.s3 import s3_options
+from frazil.query.sandbox_settings import s3_options
 from frazil.sql.sandbox import Sandbox, Settings, TableSource
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.fullness import SmallFilesystem
@@ -44,7 +44,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog that was down is asked again at once."""
-    monkeypatch.setattr(lake, "_ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lake, "_RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_while_the_catalog_is_gone_answers_have_all_that_was_acked_and_say_that_
     written.write(["b"])
     told = service.execute(BODIES)
     assert bodies(told) == ["a", "b"]
-    assert "catalog.db is gone" in str(told.stats.stale)
+    assert "catalog.db is missing" in str(told.stats.stale)
     assert list(told.stats.missing) == []
     written.write(["c"])
     assert bodies(service.execute(BODIES)) == ["a", "b", "c"]
@@ -129,7 +129,7 @@ def test_a_catalog_that_is_gone_from_the_start_is_an_error_and_no_empty_lake(
     landed(config, ["a"])
     away = config.catalog_file.rename(tmp_path / "away")
     service = start(config)
-    with pytest.raises(CatalogUnavailable, match="bring it back"):
+    with pytest.raises(CatalogUnavailable, match="restore the file"):
         service.execute(COUNT)
     assert not config.catalog_file.exists()
     away.rename(config.catalog_file)

@@ -135,7 +135,7 @@ def test_errors_say_what_there_is(service: Service, past: Past) -> None:
         bodies(service, AGES_AGO)
     with pytest.raises(QueryInvalid, match="no snapshot 42"):
         bodies(service, AsOf(snapshot_id=42))
-    with pytest.raises(QueryInvalid, match="no table metrics yet"):
+    with pytest.raises(QueryInvalid, match="metrics does not exist yet"):
         service.execute("SELECT count(*) FROM metrics", as_of=AsOf(time=past.times[0]))
 
 

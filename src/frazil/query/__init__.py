@@ -1,5 +1,6 @@
-"""Answers SQL over what has landed and what arrived a moment ago. Never writes to a table or to the WAL.
+"""Runs SQL over landed rows and over rows that are still only in the WAL. Never writes to a table or to the
+WAL.
 
-`plan` decides which files and which rows of the WAL a question needs; DuckDB answers it in a process that can
-be killed and that can open nothing else.
+`plan` chooses the data files and WAL rows that a query needs. DuckDB runs the query in a worker process that
+can be killed and that can open only those files. Start reading at `service.QueryService.execute`.
 """

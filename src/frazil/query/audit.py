@@ -1,4 +1,4 @@
-"""Who asked what, when, and what came of it. Never what was in it: constants are left out, results too."""
+"""The audit log of queries: caller, SQL, time and outcome. Constants of the SQL and results are left out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from frazil.query.model import Query, Stats
 log = structlog.get_logger("frazil.audit")
 
 
-class Audit:
-    """To a file, a JSON object a line, or to frazil's own log."""
+class AuditLog:
+    """Writes one JSON object per line to a file, or one event per query to frazil's own log."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def note(self, query: Query, sql: str, outcome: str, stats: Stats) -> None:
-        """`sql` is without its constants; `outcome` is `ok` or the kind of error."""
+    def record(self, query: Query, sql: str, outcome: str, stats: Stats) -> None:
+        """Record one query. `sql` has no constants; `outcome` is `ok` or the kind of error."""
         facts = {
             "id": stats.id,
             "tenant": query.tenant,
@@ -37,13 +37,13 @@ class Audit:
             "cached": stats.cached,
         }
         if self._path is None:
-            log.info("query", **facts)
+            log.info("query finished", **facts)
             return
         line = orjson.dumps({"time": datetime.datetime.now(datetime.UTC).isoformat(), **facts}) + b"\n"
         try:
             self._append(line)
         except OSError as error:
-            log.error("the audit cannot be written", reason=str(error), **facts)
+            log.error("audit record not written", reason=str(error), **facts)
 
     def _append(self, line: bytes) -> None:
         assert self._path is not None  # noqa: S101

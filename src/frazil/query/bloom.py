@@ -1,8 +1,8 @@
-"""Bloom filters of data files, kept in memory: which files can hold a trace.
+"""Bloom filters of data files, cached in memory, to find the files that may hold a trace.
 
-A trace id says nothing of when, so no bound of any file excludes it. The filters in the files do, but reading
-hundreds of them for each question is what makes such questions slow. They never change, so they are read
-once.
+A trace id does not depend on time, so the column bounds of a file cannot exclude it. The Bloom filters in the
+files can, but reading hundreds of them for each query is slow. Data files never change, so each filter is
+read once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31],
     np.uint32,
 )
-"""Of the Parquet format, split block Bloom filters."""
+"""Constants of split block Bloom filters in the Parquet format."""
 _BLOCK_BYTES = 32
 _FIRST_FIELD_INT = 0x15
 _HEADER_BYTES_MAX = 64
@@ -37,7 +37,7 @@ log = structlog.get_logger("frazil.query")
 
 @dataclass(frozen=True)
 class BloomFilter:
-    """The blocks of one row group."""
+    """The Bloom filter of one row group."""
 
     blocks: NDArray[np.uint32]
 
@@ -52,7 +52,7 @@ class BloomFilter:
 
 
 class BloomFilters:
-    """Of one column's values in each file. Thread-safe."""
+    """A cache of Bloom filters by file and column. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
         self._cache: SizedCache[tuple[str, str], tuple[BloomFilter, ...]] = SizedCache(bytes_max)
@@ -61,10 +61,10 @@ class BloomFilters:
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
 
-    def holding(
+    def matching(
         self, files: Sequence[File], column: str, values: Collection[str], io: LakeFileIO
     ) -> Sequence[File]:
-        """Those that may hold one of the values. A file whose filter cannot be read may."""
+        """Return the files that may hold one of the values. A file without a readable filter is included."""
         hashes = [xxhash.xxh64_intdigest(value.encode()) for value in values]
         found = self._readers.map(lambda file: self._filters(file, column, io), files)
         with np.errstate(over="ignore"):
@@ -75,14 +75,14 @@ class BloomFilters:
             ]
 
     def _filters(self, file: File, column: str, io: LakeFileIO) -> tuple[BloomFilter, ...]:
-        """Of all row groups; none if one of them has no filter."""
+        """Return the filters of all row groups, or none if a row group has no filter."""
         key = (file.path, column)
         if (known := self._cache.get(key)) is not None:
             return known
         try:
             with io.new_input(file.path).open() as source:
                 filters = _read(source, column)
-        except Exception as error:  # whatever is wrong with it, the question itself will find out
+        except Exception as error:  # the query reads the same file and reports the error
             log.info("bloom filter not read", reason=str(error)[:300])
             return ()
         self._cache.put(key, filters, sum(each.blocks.nbytes for each in filters) + 200)
@@ -109,7 +109,7 @@ def _read(source: object, column: str) -> tuple[BloomFilter, ...]:
 
 
 def _blocks_size(data: bytes) -> int | None:
-    """Before the blocks stands a header in Thrift's compact form, whose first field is their size."""
+    """Return the size of the blocks: the first field of the Thrift compact header before them."""
     if len(data) < 2 or data[0] != _FIRST_FIELD_INT:
         return None
     coded, shift = 0, 0

@@ -1,4 +1,4 @@
-"""Small least-recently-used caches, by the bytes of what they hold."""
+"""A least-recently-used cache bounded by bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class SizedCache(Generic[K, V]):
-    """Thread-safe. What is larger than `entry_bytes_max`, or a fourth of the whole, is not kept."""
+    """Thread-safe. Does not keep entries over `entry_bytes_max` (default: a quarter of `bytes_max`)."""
 
     def __init__(self, bytes_max: int, entry_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
@@ -32,19 +32,19 @@ class SizedCache(Generic[K, V]):
             self._entries.move_to_end(key)
             return entry[0]
 
-    def takes(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
         return size <= self._entry_bytes_max
 
     def put(self, key: K, value: V, size: int) -> None:
-        if not self.takes(size):
+        if not self.fits(size):
             return
         with self._lock:
-            before = self._entries.pop(key, None)
-            self._bytes += size - (0 if before is None else before[1])
+            previous = self._entries.pop(key, None)
+            self._bytes += size - (0 if previous is None else previous[1])
             self._entries[key] = (value, size)
             while self._bytes > self._bytes_max:
-                _, (_, gone) = self._entries.popitem(last=False)
-                self._bytes -= gone
+                _, (_, evicted) = self._entries.popitem(last=False)
+                self._bytes -= evicted
 
     def clear(self) -> None:
         with self._lock:

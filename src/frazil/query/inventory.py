@@ -1,4 +1,4 @@
-"""The tables as one tenant sees them."""
+"""Lists the tables for one tenant: columns, rows, freshness and health."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from frazil.tables.columns import type_name
 def inventory(
     planner: Planner, tenant: str, config: MaintainConfig, *, whole: bool = False
 ) -> list[TableInfo]:
-    """`whole`, for admins: also the rows without a tenant, and the health of the tables for all tenants."""
+    """List tables and views. `whole`, for admins, adds rows without a tenant and health over all tenants."""
     found = []
     for spec in planner.specs.values():
         table = _table(planner, spec, tenant, config, whole=whole)
@@ -42,7 +42,7 @@ def inventory(
 def health_of(
     version: TableVersion, spec: TableSpec, config: MaintainConfig, tenant: str | None
 ) -> TableHealth | None:
-    """Of a tenant's files, or of the whole table. Reads nothing: the planner has it all."""
+    """Compute the health of a tenant's files, or of the whole table, from cached metadata alone."""
     metadata = version.metadata
     if metadata is None:
         return None

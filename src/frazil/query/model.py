@@ -1,4 +1,4 @@
-"""What goes in and out of the query service, and between its parts."""
+"""The requests and results of the query service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTENT_TYPES: Mapping[Format, str] = {
 
 @dataclass(frozen=True)
 class AsOf:
-    """What the tables held then: at a time (microseconds since 1970), in a snapshot, or under a tag."""
+    """A version of the tables: at a time (microseconds since 1970), in a snapshot, or under a tag."""
 
     time: int | None = None
     snapshot_id: int | None = None
@@ -35,41 +35,41 @@ class Query:
     format: Format = "json"
     as_of: AsOf | None = None
     seconds_max: float | None = None
-    """Less than the configured limit."""
+    """A time limit below the configured one."""
     rows_max: int | None = None
-    """Less than the configured limit. More rows are cut off, not refused."""
+    """A row limit below the configured one. Further rows are dropped, and the query does not fail."""
     partial: bool = False
-    """Answer without files that cannot be read now, and say how many."""
+    """Skip data files that cannot be read now; `Stats.missing` tells how many."""
     unowned: bool = False
-    """Read also the rows of tables that have no tenant: only for admins, and without API keys."""
+    """Also read rows without a tenant. Only for admins, or where no API keys are configured."""
     who: str = ""
-    """The API key's name, for the audit."""
+    """The API key's name, for the audit log."""
     id: str = ""
-    """Chosen by who asks, to watch or cancel it by; else made here."""
+    """Chosen by the client to watch or cancel the query; generated if empty."""
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What an answer was made of. `rows` and `seconds` are known when it is complete."""
+    """Statistics of one query. `rows` and `seconds` are known when the result is complete."""
 
     id: str = ""
     rows: int | None = None
     seconds: float | None = None
     queued_seconds: float = 0.0
     files: int = 0
-    """Data files that were read, of `files_total` that the tables (of the tenant) have."""
+    """Data files chosen, out of the `files_total` data files that the tenant has in the tables."""
     files_total: int = 0
     bytes: int = 0
-    """Their size; DuckDB reads only the columns and row groups that it needs."""
+    """Bytes of the chosen data files; DuckDB reads only the columns and row groups that it needs."""
     tail_rows: int = 0
     """Rows that had not landed yet."""
     cached: bool = False
     stale: str | None = None
-    """Why the answer may be behind: the catalog does not answer, since when."""
+    """Why the result may be out of date: since when the catalog does not answer."""
     missing: Sequence[str] = ()
-    """What is not in the answer though it was asked for."""
+    """Descriptions of rows that the result should have and does not."""
     cut: bool = False
-    """There are more rows; the question wanted no more than these."""
+    """Rows beyond `rows_max` of the request were dropped."""
     snapshots: Mapping[str, int | None] = field(default_factory=dict)
 
 
@@ -77,13 +77,13 @@ class Stats:
 class ResultColumn:
     name: str
     type: str
-    """As DuckDB calls it."""
+    """DuckDB's name of the type."""
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """`content` is the whole body in the format asked for. It can be iterated once, and must be exhausted or
-    closed: a worker waits for it.
+    """A result as the bytes of the requested format. `content` can be iterated once, and must be exhausted or
+    closed: until then the query holds resources.
     """
 
     columns: Sequence[ResultColumn]
@@ -105,7 +105,7 @@ class Progress:
 class ColumnInfo:
     name: str
     type: str
-    """As SQL people write it."""
+    """The SQL name of the type."""
     doc: str
     source: str
 
@@ -118,7 +118,7 @@ class TableInfo:
     doc: str
     columns: Sequence[ColumnInfo]
     rows: int | None
-    """Landed rows of the tenant; None for a view, which would have to be counted."""
+    """Landed rows of the tenant; None for a view, because counting would take a query."""
     tail_rows: int | None
     """Rows of the tenant that have not landed yet."""
     files: int
@@ -130,9 +130,9 @@ class TableInfo:
     landed_at: int | None
     """When the last snapshot was committed, microseconds since 1970."""
     newest_time: int | None = None
-    """Microseconds since 1970, of the tenant's newest row, landed or not: what a query sees."""
+    """Time of the tenant's newest row, landed or not, in microseconds since 1970."""
     is_view: bool = False
     health: TableHealth | None = None
-    """Of the tenant's files. None for a view, and before anything has landed."""
+    """Health of the tenant's files. None for a view, and before anything has landed."""
     whole: TableHealth | None = None
-    """Of all tenants' files, for those who may know."""
+    """Health of all tenants' files; only for admins."""

@@ -1,4 +1,4 @@
-"""From a question to the files and rows that answer it: one consistent cut of each table."""
+"""Plans a query: chooses its data files and WAL rows, as one consistent cut of each table."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.bloom import VALUES_MAX, BloomFilters
-from frazil.query.lake import Lake, Looked, TableVersion
+from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.constants import Constants, Constraints
-from frazil.sql.constraints import ANYTHING, either_all, wanted_rows
+from frazil.sql.constraints import UNCONSTRAINED, row_constraints, union_all
 from frazil.sql.index import File
 from frazil.sql.promoted_fallback import from_map, source_columns
 from frazil.sql.statement import Statement
@@ -27,34 +27,34 @@ from frazil.sql.types import duckdb_type, kind_of
 from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.tables.promoted import promoted
 
-_LOOKS_MAX = 4
+_ATTEMPTS_MAX = 4
 _NO_ID = 1_000_000
-"""Field ids from here on are in no file: for columns that the table is yet to get."""
+"""Field ids from this value on occur in no file. For columns that the table does not have yet."""
 _BLOOM_BYTES_MAX = 128 << 20
 
 
 @dataclass
 class Plan:
-    """What a worker is told, and what it costs. To be released."""
+    """The tables that a worker reads, and their statistics. The caller must call `release`."""
 
     tables: list[dict[str, Any]] = field(default_factory=list)
     cuts: list[TailCut] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     key: str | None = None
-    """The same question with the same key has the same answer. None: it may not."""
+    """Cache key: plans with the same key have the same result. None: the result must not be cached."""
     erased: frozenset[str] = frozenset()
-    """The erasures that its tables know of."""
+    """Ids of the erasures recorded in the tables of the plan."""
 
     def release(self) -> None:
         for cut in self.cuts:
             cut.release()
 
-    def without_files(self, gone: Sequence[str] | None, reason: str) -> Plan:
-        """The same without files that cannot be read (None: without any), saying so."""
+    def without_files(self, unreadable: Sequence[str] | None, reason: str) -> Plan:
+        """Return the plan without unreadable files (None: without any file), and note it in `stats`."""
         tables, dropped = [], 0
         for table in self.tables:
-            kept = _without(table["files"], gone)
-            older = [{**group, "files": _without(group["files"], gone)} for group in table["older"]]
+            kept = _without(table["files"], unreadable)
+            older = [{**group, "files": _without(group["files"], unreadable)} for group in table["older"]]
             dropped += len(table["files"]) - len(kept)
             dropped += sum(
                 len(before["files"]) - len(after["files"])
@@ -68,19 +68,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Cut:
-    looked: Looked
+    lookup: TableLookup
     tail: TailCut | None
     missing: Sequence[str] = ()
 
 
 class Planner:
-    """Blocking: it lists, and may read manifests and segments. Thread-safe."""
+    """Thread-safe. Blocking: planning lists the WAL and may read manifests and segments."""
 
     def __init__(self, config: Config, lake: Lake, tail: Tail | None) -> None:
         self._config = config
         self._lake = lake
         self._tail = tail
-        # Half: a commit takes a while, and so does reading the log after it.
+        # Half: leaves time for the commit, and for reading the WAL after it.
         self._safe_seconds = config.land.wal_grace_seconds / 2
         self._filters = BloomFilters(_BLOOM_BYTES_MAX)
         self._io: LakeFileIO = open_files(config)
@@ -95,7 +95,7 @@ class Planner:
         self._filters.close()
 
     def column_names(self, tables: Sequence[str]) -> list[str]:
-        """Of all these tables: what may have been meant by a name that is none."""
+        """Return the columns of all these tables, as candidates for a misspelled name."""
         found = {
             column.name for name, spec in self.specs.items() if name in tables for column in spec.sql_columns
         }
@@ -103,18 +103,18 @@ class Planner:
 
     def plan(self, statement: Statement, query: Query) -> Plan:
         constants = Constants.of(time.time_ns() // 1000, query.params)
-        uses = wanted_rows(statement.root, self._kinds, constants)
+        uses = row_constraints(statement.root, self._kinds, constants)
         plan = Plan()
         try:
             for name, spec in self.specs.items():
                 if name in statement.tables:
-                    self._add(plan, spec, uses.get(name) or [ANYTHING], query, statement)
+                    self._add(plan, spec, uses.get(name) or [UNCONSTRAINED], query, statement)
                 elif name in statement.listed:
                     plan.tables.append(_source(spec, self._columns(spec, None)))
         except BaseException:
             plan.release()
             raise
-        if not statement.is_changing and plan.stats.stale is None and not plan.stats.missing:
+        if not statement.is_nondeterministic and plan.stats.stale is None and not plan.stats.missing:
             plan.key = self._key(plan, query)
         return plan
 
@@ -126,9 +126,9 @@ class Planner:
         query: Query,
         statement: Statement,
     ) -> None:
-        wanted = _wanted(spec, statement.columns)
-        found = self._cut(spec, uses, query, wanted)
-        version, cut = found.looked.version, found.tail
+        needed = _needed_columns(spec, statement.columns)
+        found = self._cut(spec, uses, query, needed)
+        version, cut = found.lookup.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
         if version is not None:
@@ -136,14 +136,16 @@ class Planner:
         files, total = self._files(version, uses, query, spec)
         columns = self._columns(spec, None if version is None else version.schema)
         every, names = columns, statement.names
-        # Measured: DuckDB takes 5 ms for each question to learn of all 48 columns.
-        columns = [column for column in columns if column[0] in wanted]
-        whole, older = _by_age(files, columns, every, {item.column: item for item in spec.promoted})
+        # Measured: declaring all 48 columns to DuckDB takes 5 ms per query.
+        columns = [column for column in columns if column[0] in needed]
+        complete, older = _group_by_promotion(
+            files, columns, every, {item.column: item for item in spec.promoted}
+        )
         plan.tables.append(
             _source(
                 spec,
                 columns,
-                files=whole,
+                files=complete,
                 older=older,
                 names=None if names is None else sorted(names),
                 tail=[] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
@@ -156,7 +158,7 @@ class Planner:
             files_total=before.files_total + total,
             bytes=before.bytes + sum(file.bytes for file in files),
             tail_rows=before.tail_rows + (0 if cut is None else cut.rows),
-            stale=before.stale or found.looked.stale,
+            stale=before.stale or found.lookup.stale,
             missing=(*before.missing, *found.missing, *(() if cut is None else cut.missing)),
             snapshots={**before.snapshots, spec.name: None if version is None else version.snapshot_id},
         )
@@ -164,61 +166,62 @@ class Planner:
     def cut(
         self, spec: TableSpec, uses: Sequence[Constraints], query: Query
     ) -> tuple[TableVersion | None, TailCut | None]:
-        """What has landed, and what has not, with `time` alone. The latter is to be released."""
-        found = self._cut(spec, uses, query, _wanted(spec, ()))
-        return found.looked.version, found.tail
+        """Return the landed version and the tail, with the column `time`. The caller releases the tail."""
+        found = self._cut(spec, uses, query, _needed_columns(spec, ()))
+        return found.lookup.version, found.tail
 
     def _cut(
         self,
         spec: TableSpec,
         uses: Sequence[Constraints],
         query: Query,
-        wanted: Collection[str],
+        needed: Collection[str],
     ) -> _Cut:
-        """What has landed first, then what has not: a row that lands in between is still in the log, because
-        segments outlive their landing. Where that may not be so, both are read until none lands in between.
+        """Read the landed version first, then the tail. A row that lands in between is still in the WAL,
+        because segments are kept for a while after landing. If the version is too old to rely on that, read
+        both again until no row landed in between.
         """
         signal = spec.signal
         if self._tail is None or signal is None or query.as_of is not None:
-            return _Cut(self._look(spec.name, query.as_of), None)
-        bounds = either_all(uses).get("time")
+            return _Cut(self._lookup(spec.name, query.as_of), None)
+        bounds = union_all(uses).get("time")
         lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
         upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
-        looked = self._look(signal)
-        for _ in range(_LOOKS_MAX):
+        lookup = self._lookup(signal)
+        for _ in range(_ATTEMPTS_MAX):
             try:
-                tail = self._tail.cut(signal, looked.position, query.tenant, wanted, lower=lower, upper=upper)
+                tail = self._tail.cut(signal, lookup.position, query.tenant, needed, lower=lower, upper=upper)
             except PositionTooOld:
-                looked = self._look(signal, renew=True)
+                lookup = self._lookup(signal, renew=True)
                 continue
-            if self._lake.age_seconds(looked) <= self._safe_seconds:
-                return _Cut(looked, tail)
+            if self._lake.age_seconds(lookup) <= self._safe_seconds:
+                return _Cut(lookup, tail)
             try:
-                now = self._look(signal, renew=True)
+                current = self._lookup(signal, renew=True)
             except BaseException:
                 tail.release()
                 raise
-            if now.position == looked.position:
-                unsure = now.stale is not None and self._lake.age_seconds(now) > self._safe_seconds
-                return _Cut(now, tail, (self._perhaps_gone(signal, now),) if unsure else ())
+            if current.position == lookup.position:
+                unsure = current.stale is not None and self._lake.age_seconds(current) > self._safe_seconds
+                return _Cut(current, tail, (self._maybe_missing(signal, current),) if unsure else ())
             tail.release()
-            looked = now
+            lookup = current
         raise StoreUnavailable(
-            f"{signal}: the log is cleaned up faster than it can be read; ask again, and if it is often so, "
-            "set land.wal_grace_seconds to more"
+            f"{signal}: WAL segments are deleted faster than they can be read: retry, and if this happens "
+            "often, increase land.wal_grace_seconds"
         )
 
-    def _look(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> Looked:
-        looked = self._lake.look(table, as_of, renew=renew)
-        if looked.version is None and as_of is not None:
-            raise QueryInvalid(f"there is no table {table} yet, so none as of then")
-        return looked
+    def _lookup(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableLookup:
+        lookup = self._lake.lookup(table, as_of, renew=renew)
+        if lookup.version is None and as_of is not None:
+            raise QueryInvalid(f"the table {table} does not exist yet, so it has no earlier version")
+        return lookup
 
-    def _perhaps_gone(self, table: str, looked: Looked) -> str:
-        seconds = self._lake.age_seconds(looked)
+    def _maybe_missing(self, table: str, lookup: TableLookup) -> str:
+        seconds = self._lake.age_seconds(lookup)
         return (
             f"rows of {table} that landed in the last {seconds:.0f} s may be missing: the catalog does not "
-            "say where they are, and the log keeps them for "
+            "answer, and the WAL keeps landed rows only for "
             f"{self._config.land.wal_grace_seconds:g} s (land.wal_grace_seconds)"
         )
 
@@ -229,7 +232,7 @@ class Planner:
         query: Query,
         spec: TableSpec,
     ) -> tuple[Sequence[File], int]:
-        """Each use of a table needs its own files; the table is all of them."""
+        """Return the files that any use of the table in the query needs, and how many the tenant has."""
         if version is None:
             return [], 0
         found: dict[str, File] = {}
@@ -237,15 +240,15 @@ class Planner:
         for use in uses:
             files = version.files(query.tenant, use, unowned=reads_unowned(query, spec))
             total = files.total
-            found |= {file.path: file for file in self._holding(files.files, use)}
+            found |= {file.path: file for file in self._with_bloom_filters(files.files, use)}
         return list(found.values()), total
 
-    def _holding(self, files: Sequence[File], use: Constraints) -> Sequence[File]:
-        wanted = use.get("trace_id")
-        if wanted is None or not wanted.values or len(wanted.values) > VALUES_MAX or len(files) < 2:
+    def _with_bloom_filters(self, files: Sequence[File], use: Constraints) -> Sequence[File]:
+        needed = use.get("trace_id")
+        if needed is None or not needed.values or len(needed.values) > VALUES_MAX or len(files) < 2:
             return files
-        texts = [value for value in wanted.values if isinstance(value, str)]
-        return self._filters.holding(files, "trace_id", texts, self._io)
+        texts = [value for value in needed.values if isinstance(value, str)]
+        return self._filters.matching(files, "trace_id", texts, self._io)
 
     def _columns(self, spec: TableSpec, schema: Schema | None) -> list[tuple[str, str, int]]:
         ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}
@@ -267,7 +270,7 @@ def reads_unowned(query: Query, spec: TableSpec) -> bool:
 
 
 def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: Any) -> dict[str, Any]:
-    """A table as the sandbox gets it; without rows unless `more` has some."""
+    """Return the arguments of a `TableSource`; without rows unless `more` has some."""
     views = {view.name: view.not_null for view in spec.views}
     return {
         "name": spec.name,
@@ -281,44 +284,45 @@ def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: An
     }
 
 
-def _wanted(spec: TableSpec, names: Collection[str] | None) -> frozenset[str]:
-    """The columns of a table that are among the names, or its first one. All if there are no names."""
+def _needed_columns(spec: TableSpec, names: Collection[str] | None) -> frozenset[str]:
+    """Return the table's columns among the names, or its first one if there are none. None: all columns."""
     columns = [column.name for column in spec.sql_columns]
     return frozenset(columns if names is None else (n for n in columns if n in names)) or frozenset(
         columns[:1]
     )
 
 
-def _by_age(
+def _group_by_promotion(
     files: Sequence[File],
     columns: Sequence[tuple[str, str, int]],
     every: Sequence[tuple[str, str, int]],
     promoted: Mapping[str, Promoted],
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """Paths of files that have all promoted columns, and groups of those from before some were, or with some
-    that were filled from other attributes: there the map has the values.
+    """Return the paths of files that have all promoted columns, and groups of files that lack some. In the
+    latter the attribute map has the values: those files are older than the column, or filled it from other
+    attributes.
     """
     promoted_ids = {identity: name for name, _, identity in columns if name in promoted}
     groups: dict[frozenset[str], list[str]] = {frozenset(): []}
     for file in files:
         names = frozenset(name for identity, name in promoted_ids.items() if file.lacks(identity))
         groups.setdefault(names, []).append(local_path(file.path))
-    whole = groups.pop(frozenset())
+    complete = groups.pop(frozenset())
     older = []
     for names, paths in groups.items():
-        given = {name: from_map(promoted[name]) for name in sorted(names)}
+        expressions = {name: from_map(promoted[name]) for name in sorted(names)}
         sources = {source for name in names for source in source_columns(promoted[name])}
         maps = [column for column in every if column[0] in sources and column not in columns]
-        older.append({"files": paths, "columns": given, "maps": maps})
-    return whole, older
+        older.append({"files": paths, "columns": expressions, "maps": maps})
+    return complete, older
 
 
-def _without(paths: Sequence[str], gone: Sequence[str] | None) -> list[str]:
-    return [] if gone is None else [path for path in paths if path not in gone]
+def _without(paths: Sequence[str], unreadable: Sequence[str] | None) -> list[str]:
+    return [] if unreadable is None else [path for path in paths if path not in unreadable]
 
 
 def local_path(location: str) -> str:
-    """As DuckDB opens it: `file:/path` and `file:///path` become the path, the rest stays."""
+    """Return the location as DuckDB opens it: `file:/path` and `file:///path` become `/path`."""
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")

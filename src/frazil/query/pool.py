@@ -1,4 +1,4 @@
-"""Worker processes, and whose turn it is to use one."""
+"""A pool of query worker processes, shared fairly among tenants."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ log = structlog.get_logger("frazil.query")
 
 
 class WorkerDied(Exception):
-    """The process ended over a question: killed by the system for its memory, or by a defect."""
+    """The worker process ended while it ran a query: out of memory, or a crash."""
 
 
 class WorkerProcess:
-    """One worker. Used by one question at a time."""
+    """One worker process. Runs one query at a time."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._folder: Path | None = None
         self.percent: float | None = None
         self._run = 0
-        self._owes = False
+        self._has_pending_output = False
         self._is_killed = False
 
     @property
@@ -55,12 +55,12 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of a process that has ended; negative: the signal that ended it."""
+        """The exit code of a process that has ended; negative: the signal that ended it."""
         return None if self._process is None else self._process.returncode
 
     @property
     def is_killed(self) -> bool:
-        """Whether this process has killed it: otherwise a worker that ended has crashed."""
+        """Whether the pool killed the worker. A worker that ended otherwise has crashed."""
         return self._is_killed
 
     @property
@@ -69,17 +69,17 @@ class WorkerProcess:
 
     @property
     def is_free(self) -> bool:
-        """Alive, and nothing of an answer is still to come: the next question would take it for its own."""
-        return self.is_alive and not self._owes
+        """Alive, with no output left unread: the next query would take that output for its own."""
+        return self.is_alive and not self._has_pending_output
 
     async def start(self, settings: Mapping[str, Any]) -> None:
-        # Of its own: DuckDB's temporary files have the same names in every process.
+        # One folder per process: DuckDB's temporary files have the same names in every process.
         self._folder = Path(settings["temp_dir"]) / uuid.uuid4().hex
         self._folder.mkdir(mode=0o700)
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # what lies in the current folder is not to be imported
+                "-P",  # do not import from the current folder
                 "-m",
                 "frazil.query.worker",
                 stdin=asyncio.subprocess.PIPE,
@@ -92,19 +92,19 @@ class WorkerProcess:
         try:
             self._process = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            self._process = await starting  # whoever cancelled this has a process to kill
+            self._process = await starting  # the caller must kill it
             raise
         async with asyncio.timeout(_START_SECONDS_MAX):
             await self._event()
-            await self._send({"op": "prepare", "settings": self._own(settings)})
+            await self._send({"op": "prepare", "settings": self._with_folder(settings)})
             await self._event()
 
-    def _own(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_folder(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**settings, "temp_dir": str(self._folder)}
 
     async def parse(self, sql: str) -> Mapping[str, Any]:
-        """The events `parsed` or `error`."""
-        self._owes = True
+        """Return the event `parsed` or `error`."""
+        self._has_pending_output = True
         await self._send({"op": "parse", "sql": sql})
         try:
             async with asyncio.timeout(_PARSE_SECONDS_MAX):
@@ -112,19 +112,22 @@ class WorkerProcess:
         except TimeoutError:
             await self.kill()
             raise LimitReached(
-                f"this takes longer than {_PARSE_SECONDS_MAX:g} s to parse", limit="query.sql_bytes_max"
+                f"the SQL takes longer than {_PARSE_SECONDS_MAX:g} s to parse: shorten it",
+                limit="query.sql_bytes_max",
             ) from None
-        self._owes = False
+        self._has_pending_output = False
         return event
 
     async def run(self, job: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any] | bytes]:
-        """Events and data until `done` or `error`, which is the last. To be read to its end, or the worker
-        killed: what is left unread would be taken for the next answer.
+        """Yield events and data until the last event, `done` or `error`. The caller must read to the end or
+        kill the worker: unread output would be taken for that of the next query.
         """
         self.percent = None
         self._run += 1
-        self._owes = True
-        await self._send({"op": "run", "run": self._run, **job, "settings": self._own(job["settings"])})
+        self._has_pending_output = True
+        await self._send(
+            {"op": "run", "run": self._run, **job, "settings": self._with_folder(job["settings"])}
+        )
         while True:
             kind, payload = await self._frame()
             if kind == worker_protocol.DATA:
@@ -136,14 +139,14 @@ class WorkerProcess:
                 continue
             is_last = event["event"] in ("done", "error")
             if is_last:
-                # One that has grown and does not shrink again is not asked again.
-                self._owes = bool(event["spent"])
+                # A worker that did not return its memory is replaced: keep it marked as not free.
+                self._has_pending_output = bool(event["spent"])
             yield event
             if is_last:
                 return
 
-    async def ask_progress(self) -> None:
-        """The answer comes between the others."""
+    async def request_progress(self) -> None:
+        """Request a progress event. `run` receives it between other events and sets `percent`."""
         with contextlib.suppress(WorkerDied):
             await self._send({"op": "progress"})
 
@@ -152,9 +155,9 @@ class WorkerProcess:
             await self._send({"op": "cancel", "run": self._run})
 
     def kill_soon(self) -> None:
-        """It is dead to everybody at once, whenever the system gets to it."""
+        """Send SIGKILL. The worker counts as dead at once, even before the process has ended."""
         if not self._is_killed and self.pid is not None and not _has_ended(self.pid):
-            # `Process.kill` looks whether it has ended, and may take the exit code from asyncio's watcher.
+            # Not `Process.kill`: it polls the process, and may take the exit code from asyncio's watcher.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
         self._is_killed = True
@@ -164,10 +167,10 @@ class WorkerProcess:
         await self.ended()
 
     async def ended(self) -> None:
-        """Returns when the process has ended and what it left is gone."""
+        """Wait until the process has ended, then delete its temporary files."""
         if self._process is not None:
             await self._process.wait()
-            # The end of its output may come later than its exit, and later than the end of the loop.
+            # The end of the output may arrive after the exit, and even after the end of the event loop.
             self._process._transport.close()  # type: ignore[attr-defined]
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -188,7 +191,7 @@ class WorkerProcess:
             raise WorkerDied from None
 
     async def _event(self) -> Mapping[str, Any]:
-        """What was said of progress comes when it wants."""
+        """Return the next event that is not a progress event."""
         while True:
             event: Mapping[str, Any] = orjson.loads((await self._frame())[1])
             if event["event"] != "progress":
@@ -196,7 +199,7 @@ class WorkerProcess:
 
 
 def _has_ended(pid: int) -> bool:
-    """Also when asyncio has not heard of it yet."""
+    """Whether the process has ended, even if asyncio has not noticed yet."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -204,46 +207,42 @@ def _has_ended(pid: int) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """Nothing that a question could be after: keys and passwords are in the environment of servers."""
+    """Return a minimal environment: that of the server may hold keys and passwords."""
     kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
     return {key: os.environ[key] for key in kept if key in os.environ} | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class Crashes:
-    """Recent crashes of workers, counted for the tenant whose query caused each. A tenant is forgotten a
-    minute after its last crash.
-    """
+class CrashHistory:
+    """Recent worker crashes by tenant. A tenant's count is reset a minute after its last crash."""
 
     def __init__(self) -> None:
-        self._of: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._crashes: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._crashes)
 
-    def note(self, tenant: str, now: float) -> float:
-        """Counts a crash. Returns for how long the tenant's place stays taken: not at all after the first
-        crash, then longer with each.
-        """
-        while self._of and next(iter(self._of.values()))[1] < now - _CRASHES_KEPT_SECONDS:
-            self._of.popitem(last=False)
-        count, _ = self._of.pop(tenant, (0, now))
-        self._of[tenant] = (count + 1, now)
-        if len(self._of) > _CRASHING_TENANTS_MAX:
-            self._of.popitem(last=False)
+    def record(self, tenant: str, now: float) -> float:
+        """Record a crash. Returns how long the slot stays taken: 0 s at first, then longer each time."""
+        while self._crashes and next(iter(self._crashes.values()))[1] < now - _CRASHES_KEPT_SECONDS:
+            self._crashes.popitem(last=False)
+        count, _ = self._crashes.pop(tenant, (0, now))
+        self._crashes[tenant] = (count + 1, now)
+        if len(self._crashes) > _CRASHING_TENANTS_MAX:
+            self._crashes.popitem(last=False)
         return backoff_seconds(count, _HOLD_SECONDS, _HOLD_SECONDS_MAX) if count else 0.0
 
 
 class Pool:
-    """Worker processes for a fixed number of queries at a time. Tenants take turns; within a tenant, queries
-    are served in the order in which they came.
+    """Runs a fixed number of queries at a time in worker processes. Tenants take turns; the queries of one
+    tenant run in the order of arrival.
 
-    Where several tenants share the pool, none can take all places, and one worker more than there are places
-    is kept ready. A worker that a tenant's query ended takes a place of that tenant until another worker has
-    replaced it, and longer if it happens again: other tenants do not wait for the replacement.
+    If several tenants share the pool, no tenant can use all slots, and one spare worker is kept ready. A
+    worker that a query crashed occupies a slot of the query's tenant until it is replaced, and longer after
+    repeated crashes: other tenants do not wait for the replacement.
     """
 
     def __init__(self, workers: int, *, queue_max: int, tenants_share: bool) -> None:
-        self._wanted = workers
+        self._workers_max = workers
         self._queue_max = queue_max
         self._tenants_share = tenants_share
         self._share = max(1, workers - 1) if tenants_share else workers
@@ -253,17 +252,17 @@ class Pool:
         self._watching: dict[WorkerProcess, asyncio.Task[None]] = {}
         self._busy: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
-        """Places of tenants whose workers ended and are not replaced yet."""
-        self._crashes = Crashes()
+        """Slots by tenant whose workers ended and are not replaced yet."""
+        self._crashes = CrashHistory()
         self._waiting: OrderedDict[str, deque[asyncio.Future[WorkerProcess]]] = OrderedDict()
         self._settings: Mapping[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def start(self, settings: Mapping[str, Any]) -> None:
-        """Returns when one worker is ready; the others follow. Those that do not start are tried again."""
+        """Start the workers and return when one is ready. Workers that fail to start are retried."""
         self._settings = settings
-        tasks = [self._begin(self._spawn()) for _ in range(self._wanted + self._spare)]
+        tasks = [self._begin(self._spawn()) for _ in range(self._workers_max + self._spare)]
         await asyncio.wait(tasks, timeout=_START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -306,7 +305,7 @@ class Pool:
                 await worker.kill()
                 raise
             except Exception as error:
-                log.error("a query worker did not start", reason=str(error) or type(error).__name__)
+                log.error("query worker not started", reason=str(error) or type(error).__name__)
                 self._all.discard(worker)
                 await worker.kill()
                 await asyncio.sleep(delay)
@@ -318,12 +317,12 @@ class Pool:
             return
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Replaces a worker that has ended, for whatever reason. Returns when the new one is ready."""
+        """Wait for a worker to end, then replace it. Returns when the new worker is ready."""
         await worker.ended()
         self._all.discard(worker)
         if worker in self._idle:
             self._idle.remove(worker)
-            log.warning("a query worker ended while it had nothing to do", pid=worker.pid)
+            log.warning("idle query worker exited", pid=worker.pid)
             await asyncio.sleep(_RESPAWN_SECONDS)
         if not self._closed:
             await self._spawn()
@@ -331,7 +330,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def worker(self, tenant: str, seconds_max: float) -> AsyncIterator[WorkerProcess]:
-        """A worker for one question. One that is not free afterwards is replaced."""
+        """Lend a worker for one query. A worker that is not free afterwards is replaced."""
         worker = await self._take(tenant, seconds_max)
         try:
             yield worker
@@ -342,7 +341,7 @@ class Pool:
         queue = self._waiting.setdefault(tenant, deque())
         if len(queue) >= max(self._queue_max, 1 if self._free_worker(tenant) is not None else 0):
             raise Overloaded(
-                f"{len(queue)} queries of this tenant wait already (query.queue_max)",
+                f"{len(queue)} queries of this tenant are already waiting (query.queue_max)",
                 bound="query.queue_max",
                 retry_after_seconds=1,
             )
@@ -361,13 +360,13 @@ class Pool:
                 raise
             raise Overloaded(
                 f"no query worker was free for {seconds_max:g} s (query.queue_seconds_max)"
-                + (": queries of this tenant ended their workers" if tenant in self._lost else ""),
+                + (": queries of this tenant crashed their workers" if tenant in self._lost else ""),
                 bound="query.queue_seconds_max",
                 retry_after_seconds=2,
             ) from None
 
     def _hand_out(self) -> None:
-        """The tenant that was served goes to the end of the line."""
+        """Assign free workers to waiting queries, in turn by tenant."""
         while any(self._serve(tenant) for tenant in list(self._waiting)):
             pass
 
@@ -388,40 +387,40 @@ class Pool:
         return True
 
     def _free_worker(self, tenant: str) -> WorkerProcess | None:
-        """A worker for the tenant's next query; None while it has to wait."""
-        if self.running >= self._wanted or self._busy[tenant] + self._lost[tenant] >= self._share:
+        """Return a worker for the tenant's next query; None if the query has to wait."""
+        if self.running >= self._workers_max or self._busy[tenant] + self._lost[tenant] >= self._share:
             return None
-        # The one that has rested longest: it has its next DuckDB ready.
+        # The worker that has been idle longest: it has already prepared its next DuckDB.
         return next((worker for worker in self._idle if worker.is_free), None)
 
     def _give_back(self, tenant: str, worker: WorkerProcess) -> None:
-        _take_one(self._busy, tenant)
+        _decrement(self._busy, tenant)
         if worker.is_free:
             self._idle.append(worker)
         elif not self._closed:
             is_crash = self._tenants_share and not worker.is_alive
-            seconds = self._crashes.note(tenant, time.monotonic()) if is_crash else 0.0
+            seconds = self._crashes.record(tenant, time.monotonic()) if is_crash else 0.0
             if seconds:
-                log.warning("tenant held back after crashes", tenant=tenant, seconds=seconds)
+                log.warning("tenant throttled after worker crashes", tenant=tenant, seconds=seconds)
             worker.kill_soon()
             self._lost[tenant] += 1
-            self._begin(self._free_place(tenant, worker, seconds))
+            self._begin(self._free_slot(tenant, worker, seconds))
         else:
             worker.kill_soon()
         self._hand_out()
 
-    async def _free_place(self, tenant: str, worker: WorkerProcess, seconds: float) -> None:
-        """Frees the place of a lost worker once it is replaced, and no earlier than in so many seconds."""
+    async def _free_slot(self, tenant: str, worker: WorkerProcess, seconds: float) -> None:
+        """Free the slot of a lost worker once it is replaced, but not before `seconds` have passed."""
         until = time.monotonic() + seconds
         if (replacing := self._watching.get(worker)) is not None:
             await asyncio.wait([replacing])
         await asyncio.sleep(until - time.monotonic())
-        _take_one(self._lost, tenant)
+        _decrement(self._lost, tenant)
         self._hand_out()
 
 
-def _take_one(counts: Counter[str], tenant: str) -> None:
-    """Counts one less, and keeps nothing of a tenant that has none left."""
+def _decrement(counts: Counter[str], tenant: str) -> None:
+    """Subtract one, and delete the tenant's entry at zero."""
     counts[tenant] -= 1
     if counts[tenant] <= 0:
         del counts[tenant]

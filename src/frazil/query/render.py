@@ -1,4 +1,4 @@
-"""Results as bytes: JSON, CSV, an Arrow stream or Parquet, a batch at a time."""
+"""Renders results as JSON, CSV, an Arrow stream or Parquet, one batch at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Renderer(Protocol):
 
 
 def renderer(format_: Format, schema: pa.Schema, types: Sequence[str]) -> Renderer:
-    """`types` are DuckDB's names of the columns' types."""
+    """Return the renderer of a format. `types` are DuckDB's names of the column types."""
     if format_ == "json":
         return _Json(schema, types)
     if format_ == "csv":
@@ -35,12 +35,12 @@ def renderer(format_: Format, schema: pa.Schema, types: Sequence[str]) -> Render
 
 
 def json_end(stats: Stats) -> bytes:
-    """The end of a JSON result: its rows are rendered before its statistics are known."""
+    """Render the end of a JSON result. The statistics are known only after the rows are rendered."""
     return b',"stats":' + orjson.dumps(stats) + b"}"
 
 
 class _Json:
-    """`{"columns": …, "rows": …` without its end, which `json_end` makes."""
+    """Renders `{"columns": …, "rows": …`; `json_end` renders the rest."""
 
     def __init__(self, schema: pa.Schema, types: Sequence[str]) -> None:
         self._columns = [
@@ -65,7 +65,7 @@ class _Json:
 
 
 class _Csv:
-    """Lists and maps become JSON texts: CSV has no other way to say them."""
+    """Renders lists and maps as JSON text, because CSV has no form for them."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = _with_texts(schema, _is_text_in_csv)
@@ -94,7 +94,7 @@ def _is_text_in_csv(type_: pa.DataType) -> bool:
 
 
 def _is_text_in_parquet(type_: pa.DataType) -> bool:
-    """Parquet knows neither of them, wherever in a type they are."""
+    """Whether the type is or contains a union or an interval, which Parquet does not have."""
     if pa.types.is_union(type_) or pa.types.is_interval(type_):
         return True
     if not pa.types.is_nested(type_):
@@ -119,8 +119,8 @@ def _as_texts(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-class _Taken(io.RawIOBase):
-    """A file that only grows, and gives away what it has."""
+class _OutputBuffer(io.RawIOBase):
+    """A write-only file whose content is taken out piece by piece."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,13 +140,13 @@ class _Taken(io.RawIOBase):
         return self._position
 
     def take(self) -> bytes:
-        taken, self._parts = b"".join(self._parts), []
-        return taken
+        data, self._parts = b"".join(self._parts), []
+        return data
 
 
 class _Arrow:
     def __init__(self, schema: pa.Schema) -> None:
-        self._file = _Taken()
+        self._file = _OutputBuffer()
         self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), schema)
 
     def begin(self) -> bytes:
@@ -162,13 +162,13 @@ class _Arrow:
 
 
 class _Parquet:
-    """A row group for about a hundred thousand rows, fewer where they are large."""
+    """Writes a row group for every 122,880 rows or 64 MiB."""
 
     _ROWS = 122_880
     _BYTES = 64 << 20
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._file = _Taken()
+        self._file = _OutputBuffer()
         self._schema = _with_texts(schema, _is_text_in_parquet)
         self._writer = pq.ParquetWriter(pa.PythonFile(self._file, mode="w"), self._schema, compression="zstd")
         self._waiting: list[pa.RecordBatch] = []

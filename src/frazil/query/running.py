@@ -1,4 +1,4 @@
-"""A question on its way, and the body of its answer."""
+"""A running query, and the body of its result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from frazil.errors import FrazilError
@@ -27,30 +27,35 @@ class RunningQuery:
     columns: Sequence[ResultColumn] = ()
     worker: WorkerProcess | None = None
     task: asyncio.Task[None] | None = None
-    why_stopped: FrazilError | None = None
+    stop_error: FrazilError | None = None
+    """Why the query is being stopped: cancelled, or over its time limit."""
     release: Callable[[], None] = lambda: None
-    """Called once, when nobody waits for it any more."""
+    """Called once, when the client has read the result or is gone."""
     running_since: float | None = None
-    """Also when it is tried again without some files."""
+    """When the first attempt began; retries without some files count against the same time limit."""
     erasures: frozenset[str] = frozenset()
-    """Those that the service knew of when it was planned."""
+    """The erasures that were known when the query was planned."""
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.begin
 
+    def set_stats(self, stats: Stats) -> None:
+        """Replace all statistics except those of this run: the id and the time in the queue."""
+        self.stats = replace(stats, id=self.id, queued_seconds=self.stats.queued_seconds)
 
-class Content:
-    """The body of an answer. Whoever closes it before its end ends the query, also before its beginning."""
+
+class ResultBody:
+    """The body of a result. Closing it before its end cancels the query."""
 
     def __init__(self, running: RunningQuery) -> None:
         self._running = running
         self._chunks = running.spool.chunks()
-        # Nobody closes what is forgotten.
+        # Also cancels the query if the body is garbage-collected without being closed.
         self._closing = weakref.finalize(self, _abandon, running)
         self._closing.atexit = False
 
-    def __aiter__(self) -> Content:
+    def __aiter__(self) -> ResultBody:
         return self
 
     async def __anext__(self) -> bytes:

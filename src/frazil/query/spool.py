@@ -1,4 +1,4 @@
-"""Results on their way: taken from the worker as fast as they come, given to clients as fast as they read."""
+"""A buffer between a worker, which writes as fast as it can, and a client, which reads as fast as it can."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _READ_BYTES = 256 << 10
 
 
 class Spool:
-    """The first megabytes are kept in memory, and nothing is given out before they are full or all is there:
-    until then an error is an error, not half an answer. The rest goes through a temporary file.
+    """Holds the first megabytes in memory and the rest in a temporary file. Reading begins when the memory
+    part is full or the result is complete, so that early errors are reported as errors and not as cut-off
+    results.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +51,7 @@ class Spool:
             self._size += len(data)
 
     async def end(self, error: Exception | None = None, last: bytes = b"") -> None:
-        """`last` is the end of a good answer."""
+        """End the result with an error, or with the bytes `last`."""
         if last:
             try:
                 await self.write(last)
@@ -61,14 +62,14 @@ class Spool:
             self._changed.notify_all()
 
     async def ready(self) -> None:
-        """Raises the error if there was one before much had come."""
+        """Wait until reading can begin. Raises the error if the query failed before that."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._ended or self._size > _MEMORY_BYTES)
             if self._error is not None:
                 raise self._error
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Ends with the error where one came after the beginning had been given out."""
+        """Yield the result in chunks. Raises the error if the query failed after reading began."""
         at = 0
         while True:
             async with self._changed:
@@ -91,11 +92,11 @@ class Spool:
             self._file.seek(at)
             return self._file.read(size)
 
-    def whole(self) -> bytes | None:
-        """After a good end. None where nobody reads it any more."""
+    def read_all(self) -> bytes | None:
+        """Return the complete result; None if the reader is gone."""
         return self._read(0, self._size) or None
 
     def abandon(self) -> None:
-        """Nobody reads it any more."""
+        """Discard the data: the reader is gone."""
         with self._using:
             self._file.close()

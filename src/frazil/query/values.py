@@ -1,5 +1,5 @@
-"""Values of DuckDB's results as JSON and people can have them. Columns at a time, and without Python's dates:
-those end at the year 9999, and DuckDB's do not.
+"""Converts columns of DuckDB's results to JSON values and to text. Does not use Python's dates, which end at
+the year 9999: DuckDB's do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""Of the years 1 and 9999."""
+"""First second of the year 1 and last second of the year 9999."""
 _FIRST_DAY, _LAST_DAY = _FIRST_SECOND // 86_400, _LAST_SECOND // 86_400
 _DAYS_OF_400_YEARS = 146_097
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
@@ -23,7 +23,7 @@ _DAY_SECONDS = 86_400
 
 
 def plain_values(array: pa.Array) -> list[Any]:
-    """What `orjson` writes: texts, numbers, booleans, lists, dicts and None."""
+    """Return values that `orjson` can write: text, numbers, booleans, lists, dicts and None."""
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return plain_values(array.storage)
@@ -43,7 +43,7 @@ def plain_values(array: pa.Array) -> list[Any]:
 
 
 def texts(array: pa.Array) -> pa.Array:
-    """As `plain_values`, in texts; what is no single value is JSON."""
+    """Return the values as text; values that are not text become JSON."""
     if pa.types.is_decimal(array.type):
         return array.cast(pa.string())
     if pa.types.is_temporal(array.type) and not pa.types.is_duration(array.type):
@@ -56,7 +56,7 @@ def texts(array: pa.Array) -> pa.Array:
 
 
 def _decimals(array: pa.Array) -> list[Any]:
-    """Exact: sums of integers are decimals without a fraction, and more digits than a double has."""
+    """Return exact numbers: sums of integers are decimals, with more digits than a double has."""
     if array.type.scale == 0:
         try:
             integers: list[Any] = array.cast(pa.int64()).to_pylist()
@@ -87,7 +87,7 @@ def _nested(array: pa.Array) -> list[Any]:
 
 
 def _bounds(array: pa.Array) -> tuple[Sequence[int], int, int]:
-    """Where each list begins and ends, in that part of the elements which is these lists'."""
+    """Return the list offsets relative to the first element, the index of that element, and the length."""
     offsets = array.offsets.to_pylist()
     begin = offsets[0] if offsets else 0
     return [offset - begin for offset in offsets], begin, (offsets[-1] if offsets else 0) - begin
@@ -121,7 +121,7 @@ def _structs(array: pa.Array) -> list[Any]:
 
 
 def _unions(array: pa.Array) -> list[Any]:
-    """DuckDB's are sparse: each alternative is as long as the whole."""
+    """Read sparse unions, which DuckDB uses: each alternative has as many values as the union."""
     codes = {code: at for at, code in enumerate(array.type.type_codes)}
     fields = [plain_values(array.field(at)) for at in range(array.type.num_fields)]
     return [fields[codes[code]][row] for row, code in enumerate(array.type_codes.to_pylist())]
@@ -181,7 +181,7 @@ def _date(days: int) -> str:
 
 
 def _day(days: int) -> str:
-    """Every 400 years the calendar begins again. The year 0 is 1 BC, as ISO 8601 has it."""
+    """Format a date of any year. The calendar repeats every 400 years; the year 0 is 1 BC, as in ISO 8601."""
     cycles, ordinal = divmod(days + _EPOCH_ORDINAL - 1, _DAYS_OF_400_YEARS)
     found = date.fromordinal(ordinal + 1)
     year = found.year + 400 * cycles
@@ -209,14 +209,14 @@ def _without_zeros(found: pa.StringArray) -> pa.StringArray:
 
 
 def _interval(months: int, days: int, nanoseconds: int) -> str:
-    """As DuckDB writes it."""
+    """Format an interval as DuckDB does."""
     sign = -1 if months < 0 else 1
     parts = [(sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "month"), (days, "day")]
-    said = [f"{count} {unit}{'' if abs(count) == 1 else 's'}" for count, unit in parts if count]
-    if nanoseconds or not said:
+    pieces = [f"{count} {unit}{'' if abs(count) == 1 else 's'}" for count, unit in parts if count]
+    if nanoseconds or not pieces:
         seconds, fraction = divmod(abs(nanoseconds) // 1000, 10**6)
         clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-        said.append(
+        pieces.append(
             f"{'-' if nanoseconds < 0 else ''}{clock}" + (f".{fraction:06}".rstrip("0") if fraction else "")
         )
-    return " ".join(said)
+    return " ".join(pieces)

@@ -1,7 +1,7 @@
-"""A process that answers one question after the other, and can be killed over any of them.
+"""A process that runs one query after another, and can be killed at any time.
 
-It is told what to do on its standard input and answers on its standard output, both in `frames`. It has no
-configuration and no environment of its own: what it needs to know comes with each question.
+Reads commands from standard input and writes results to standard output, in the form of `worker_protocol`.
+Has no configuration and no environment: every command carries what it needs.
 """
 
 from __future__ import annotations
@@ -24,54 +24,55 @@ import pyarrow as pa
 from frazil.process import die_with_parent
 from frazil.query import worker_protocol
 from frazil.query.render import renderer
-from frazil.sql.explain import explained
+from frazil.sql.duckdb_errors import describe_error
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text, without_constants
 
 _BATCH_ROWS = 2048
-"""As few as DuckDB gives: rows can be large, and what is on its way out is outside of its memory limit."""
+"""DuckDB's smallest batch: rows can be large, and batches being rendered are outside DuckDB's memory limit.
+"""
 _BATCH_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
-_MEMORY_OF_ITS_OWN = 1 << 30
+_OVERHEAD_BYTES = 1 << 30
 _SPENT_BYTES = 512 << 20
-"""A worker that still has so much after a question is replaced."""
+"""A worker that still uses this much memory after a query is replaced."""
 
 
 class Worker:
-    def __init__(self, commands: BinaryIO, answers: BinaryIO) -> None:
+    def __init__(self, commands: BinaryIO, output: BinaryIO) -> None:
         self._commands = commands
-        self._answers = answers
+        self._output = output
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._parser = duckdb.connect(":memory:", config={"autoload_known_extensions": "false"})
         self._settings: Settings | None = None
-        self._memory: _Memory
+        self._memory: _MemoryLimit
         self._next: Sandbox | None = None
         self._running: Sandbox | None = None
         self._run = self._cancelled = 0
-        """Numbers of questions: a word to stop may come when the next has begun."""
+        """Numbers of runs: a cancel command may arrive when the next query has begun."""
 
     def run(self) -> None:
-        threading.Thread(target=self._hear, daemon=True, name="commands").start()
-        self._say({"event": "ready"})
+        threading.Thread(target=self._read_commands, daemon=True, name="commands").start()
+        self._send_event({"event": "ready"})
         while (job := self._jobs.get()) is not None:
             if job["op"] == "parse":
                 self._parse(job["sql"])
             elif job["op"] == "prepare":
                 self._prepare(job)
             elif job["op"] == "run":
-                self._answer(job)
+                self._run_query(job)
 
-    def _hear(self) -> None:
-        """Cancelling and asking how far it is cannot wait for the question's end."""
+    def _read_commands(self) -> None:
+        """Handle `cancel` and `progress` at once, also while a query runs. Queue all other commands."""
         while (frame := worker_protocol.read(self._commands)) is not None:
             message = orjson.loads(frame[1])
             if message["op"] == "cancel":
                 self._cancelled = message["run"]
                 if self._run == message["run"] and (running := self._running) is not None:
-                    with contextlib.suppress(duckdb.Error):  # it has just ended
+                    with contextlib.suppress(duckdb.Error):  # the query has just ended
                         running.connection.interrupt()
             elif message["op"] == "progress":
-                self._say({"event": "progress", "run": self._run, "percent": self._progress()})
+                self._send_event({"event": "progress", "run": self._run, "percent": self._progress()})
             else:
                 self._jobs.put(message)
         self._jobs.put(None)
@@ -85,32 +86,28 @@ class Worker:
             return percent if percent >= 0 else None
         return None
 
-    def _say(self, message: Mapping[str, Any]) -> None:
+    def _send_event(self, message: Mapping[str, Any]) -> None:
         self._write(worker_protocol.control(message))
 
     def _write(self, data: bytes) -> None:
         with self._lock:
-            self._answers.write(data)
-            self._answers.flush()
+            self._output.write(data)
+            self._output.flush()
 
     def _parse(self, sql: str) -> None:
         try:
             tree = serialized_text(self._parser, sql)
-            self._say({"event": "parsed", "tree": tree, "audit": without_constants(sql)})
+            self._send_event({"event": "parsed", "tree": tree, "audit": without_constants(sql)})
         except Exception as error:
-            self._say({"event": "error", **explained(error, (), sql)})
+            self._send_event({"event": "error", **describe_error(error, (), sql)})
 
     def _prepare(self, job: Mapping[str, Any]) -> None:
         self._settings = Settings(**job["settings"])
-        self._make_next()
-        self._memory = _Memory(self._settings.memory_bytes)
-        self._say({"event": "prepared"})
-
-    def _make_next(self) -> None:
-        assert self._settings is not None  # noqa: S101
         self._next = Sandbox(self._settings)
+        self._memory = _MemoryLimit(self._settings.memory_bytes)
+        self._send_event({"event": "prepared"})
 
-    def _answer(self, job: Mapping[str, Any]) -> None:
+    def _run_query(self, job: Mapping[str, Any]) -> None:
         settings = Settings(**job["settings"])
         sandbox = self._next
         if sandbox is None or settings != self._settings:
@@ -120,65 +117,66 @@ class Worker:
             sandbox = Sandbox(settings)
         self._next, self._run, self._running = None, job["run"], sandbox
         tables = [TableSource(**table) for table in job["tables"]]
-        said: dict[str, Any]
+        event: dict[str, Any]
         try:
-            rows, is_cut = self._send(sandbox, tables, job)
-            said = {"event": "done", "rows": rows, "cut": is_cut}
-        except _TooMany as error:
-            said = {"event": "error", "kind": "limit", "limit": error.limit, "message": ""}
+            rows, is_cut = self._stream_result(sandbox, tables, job)
+            event = {"event": "done", "rows": rows, "cut": is_cut}
+        except _LimitExceeded as error:
+            event = {"event": "error", "kind": "limit", "limit": error.limit, "message": ""}
         except MemoryError:
-            said = {"event": "error", "kind": "memory", "message": ""}
+            event = {"event": "error", "kind": "memory", "message": ""}
         except Exception as error:
             paths = [settings.temp_dir, *(path for table in tables for path in table.paths)]
-            said = {"event": "error", **explained(error, paths, job["sql"], job["columns"])}
+            event = {"event": "error", **describe_error(error, paths, job["sql"], job["columns"])}
         self._running = None
-        self._say({**said, "spent": self._memory.is_spent(sandbox)})
+        self._send_event({**event, "spent": self._memory.is_spent(sandbox)})
         sandbox.close()
-        self._make_next()
+        self._next = Sandbox(settings)
 
-    def _send(
+    def _stream_result(
         self, sandbox: Sandbox, tables: Sequence[TableSource], job: Mapping[str, Any]
     ) -> tuple[int, bool]:
+        """Returns the number of rows, and whether further rows were dropped."""
         sandbox.fill(tables)
-        self._stop_if_asked()
+        self._check_cancelled()
         result = sandbox.connection.execute(job["sql"], job["params"])
         description = result.description or []
         types = [str(column[1]) for column in description]
         _check_types([column[0] for column in description], types)
         reader = result.to_arrow_reader(_BATCH_ROWS)
         schema = _distinct_names(reader.schema)
-        self._say(
+        self._send_event(
             {
                 "event": "columns",
                 "columns": [{"name": name, "type": t} for name, t in zip(schema.names, types, strict=True)],
             }
         )
         rendered = renderer(job["format"], schema, types)
-        counted = _Counted(job["rows_max"], job["rows_kept"], job["bytes_max"])
-        self._data(rendered.begin(), counted)
-        for batch in counted.batches(reader, schema):
-            self._stop_if_asked()
-            self._data(rendered.batch(batch), counted)
-        self._data(rendered.end(), counted)
-        return counted.rows, counted.is_cut
+        limits = _ResultLimits(job["rows_max"], job["rows_kept"], job["bytes_max"])
+        self._send_data(rendered.begin(), limits)
+        for batch in limits.batches(reader, schema):
+            self._check_cancelled()
+            self._send_data(rendered.batch(batch), limits)
+        self._send_data(rendered.end(), limits)
+        return limits.rows, limits.is_cut
 
-    def _stop_if_asked(self) -> None:
+    def _check_cancelled(self) -> None:
         if self._cancelled == self._run:
             raise duckdb.InterruptException("interrupted")
 
-    def _data(self, data: bytes, counted: _Counted) -> None:
-        counted.took(len(data))
+    def _send_data(self, data: bytes, limits: _ResultLimits) -> None:
+        limits.add_bytes(len(data))
         for first in range(0, len(data), _CHUNK_BYTES):
             self._write(worker_protocol.pack(worker_protocol.DATA, data[first : first + _CHUNK_BYTES]))
 
 
-class _TooMany(Exception):
+class _LimitExceeded(Exception):
     def __init__(self, limit: str) -> None:
         self.limit = limit
 
 
-class _Counted:
-    """Bounds of a result: over `rows_max` it fails, after `rows_kept` the rest is left out."""
+class _ResultLimits:
+    """The size limits of a result. Over `rows_max` the query fails; rows after `rows_kept` are dropped."""
 
     def __init__(self, rows_max: int, rows_kept: int | None, bytes_max: int) -> None:
         self._rows_max = rows_max
@@ -193,34 +191,34 @@ class _Counted:
                 batch, self.is_cut = batch.slice(0, self._rows_kept - self.rows), True
             self.rows += batch.num_rows
             if self.rows > self._rows_max:
-                raise _TooMany("rows_max")
+                raise _LimitExceeded("rows_max")
             yield from self._pieces(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
             if self.is_cut:
                 return
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Rendering takes several times the memory of what is rendered."""
+        """Split a large batch: rendering takes several times the memory of the batch."""
         size = batch.nbytes
         if size <= _BATCH_BYTES:
             yield batch
             return
         if batch.num_rows == 1:
             if size > self._bytes_left:
-                raise _TooMany("result_bytes_max")
+                raise _LimitExceeded("result_bytes_max")
             yield batch
             return
         half = batch.num_rows // 2
         yield from self._pieces(batch.slice(0, half))
         yield from self._pieces(batch.slice(half))
 
-    def took(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise _TooMany("result_bytes_max")
+            raise _LimitExceeded("result_bytes_max")
 
 
 def _distinct_names(schema: pa.Schema) -> pa.Schema:
-    """`SELECT a, a` is fine in SQL, and in no format."""
+    """Make column names unique: `SELECT a, a` is valid SQL, but no result format allows it."""
     seen: dict[str, int] = {}
     fields = []
     for field in schema:
@@ -234,32 +232,32 @@ def _distinct_names(schema: pa.Schema) -> pa.Schema:
 
 
 _NOT_IN_RESULTS = re.compile(r"\b(UHUGEINT|BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)\b")
-"""On the way out DuckDB makes something else of them."""
+"""Types that DuckDB's Arrow export changes."""
 
 
 def _check_types(names: Sequence[str], types: Sequence[str]) -> None:
     for name, type_ in zip(names, types, strict=True):
         if found := _NOT_IN_RESULTS.search(re.sub(r"'(?:[^']|'')*'", "", type_)):
             raise duckdb.NotImplementedException(
-                f"the column {name} has the type {found.group()}, which results cannot have: "
+                f"the column {name} has the type {found.group()}, which results do not support: "
                 f'cast it, as in "{name}"::VARCHAR'
             )
 
 
-class _Memory:
-    """A bound behind DuckDB's own, which does not count all that it takes, nor results on their way. And
-    whether what a question took has come back: allocators keep what they had.
+class _MemoryLimit:
+    """A limit on the process's memory, in addition to DuckDB's own, which does not count everything. Also
+    tells whether the memory of a query was returned: allocators may keep it.
     """
 
     def __init__(self, query_bytes_max: int) -> None:
         _, at_rest = _bytes_used()
-        bound = at_rest + 2 * query_bytes_max + _MEMORY_OF_ITS_OWN
+        bound = at_rest + 2 * query_bytes_max + _OVERHEAD_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._resident_max = _SPENT_BYTES
         self._data_max = at_rest + query_bytes_max + _SPENT_BYTES
 
     def is_spent(self, sandbox: Sandbox) -> bool:
-        """Closes the sandbox where that may help."""
+        """Whether the process still uses too much memory. Closes the sandbox to free some if it does."""
         if self._is_within():
             return False
         sandbox.close()
@@ -274,7 +272,7 @@ class _Memory:
 
 
 def _bytes_used() -> tuple[int, int]:
-    """What is in memory, and what RLIMIT_DATA counts."""
+    """Return the resident bytes, and the bytes that RLIMIT_DATA counts."""
     used = psutil.Process().memory_info()
     return used.rss, used.data
 
@@ -282,11 +280,11 @@ def _bytes_used() -> tuple[int, int]:
 def main() -> None:
     die_with_parent()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")  # where memory runs out, it is this process that goes
+        file.write("1000")  # if memory runs out, the kernel kills this process first
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nobody else may write between the frames
-    Worker(os.fdopen(os.dup(0), "rb"), answers).run()
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # other code must not write to standard output between the messages
+    Worker(os.fdopen(os.dup(0), "rb"), output).run()
 
 
 if __name__ == "__main__":

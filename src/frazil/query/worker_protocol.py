@@ -1,4 +1,4 @@
-"""Messages between the service and its workers: a length, a kind and the bytes."""
+"""The messages between the query service and its workers: length, kind and payload."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def control(message: Mapping[str, Any]) -> bytes:
 
 
 def read(stream: BinaryIO) -> tuple[int, bytes] | None:
-    """None at the end of the stream."""
+    """Read one message; None at the end of the stream."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         return None
@@ -32,6 +32,6 @@ def read(stream: BinaryIO) -> tuple[int, bytes] | None:
 
 
 async def receive(stream: asyncio.StreamReader) -> tuple[int, bytes]:
-    """asyncio.IncompleteReadError at the end of the stream."""
+    """Read one message. Raises asyncio.IncompleteReadError at the end of the stream."""
     size, kind = HEADER.unpack(await stream.readexactly(HEADER.size))
     return kind, await stream.readexactly(size)

@@ -1,4 +1,5 @@
-"""The API: FastAPI on granian. It knows who asks and speaks HTTP; what is asked, the query service answers.
+"""The HTTP API: FastAPI on granian. Authenticates callers and passes their queries to the query service.
 
-No SQL is put together from what a client sent, and no tenant comes from anything but the API key.
+Values from clients are never put into SQL text, and the tenant comes only from the API key. Start reading at
+`app`.
 """

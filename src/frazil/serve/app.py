@@ -18,7 +18,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.role_status import RoleStatus
 from frazil.serve import health, page, reads, sql, status, tables
 from frazil.serve.auth import Authenticator, require_admin
-from frazil.serve.errors import answer_errors
+from frazil.serve.errors import add_error_handlers
 from frazil.serve.iceberg.catalog import iceberg_router
 from frazil.serve.ledger_cache import LedgerCache
 from frazil.serve.middleware import ResponseMiddleware
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from frazil.query.service import QueryService
 
 _DESCRIPTION = (
-    "SQL over OpenTelemetry data: what has landed in Apache Iceberg tables, and what arrived a moment ago. "
-    "An API key sees its tenant alone."
+    "SQL over OpenTelemetry data: rows in Apache Iceberg tables, and rows acknowledged moments ago that have "
+    "not landed yet. An API key can only read its own tenant's data."
 )
 _EXPOSED = ["X-Frazil-Query-Id", "X-Frazil-Stats", "Retry-After"]
 
 
 def create_app(config: Config, queries: QueryService) -> FastAPI:
-    """The application; its lifespan is the query service's."""
-    catalog = _OneCatalog(config)
+    """Create the application. Its lifespan starts and stops the query service."""
+    catalog = _LazyCatalog(config)
     app = FastAPI(
         title="frazil",
         version=__version__,
@@ -49,13 +49,13 @@ def create_app(config: Config, queries: QueryService) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=_life_of(queries, catalog),
+        lifespan=_lifespan(queries, catalog),
     )
     app.state.config = config
     app.state.queries = queries
-    app.state.door = Authenticator(config)
-    app.state.life = Lifecycle(queries)
-    # Queries do not read from Kafka: what waits there is not part of their results.
+    app.state.authenticator = Authenticator(config)
+    app.state.lifecycle = Lifecycle(queries)
+    # Queries do not read from Kafka: results have only landed rows.
     stores = ("warehouse",) if config.wal.type == "kafka" else ("wal", "warehouse")
     app.state.dependencies = Dependencies(checks_of(config, *stores))
     app.state.role_status = RoleStatus(lambda: queries.registry.collect(), os.getppid())
@@ -64,10 +64,10 @@ def create_app(config: Config, queries: QueryService) -> FastAPI:
     app.state.ledger = LedgerCache(config)
     for part in (sql, tables, reads, status, health, page):
         app.include_router(part.router)
-    iceberg = iceberg_router(config, catalog, require_admin, queries.forget_also)
+    iceberg = iceberg_router(config, catalog, require_admin, queries.clear_on_erasure)
     app.include_router(iceberg, prefix="/iceberg")
-    answer_errors(app)
-    app.add_exception_handler(ClientGone, _nobody_listens)
+    add_error_handlers(app)
+    app.add_exception_handler(ClientGone, _client_gone)
     if config.serve.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -77,29 +77,29 @@ def create_app(config: Config, queries: QueryService) -> FastAPI:
             expose_headers=_EXPOSED,
             max_age=7200,
         )
-    app.add_middleware(ResponseMiddleware, registry=queries.registry, life=app.state.life)
+    app.add_middleware(ResponseMiddleware, registry=queries.registry, lifecycle=app.state.lifecycle)
     return app
 
 
-def _life_of(
-    queries: QueryService, catalog: _OneCatalog
+def _lifespan(
+    queries: QueryService, catalog: _LazyCatalog
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await queries.start()
         app.state.sampler.start()
         try:
             yield
         finally:
             await app.state.sampler.stop()
-            await app.state.life.end()
+            await app.state.lifecycle.end()
             catalog.close()
 
-    return life
+    return lifespan
 
 
-class _OneCatalog:
-    """For engines that ask the Iceberg catalog: opened by the first of them."""
+class _LazyCatalog:
+    """The Iceberg catalog for other engines, opened at the first request."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -118,5 +118,5 @@ class _OneCatalog:
                 self._catalog.close()
 
 
-async def _nobody_listens(request: Request, error: Exception) -> Response:
+async def _client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=499)

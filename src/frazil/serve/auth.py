@@ -1,4 +1,4 @@
-"""Who asks. The tenant comes from the API key alone."""
+"""Authenticates callers. The tenant comes only from the API key."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from frazil.keys import KeyRing, given_key
 
 _ALL_ROLES: tuple[Role, ...] = ("read", "write", "admin")
 
-# Only for the OpenAPI page: the headers are read below, as the receiver reads them.
+# Only for the OpenAPI document: `Authenticator` reads the headers, as the receiver does.
 _bearer = HTTPBearer(auto_error=False, description="An API key with the role `read`: `Bearer fz_…`.")
-_header = APIKeyHeader(name="X-Api-Key", auto_error=False, description="The same key in a header of its own.")
+_header = APIKeyHeader(name="X-Api-Key", auto_error=False, description="The same API key, without `Bearer`.")
 
 
 @dataclass(frozen=True)
 class Caller:
     tenant: str
     name: str
-    """The API key's name; empty while there are none."""
+    """The API key's name; empty if no keys are configured."""
     roles: tuple[Role, ...]
 
     def must_be(self, role: Role) -> Caller:
         if role not in self.roles:
             raise Forbidden(
-                f"the API key {self.name} may not do this: it needs the role `{role}` in auth.keys"
+                f"the API key {self.name} lacks the role `{role}`: add the role in auth.keys, or use another "
+                "key"
             )
         return self
 
 
 class Authenticator:
-    """Tells who comes, by `Authorization: Bearer` or `X-Api-Key`."""
+    """Identifies callers by `Authorization: Bearer` or `X-Api-Key`."""
 
     def __init__(self, config: Config) -> None:
         self._keys = KeyRing(config.auth.keys)
@@ -52,20 +53,22 @@ class Authenticator:
         return Caller(key.tenant, key.name, tuple(key.roles))
 
     def _check_local(self, request: Request) -> None:
-        """Without keys, being on this machine is the only credential, and any web page open in a browser here
-        is: it could ask by a name of its own that leads to 127.0.0.1, or post what needs no permission.
+        """Refuse requests from web pages. Without keys, any local client is trusted, and a web page open in a
+        local browser could use DNS rebinding to 127.0.0.1, or send requests that need no CORS preflight.
         """
         host = request.headers.get("host", "")
         if not _is_here(host):
             raise Forbidden(
-                f"without API keys the API answers only to localhost and 127.0.0.1, not to {host[:100]}; "
-                "make a key with `frazil keys new`"
+                "without API keys the API accepts requests only for localhost and 127.0.0.1, not for "
+                f"{host[:100]}: create a key with `frazil keys new`"
             )
         origin = request.headers.get("origin")
         if origin is None or "*" in self._origins or origin in self._origins:
             return
         if urlsplit(origin).netloc != host:
-            raise Forbidden(f"web pages of {origin[:100]} may not ask; serve.cors_origins can name them")
+            raise Forbidden(
+                f"requests from web pages of {origin[:100]} are refused: add the origin to serve.cors_origins"
+            )
 
 
 def _is_here(host: str) -> bool:
@@ -75,20 +78,21 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def door(request: Request) -> Authenticator:
-    return request.app.state.door  # type: ignore[no-any-return]
-
-
-def reader(request: Request, _b: object = Security(_bearer), _h: object = Security(_header)) -> Caller:
-    """Who may ask for data."""
-    if request.app.state.life.stopping:
+def require_read(request: Request, _b: object = Security(_bearer), _h: object = Security(_header)) -> Caller:
+    """Return the caller, who may read the tenant's data."""
+    if request.app.state.lifecycle.stopping:
         raise StoreUnavailable("the API is shutting down")
-    return door(request).caller(request).must_be("read")
+    return _caller(request).must_be("read")
 
 
 def require_admin(request: Request, _b: object = Security(_bearer), _h: object = Security(_header)) -> Caller:
-    """Who may see every tenant's files."""
-    return door(request).caller(request).must_be("admin")
+    """Return the caller, who may read every tenant's data."""
+    return _caller(request).must_be("admin")
 
 
-Reader = Annotated[Caller, Depends(reader)]
+def _caller(request: Request) -> Caller:
+    authenticator: Authenticator = request.app.state.authenticator
+    return authenticator.caller(request)
+
+
+Reader = Annotated[Caller, Depends(require_read)]

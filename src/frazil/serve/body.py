@@ -1,4 +1,4 @@
-"""A query as it comes in a request. Its SQL and parameters are judged by the query service."""
+"""Reads a query from the body of a request. The query service checks its SQL and parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from frazil.query.model import AsOf, Format, Query
 from frazil.query.validate import PARAMS_BYTES_MAX
 from frazil.serve.auth import Caller
 from frazil.serve.errors import Unsupported, suggestion
-from frazil.serve.parameters import moment
+from frazil.serve.parameters import parse_time
 
 _BODY_SECONDS_MAX = 30.0
 _TAG_CHARS_MAX = 256
@@ -29,9 +29,9 @@ _PLAIN = ("text/plain", "application/sql")
 log = structlog.get_logger("frazil.serve")
 
 
-def _whole(given: Any) -> Any:
-    """10.0 is a whole number to clients that have no integers."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def _to_integer(value: Any) -> Any:
+    """Accept 10.0 as an integer, for clients that have no integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class SqlRequest(BaseModel):
@@ -40,7 +40,7 @@ class SqlRequest(BaseModel):
     sql: Annotated[str, Field(pattern=r"\S")]
     """One SELECT in DuckDB's dialect."""
     params: list[Any] | None = None
-    """A value for each `?` or `$1`: text, numbers, booleans, null, or arrays and objects of them."""
+    """One value for each `?` or `$1`: text, numbers, booleans, null, or arrays and objects of them."""
     as_of: Annotated[
         Any,
         WithJsonSchema(
@@ -53,18 +53,18 @@ class SqlRequest(BaseModel):
             }
         ),
     ] = None
-    """Query the tables as they were: at a time, in a snapshot or under a tag."""
+    """Query an earlier version of the tables: at a time, in a snapshot or under a tag."""
     seconds_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Less than the server's limit."""
-    rows_max: Annotated[int, Field(gt=0), BeforeValidator(_whole)] | None = None
-    """More rows are cut off. Less than the server's limit."""
+    """A time limit below the server's."""
+    rows_max: Annotated[int, Field(gt=0), BeforeValidator(_to_integer)] | None = None
+    """Drop rows beyond this number. Below the server's limit."""
     partial: bool = False
-    """Answer without files that cannot be read now; `stats.missing` names them."""
+    """Skip files that cannot be read now; `stats.missing` tells how many."""
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,64}$")] | None = None
-    """A name to watch or cancel it by."""
+    """A query id, to watch or cancel the query."""
 
 
-_MISTAKES = {
+_ERRORS = {
     "sql": '`sql` is missing: send {"sql": "SELECT …"}',
     "params": "`params` must be an array, one value for each `?` or `$1` in the SQL",
     "seconds_max": "`seconds_max` must be a number above 0",
@@ -74,28 +74,28 @@ _MISTAKES = {
 }
 
 
-async def read_question(request: Request, caller: Caller, config: Config, format: Format) -> Query:
+async def read_query(request: Request, caller: Caller, config: Config, format: Format) -> Query:
     """Raises RequestInvalid, RequestTooLarge or Unsupported."""
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and content_type not in _PLAIN:
-        raise Unsupported("the content type must be application/json, or application/sql for the SQL alone")
+        raise Unsupported("the content type must be application/json, or application/sql for plain SQL")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Unsupported("the body must not be compressed")
-    # JSON may spell each character of the SQL in six.
+    # JSON may escape each character of the SQL in six.
     sql_bytes_max = config.query.sql_bytes_max * (1 if content_type in _PLAIN else 6)
-    asked = _parsed(await _body(request, sql_bytes_max + PARAMS_BYTES_MAX), is_plain=content_type in _PLAIN)
+    body = _parse(await _body(request, sql_bytes_max + PARAMS_BYTES_MAX), is_plain=content_type in _PLAIN)
     return Query(
-        sql=asked.sql,
+        sql=body.sql,
         tenant=caller.tenant,
-        params=tuple(asked.params or ()),
+        params=tuple(body.params or ()),
         format=format,
-        as_of=_as_of(asked.as_of),
-        seconds_max=asked.seconds_max,
-        rows_max=asked.rows_max,
-        partial=asked.partial,
+        as_of=_as_of(body.as_of),
+        seconds_max=body.seconds_max,
+        rows_max=body.rows_max,
+        partial=body.partial,
         unowned="admin" in caller.roles,
         who=caller.name,
-        id=asked.id or "",
+        id=body.id or "",
     )
 
 
@@ -114,20 +114,20 @@ async def _body(request: Request, bytes_max: int) -> bytes:
                     raise too_large
                 pieces.append(piece)
     except TimeoutError:
-        raise RequestInvalid("the body came too slowly") from None
-    except ClientDisconnect:  # also raised for a chunk that is not valid
+        raise RequestInvalid(f"the body was not received within {_BODY_SECONDS_MAX:g} s") from None
+    except ClientDisconnect:  # also raised for an invalid chunk
         log.debug("request body ended early", bytes=size)
-        raise RequestInvalid("the body ended before it was complete, or its chunks are not valid") from None
+        raise RequestInvalid("the body is incomplete, or has an invalid chunk") from None
     return b"".join(pieces)
 
 
-def _parsed(body: bytes, *, is_plain: bool) -> SqlRequest:
+def _parse(body: bytes, *, is_plain: bool) -> SqlRequest:
     try:
         return SqlRequest(**({"sql": body.decode()} if is_plain else _members(body)))
     except UnicodeDecodeError:
         raise RequestInvalid("the SQL is not UTF-8") from None
     except ValidationError as error:
-        raise RequestInvalid(_MISTAKES[str(error.errors(include_url=False)[0]["loc"][0])]) from None
+        raise RequestInvalid(_ERRORS[str(error.errors(include_url=False)[0]["loc"][0])]) from None
 
 
 def _members(body: bytes) -> dict[str, Any]:
@@ -140,24 +140,24 @@ def _members(body: bytes) -> dict[str, Any]:
     for name in members:
         if name not in SqlRequest.model_fields:  # pydantic would list all of them: seconds for a large body
             raise RequestInvalid(
-                f"there is no member `{name[:100]}`.{suggestion(name, list(SqlRequest.model_fields))}"
+                f"unknown member `{name[:100]}`.{suggestion(name, list(SqlRequest.model_fields))}"
             )
     return members
 
 
-def _as_of(given: Any) -> AsOf | None:
-    if given is None:
+def _as_of(value: Any) -> AsOf | None:
+    if value is None:
         return None
-    if isinstance(given, str):
-        return AsOf(time=moment("as_of", given, time.time()))
-    if isinstance(given, Mapping) and len(given) == 1:
-        snapshot, tag = given.get("snapshot"), given.get("tag")
+    if isinstance(value, str):
+        return AsOf(time=parse_time("as_of", value, time.time()))
+    if isinstance(value, Mapping) and len(value) == 1:
+        snapshot, tag = value.get("snapshot"), value.get("tag")
         if isinstance(snapshot, str) and snapshot.isdecimal() and len(snapshot) < 20:
-            snapshot = int(snapshot)  # JavaScript cannot hold such numbers
+            snapshot = int(snapshot)  # JavaScript numbers cannot hold 64 bits
         if isinstance(snapshot, int) and not isinstance(snapshot, bool) and 0 <= snapshot < _INT64:
             return AsOf(snapshot_id=snapshot)
         if isinstance(tag, str) and 0 < len(tag) <= _TAG_CHARS_MAX:
             return AsOf(tag=tag)
     raise RequestInvalid(
-        '`as_of` is a time such as "2026-11-15T10:00:00Z", {"snapshot": 123} or {"tag": "x"}'
+        '`as_of` must be a time such as "2026-11-15T10:00:00Z", {"snapshot": 123} or {"tag": "x"}'
     )

@@ -1,4 +1,4 @@
-"""The schemas and examples of responses, for the OpenAPI document. Bodies are written without them."""
+"""Schemas and examples of responses, only for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class QueryProgress(_Body):
 
 class RecordPage(_Body):
     records: list[dict[str, Any]]
-    """Columns by name. NULL is left out."""
+    """Columns by name. NULL values are left out."""
     next: str | None
-    """The `cursor` of the next page; null on the last one."""
+    """The `cursor` of the next page; null on the last page."""
     stats: Stats
 
 
@@ -43,7 +43,7 @@ class CountsOverTime(_Body):
     begin: str = Field(alias="from")
     to: str
     first_bucket: str
-    """The first bucket begins here."""
+    """Start time of the first bucket."""
     bucket_seconds: int
     series: list[OtherServices | CountSeries]
     total: int
@@ -65,12 +65,12 @@ class TraceData(_Body):
 class ErrorFacts(_Body):
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     code: str
-    """For programs; does not change."""
+    """A stable code, for programs."""
     message: str
     position: int | None = None
-    """Of the mistake in the SQL."""
+    """Position of the error in the SQL, in characters."""
     limit: str | None = None
-    """The configuration key of the limit."""
+    """Configuration key of the limit."""
 
 
 class ErrorBody(_Body):
@@ -80,24 +80,32 @@ class ErrorBody(_Body):
 def described(
     model: Any, description: str, example: Any, others: Responses | None = None, status: int = 200
 ) -> Responses:
-    """The response with that status and schema, and `others`."""
+    """Describe the response of a status, and add `others`."""
     content = {"application/json": {"example": example}}
     return {status: {"model": model, "description": description, "content": content}, **(others or {})}
 
 
 _ERRORS = {
-    400: ("SQL or a parameter that cannot be understood.", "query_invalid", "no column `servce_name`"),
+    400: ("Invalid SQL or an invalid parameter.", "query_invalid", "there is no column servce_name"),
     401: ("No valid API key.", "unauthenticated", "no API key: send `Authorization: Bearer fz_…`"),
-    403: ("The key may not do this, or the SQL leaves the tables.", "query_refused", "read_csv is refused"),
-    404: ("There is none, for this tenant.", "not_found", "no such trace"),
+    403: (
+        "The key lacks the role, or the SQL accesses more than the tables.",
+        "query_refused",
+        "read_csv() is not available",
+    ),
+    404: ("Does not exist for this tenant.", "not_found", "no span of the trace was found"),
     413: ("The request is too large.", "too_large", "the request is larger than 1441792 bytes"),
-    415: ("A body of another type.", "unsupported_type", "the content type must be application/json"),
-    422: ("A limit was hit; `limit` is its key.", "limit_reached", "the query ran longer than 30 s"),
-    429: ("Too many wait already; `Retry-After` says when to come again.", "overloaded", "64 queries wait"),
+    415: ("Unsupported content type.", "unsupported_type", "the content type must be application/json"),
+    422: (
+        "A limit was reached; `limit` is its configuration key.",
+        "limit_reached",
+        "the query reached its time limit of 30 s",
+    ),
+    429: ("Too many queries are waiting; retry after `Retry-After`.", "overloaded", "64 queries are waiting"),
     503: ("The store or the catalog does not answer.", "store_unavailable", "the store does not answer"),
 }
 QUERY_ERRORS = (400, 401, 403, 413, 422, 429, 503)
-"""The errors of any query."""
+"""Status codes that any query can have."""
 
 
 def errors(*codes: int) -> Responses:
@@ -112,8 +120,8 @@ def errors(*codes: int) -> Responses:
 _STATS = {"rows": 1, "files": 2, "files_total": 500, "tail_rows": 120}
 PAGE = described(
     RecordPage,
-    "A page of records; `next` is null on the last one. NULL is left out. Integers beyond 2^53 and "
-    "exact nanoseconds are text.",
+    "A page of records; `next` is null on the last page. NULL values are left out. Integers beyond 2^53 and "
+    "nanosecond times are text.",
     {
         "records": [
             {
@@ -131,8 +139,8 @@ PAGE = described(
 )
 COUNTS = described(
     CountsOverTime,
-    "`counts` has a number for each bucket: the first begins at `first_bucket`, each takes "
-    "`bucket_seconds`. Series in which nothing is counted are left out.",
+    "`counts` has one number per bucket. The first bucket begins at `first_bucket`; each is `bucket_seconds` "
+    "long. Series without records are left out.",
     {
         "from": "2026-11-15T10:00:20.000000Z",
         "to": "2026-11-15T10:02:50.000000Z",
@@ -146,8 +154,8 @@ COUNTS = described(
 )
 TRACES = described(
     TraceList,
-    "Each trace once. `complete`: no other trace matches. `matched_is_exact`: all spans that match were "
-    "counted; else `matched` is the least that it can be.",
+    "Each trace once. `complete`: no other trace matches. `matched_is_exact`: all matching spans were "
+    "counted; otherwise `matched` is a lower bound.",
     {
         "traces": [
             {
@@ -182,7 +190,7 @@ _SPAN = {
 _RESOURCE = {"attributes": [{"key": "service.name", "value": {"stringValue": "cart"}}]}
 TRACE = described(
     TraceData,
-    "OTLP/JSON, as a receiver takes it.",
+    "The trace in OTLP/JSON, which any OTLP receiver accepts.",
     {"resourceSpans": [{"resource": _RESOURCE, "scopeSpans": [{"spans": [_SPAN]}]}]},
     errors(404, *QUERY_ERRORS),
 )

@@ -1,4 +1,4 @@
-"""From what went wrong to what a client is told: the one map of the API."""
+"""Maps errors to HTTP responses."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ log = structlog.get_logger("frazil.serve")
 
 
 class NotFound(Exception):
-    """What was asked for does not exist, or belongs to another tenant, which is the same to who asks."""
+    """The resource does not exist, or belongs to another tenant: callers cannot tell the difference."""
 
 
 class Unsupported(Exception):
-    """A body in a form that is not read here."""
+    """A request body of an unsupported type or encoding."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`code` is for programs and does not change; `facts` are the members beside it."""
+    """An error response. `code` is stable, for programs; `facts` are further members of the body."""
 
     status: int
     code: str
@@ -61,87 +61,90 @@ class Problem:
         return Response(orjson.dumps(body), self.status, headers, "application/json")
 
 
-DEFECT = Problem(500, "internal", "an internal error; the log of `frazil serve` has it")
+DEFECT = Problem(500, "internal", "internal error: see the log of `frazil serve`")
+
+
+_RESPONSES: Mapping[type[Exception], tuple[int, str]] = {
+    QueryInvalid: (400, "query_invalid"),
+    QueryRefused: (403, "query_refused"),
+    LimitReached: (422, "limit_reached"),
+    Overloaded: (429, "overloaded"),
+    StoreUnavailable: (503, "store_unavailable"),
+    CatalogUnavailable: (503, "catalog_unavailable"),
+    Transient: (503, "unavailable"),
+    RequestTooLarge: (413, "too_large"),
+    RequestInvalid: (400, "request_invalid"),
+    Unauthenticated: (401, "unauthenticated"),
+    Forbidden: (403, "forbidden"),
+    NotFound: (404, "not_found"),
+    Unsupported: (415, "unsupported_type"),
+}
+"""Status and code by error. Subclasses come before their base class."""
 
 
 def problem(error: Exception) -> Problem:
-    """What `error` means to a client. A defect is told without details."""
-    message = str(error)
+    """Return the response for an error. Unexpected errors give no details."""
+    found = next((entry for kind, entry in _RESPONSES.items() if isinstance(error, kind)), None)
+    if found is None:
+        return DEFECT
     delay = max(1, math.ceil(error.retry_after_seconds)) if isinstance(error, Transient) else None
+    return Problem(*found, str(error), _facts(error), delay)
+
+
+def _facts(error: Exception) -> dict[str, Any]:
     match error:
-        case QueryInvalid():
-            return Problem(400, "query_invalid", message, {"position": error.position})
-        case QueryRefused():
-            return Problem(403, "query_refused", message, {"position": error.position})
+        case QueryInvalid() | QueryRefused():
+            return {"position": error.position}
         case LimitReached():
-            is_key = "." in error.limit  # the others are fixed
-            hint = f"ask for less, or raise {error.limit} in the server's configuration" if is_key else None
-            return Problem(422, "limit_reached", message, {"limit": error.limit, "hint": hint})
+            is_key = "." in error.limit  # the other limits are fixed
+            hint = f"reduce the query, or raise {error.limit} in the configuration" if is_key else None
+            return {"limit": error.limit, "hint": hint}
         case Overloaded():
-            return Problem(429, "overloaded", message, {"limit": error.bound}, delay)
-        case StoreUnavailable():
-            return Problem(503, "store_unavailable", message, {}, delay)
-        case CatalogUnavailable():
-            return Problem(503, "catalog_unavailable", message, {}, delay)
-        case Transient():
-            return Problem(503, "unavailable", message, {}, delay)
-        case RequestTooLarge():
-            return Problem(413, "too_large", message)
-        case RequestInvalid():
-            return Problem(400, "request_invalid", message)
-        case Unauthenticated():
-            return Problem(401, "unauthenticated", message)
-        case Forbidden():
-            return Problem(403, "forbidden", message)
-        case NotFound():
-            return Problem(404, "not_found", message)
-        case Unsupported():
-            return Problem(415, "unsupported_type", message)
-        case _:
-            return DEFECT
+            return {"limit": error.bound}
+    return {}
 
 
 def suggestion(wrong: str, known: Collection[str]) -> str:
-    """` Did you mean …?`, or what there is."""
-    near = difflib.get_close_matches(wrong.lower(), known, n=1, cutoff=0.5)
-    if near:
-        return f" Did you mean `{near[0]}`?"
-    return f" There are: {', '.join(known)}." if known else " There are none here."
+    """Return ` Did you mean …?`, or the list of known names."""
+    close = difflib.get_close_matches(wrong.lower(), known, n=1, cutoff=0.5)
+    if close:
+        return f" Did you mean `{close[0]}`?"
+    return f" Expected one of: {', '.join(known)}." if known else " There are no parameters."
 
 
-def answer_errors(app: FastAPI) -> None:
-    """What handlers raise on purpose becomes an answer. Anything else is for the guard around the app."""
+def add_error_handlers(app: FastAPI) -> None:
+    """Turn expected errors into responses. `ResponseMiddleware` handles all others."""
 
-    async def told(request: Request, error: Exception) -> Response:
+    async def expected(request: Request, error: Exception) -> Response:
         found = problem(error)
         if found is DEFECT:
-            log.error("an error that no client should see", exc_info=error)
+            log.error("request failed with an unmapped error", exc_info=error)
         return found.response()
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101
         return _of_http(request, error).response()
 
-    async def unread(request: Request, error: Exception) -> Response:
+    async def validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        return Problem(400, "request_invalid", _first_mistake(error)).response()
+        return Problem(400, "request_invalid", _first_error(error)).response()
 
     for kind in (FrazilError, NotFound, Unsupported):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, expected)
     app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(RequestValidationError, unread)
+    app.add_exception_handler(RequestValidationError, validation_error)
 
 
 def _of_http(request: Request, error: HTTPException) -> Problem:
     if error.status_code == 404:
-        return Problem(404, "not_found", "no such path; /api/docs lists them")
+        return Problem(404, "not_found", "no such path: see /api/docs")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        return Problem(405, "method_not_allowed", f"{request.method} is not answered here; use {allowed}")
+        return Problem(405, "method_not_allowed", f"{request.method} is not allowed: use {allowed}")
     return Problem(error.status_code, "request_invalid", str(error.detail))
 
 
-def _first_mistake(error: RequestValidationError) -> str:
-    mistake = error.errors()[0]
-    where = ".".join(str(part) for part in mistake["loc"][1:]) or "the request"
-    return f"{where}: {mistake['msg']}"
+def _first_error(error: RequestValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
+    return f"{where}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""The parameters that searches, counts and traces share, as requests of `query/reads`."""
+"""Query parameters shared by searches, counts and traces, as filters of `query/reads`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ _CHARS_MAX = 1_000
 
 
 @dataclass(frozen=True)
-class Written:
-    """`from` and `to` as the client wrote them: a cursor holds for these."""
+class TimeParameters:
+    """`from` and `to` as the client sent them: a cursor is valid only for these."""
 
     begin: Annotated[
         str,
         Query(
             alias="from",
-            description="The earliest time: ISO 8601, unix seconds, or relative such as `-15m`.",
+            description="Earliest time, inclusive: ISO 8601, unix seconds, or relative such as `-15m`.",
             examples=["-15m"],
         ),
     ] = "-1h"
     to: Annotated[
-        str, Query(description="The time before which records are; as `from`.", examples=["now"])
+        str, Query(description="Latest time, exclusive; in the same forms as `from`.", examples=["now"])
     ] = "now"
 
     def range(self) -> TimeRange:
-        """Both relative to the same now. Raises RequestInvalid."""
+        """Return the time range, with both ends relative to the same time. Raises RequestInvalid."""
         now = time.time()
-        found = TimeRange(parameters.moment("from", self.begin, now), parameters.moment("to", self.to, now))
+        found = TimeRange(
+            parameters.parse_time("from", self.begin, now), parameters.parse_time("to", self.to, now)
+        )
         if found.begin >= found.end:
             raise RequestInvalid("`from` must be before `to`")
         return found
@@ -43,15 +45,17 @@ class Written:
 
 @dataclass(frozen=True)
 class _Common:
-    """The filters that logs and spans have both."""
+    """The filters of both logs and spans."""
 
     service: Annotated[
-        list[str] | None, Query(description="`service.name`; more than one may be given.", examples=["cart"])
+        list[str] | None, Query(description="`service.name`. Repeatable: one must match.", examples=["cart"])
     ] = None
     q: Annotated[
         str | None,
         Query(
-            description="Words that must all occur, in any case.", examples=["refused"], max_length=_CHARS_MAX
+            description="Words that must all occur, ignoring case.",
+            examples=["refused"],
+            max_length=_CHARS_MAX,
         ),
     ] = None
     regex: Annotated[
@@ -81,13 +85,13 @@ class _Common:
 async def _log_filter(
     common: Annotated[_Common, Depends()],
     severity: Annotated[
-        str | None, Query(description="The lowest: 1 to 24, or a name.", examples=["warn"])
+        str | None, Query(description="Lowest severity: 1 to 24, or a name.", examples=["warn"])
     ] = None,
     received_from: Annotated[
         str | None,
         Query(
-            description="The earliest time of arrival, whatever time the record itself has: ISO 8601 or unix "
-            "seconds. To follow what comes in, ask for what arrived since the last answer.",
+            description="Earliest time of arrival, independent of the record's own time: ISO 8601 or unix "
+            "seconds. To follow new records, request what arrived since the last response.",
             examples=["2026-11-15T10:00:00Z"],
         ),
     ] = None,
@@ -95,21 +99,26 @@ async def _log_filter(
     return LogFilter(
         **common.parsed(),
         severity_min=None if severity is None else parameters.severity(severity),
-        received_from=None if received_from is None else parameters.fixed("received_from", received_from),
+        received_from=None
+        if received_from is None
+        else parameters.parse_fixed_time("received_from", received_from),
     )
 
 
 async def _span_filter(
     common: Annotated[_Common, Depends()],
-    name: Annotated[str | None, Query(description="The operation, exactly.", examples=["GET /cart"])] = None,
+    name: Annotated[str | None, Query(description="The exact span name.", examples=["GET /cart"])] = None,
     kind: Annotated[
         str | None, Query(description="internal, server, client, producer or consumer.", examples=["server"])
     ] = None,
     status: Annotated[str | None, Query(description="error, ok or unset.", examples=["error"])] = None,
     duration_min: Annotated[
-        str | None, Query(description="`250` or `250ms`, `1.5s`, `80us`.", examples=["250ms"])
+        str | None,
+        Query(description="Shortest duration: `250` or `250ms`, `1.5s`, `80us`.", examples=["250ms"]),
     ] = None,
-    duration_max: Annotated[str | None, Query(description="As `duration_min`.", examples=["2s"])] = None,
+    duration_max: Annotated[
+        str | None, Query(description="Longest duration, in the same forms.", examples=["2s"])
+    ] = None,
 ) -> SpanFilter:
     return SpanFilter(
         **common.parsed(),
@@ -121,6 +130,6 @@ async def _span_filter(
     )
 
 
-Within = Annotated[Written, Depends()]
+Times = Annotated[TimeParameters, Depends()]
 Logs = Annotated[LogFilter, Depends(_log_filter)]
 Spans = Annotated[SpanFilter, Depends(_span_filter)]

@@ -1,4 +1,4 @@
-"""Health with reasons, and metrics. Nothing here names a tenant or needs a key, as on every role."""
+"""Health, status and metrics of the API process. Needs no API key and names no tenant, as on every role."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from frazil.health import Health, HealthReport
 from frazil.role_status import RoleReport
-from frazil.serve.state import Lifecycle, Living, RunningQuery
+from frazil.serve.state import Lifecycle, LifecycleDep, QueryServiceDep
 
 if TYPE_CHECKING:
     from frazil.query.service import QueryService
@@ -28,50 +28,50 @@ def _responses(ok: str, failed: str | None = None) -> dict[int | str, dict[str, 
 
 @router.get(
     "/livez",
-    summary="Is it alive",
-    description="Always yes, if it answers at all.",
+    summary="Liveness",
+    description="Returns 200 while the process runs.",
     response_class=Response,
-    responses=_responses("It lives."),
+    responses=_responses("The process runs."),
 )
 async def livez(request: Request) -> Response:
-    return _answer(Health("api"), request)
+    return _response(Health("api"), request)
 
 
 @router.get(
     "/readyz",
-    summary="Can it answer",
-    description="Whether queries can be sent here. 503 with the reason while queries fail: no worker runs, "
-    "or the catalog, the log's store or the warehouse does not answer. 200 with the reason while the catalog "
-    "does not answer and results come from what it said last. Results of checks are kept for 10 seconds, "
-    "problems for 2.",
+    summary="Readiness",
+    description="Returns 503 with the reason while queries fail: no worker runs, or the catalog, the store "
+    "of the WAL or the warehouse does not answer. Returns 200 with the reason while the catalog does not "
+    "answer and results come from its last known state. Check results are cached for 10 seconds, problems "
+    "for 2.",
     response_class=Response,
-    responses=_responses("Ready.", "No query can run."),
+    responses=_responses("Queries can run.", "Queries fail."),
 )
-async def readyz(queries: RunningQuery, life: Living, request: Request) -> Response:
-    return _answer(await _health(queries, life, request), request)
+async def readyz(queries: QueryServiceDep, lifecycle: LifecycleDep, request: Request) -> Response:
+    return _response(await _health(queries, lifecycle, request), request)
 
 
 @router.get(
     "/healthz",
-    summary="Is all well",
-    description="503 with the reasons while answers may be stale or fail.",
+    summary="Health",
+    description="Returns 503 with the reasons while queries fail or results may be stale.",
     response_class=Response,
-    responses=_responses("All is well.", "It is not."),
+    responses=_responses("Healthy.", "Degraded or failing."),
 )
-async def healthz(queries: RunningQuery, life: Living, request: Request) -> Response:
-    return _answer(await _health(queries, life, request), request)
+async def healthz(queries: QueryServiceDep, lifecycle: LifecycleDep, request: Request) -> Response:
+    return _response(await _health(queries, lifecycle, request), request)
 
 
 @router.get(
     "/status",
     summary="Status of this process",
-    description="Health as `/healthz`, what the processes use, metrics, and rates of counters. For "
-    "`/api/v1/status`, which merges the status of all roles.",
+    description="Health as in `/healthz`, resource usage, metrics and rates. `/api/v1/status` merges the "
+    "status of all roles.",
     response_class=Response,
-    responses={200: {"description": "Whatever the health is.", "model": RoleReport}},
+    responses={200: {"description": "The status, also of an unhealthy process.", "model": RoleReport}},
 )
-async def role_status(queries: RunningQuery, life: Living, request: Request) -> Response:
-    health = await _health(queries, life, request)
+async def role_status(queries: QueryServiceDep, lifecycle: LifecycleDep, request: Request) -> Response:
+    health = await _health(queries, lifecycle, request)
     report = await asyncio.to_thread(request.app.state.role_status.report, health)
     return Response(report.model_dump_json(), media_type="application/json")
 
@@ -79,17 +79,17 @@ async def role_status(queries: RunningQuery, life: Living, request: Request) -> 
 @router.get(
     "/metrics",
     summary="Metrics",
-    description="For Prometheus.",
+    description="Metrics for Prometheus.",
     response_class=Response,
-    responses={200: {"description": "In Prometheus' text format."} | _TEXT},
+    responses={200: {"description": "Metrics in the Prometheus text format."} | _TEXT},
 )
-async def metrics(queries: RunningQuery) -> Response:
+async def metrics(queries: QueryServiceDep) -> Response:
     text = await asyncio.to_thread(generate_latest, queries.registry)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _health(queries: QueryService, life: Lifecycle, request: Request) -> Health:
-    if life.stopping:
+async def _health(queries: QueryService, lifecycle: Lifecycle, request: Request) -> Health:
+    if lifecycle.stopping:
         return Health("api", failing={"api": "shutting down"})
     stores = asyncio.to_thread(request.app.state.dependencies.problems)
     of_queries, of_stores = await asyncio.gather(queries.check(), stores)
@@ -98,6 +98,6 @@ async def _health(queries: QueryService, life: Lifecycle, request: Request) -> H
     return Health("api", failing=found, degraded=stale)
 
 
-def _answer(health: Health, request: Request) -> Response:
-    answer = health.response(request.url.path, request.headers.get("accept", ""))
-    return Response(answer.body, answer.status, media_type=answer.content_type)
+def _response(health: Health, request: Request) -> Response:
+    found = health.response(request.url.path, request.headers.get("accept", ""))
+    return Response(found.body, found.status, media_type=found.content_type)

@@ -1,4 +1,4 @@
-"""The ledger for `GET /api/v1/status`. Reading it can be costly: results are kept, and one runs at a time."""
+"""A cache of the ledger for `GET /api/v1/status`, which is costly to compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = structlog.get_logger("frazil.serve")
 
 
 class LedgerCache:
-    """`read` answers with what is known: `{"state": "ready" | "running" | "failed", …}`."""
+    """Computes the ledger in a thread: `{"state": "ready" | "running" | "failed", …}`."""
 
     def __init__(self, config: Config, read: Callable[[Config], Ledger] = balance) -> None:
         self._config = config
@@ -34,8 +34,8 @@ class LedgerCache:
         self._known: dict[str, Any] | None = None
 
     async def read(self, wait_seconds: float = WAIT_SECONDS_MAX) -> dict[str, Any]:
-        """No older than `KEPT_SECONDS`, if it can be read within `wait_seconds`. If not, reading goes on, and
-        the answer is what was read before, if anything was, and since when it is being read.
+        """Return a ledger no older than `KEPT_SECONDS` if it is computed within `wait_seconds`. Otherwise
+        return the previous ledger, if any, and when the running computation began.
         """
         if self._reading is not None and self._reading.done():
             self._known, self._reading = self._reading.result(), None
@@ -51,7 +51,7 @@ class LedgerCache:
 
     def _begin(self) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()
-        # A daemon: however long it takes, it does not keep the API from ending.
+        # A daemon thread, so that it does not delay the shutdown of the API.
         threading.Thread(target=lambda: future.set_result(self._work()), name="ledger", daemon=True).start()
         return future
 
@@ -62,13 +62,13 @@ class LedgerCache:
         except FrazilError as error:
             found = {"state": "failed", "error": str(error)}
         except Exception as error:
-            log.exception("the ledger cannot be read")
+            log.exception("ledger not computed")
             found = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
         return found | {"read_at": time.time(), "seconds": round(time.monotonic() - begin, 3)}
 
 
 def summary(ledger: Ledger) -> dict[str, Any]:
-    """By table; streams are many."""
+    """Sum the ledger by table: it may have many streams."""
     tables: dict[str, dict[str, int]] = {}
     for line in ledger.lines:
         sums = tables.setdefault(line.table, dict.fromkeys(("streams", *_NUMBERS), 0))

@@ -1,4 +1,4 @@
-"""Around every answer: headers that keep browsers careful, a count, and defects told without details."""
+"""Adds security headers, metrics and traces to every response, and hides the details of unexpected errors."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ _DEFAULTS = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
-"""For answers that do not say otherwise."""
+"""Headers of responses that do not set them."""
 _TRACED = ("/api/", "/iceberg/")
 
 log = structlog.get_logger("frazil.serve")
 
 
 class ResponseMiddleware:
-    def __init__(self, app: ASGIApp, registry: CollectorRegistry, life: Lifecycle) -> None:
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry, lifecycle: Lifecycle) -> None:
         self._app = app
-        self._life = life
+        self._lifecycle = lifecycle
         self._requests = Counter(
-            "frazil_api_requests", "Requests answered", ["route", "status"], registry=registry
+            "frazil_api_requests",
+            "Finished HTTP requests of the API, by route and status.",
+            ["route", "status"],
+            registry=registry,
         )
         self._seconds = Histogram(
             "frazil_api_request_seconds",
-            "Time from a request's headers to the last byte of its answer",
+            "Time from the headers of an API request to the last byte of its response.",
             ["route"],
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
             registry=registry,
@@ -55,28 +58,28 @@ class ResponseMiddleware:
             nonlocal status
             status = code
 
-        self._life.requests += 1
+        self._lifecycle.requests += 1
         try:
             with _traced(scope) as span:
-                await self._answer(scope, receive, _careful(send, begin), lambda: status)
+                await self._respond(scope, receive, _with_headers(send, begin), lambda: status)
                 _describe(span, scope, status)
         finally:
-            self._life.requests -= 1
+            self._lifecycle.requests -= 1
             self._requests.labels(_route(scope), str(status)).inc()
             self._seconds.labels(_route(scope)).observe(time.perf_counter() - started)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, status: Callable[[], int]) -> None:
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, status: Callable[[], int]) -> None:
         try:
             await self._app(scope, receive, send)
         except Exception:
-            log.exception("defect while answering", route=_route(scope))
+            log.exception("request failed with an internal error", route=_route(scope))
             if status() == 0:
                 await DEFECT.response()(scope, receive, send)
-            # Else the body stays without an end, and the server closes the connection.
+            # Otherwise the body stays incomplete, and the server closes the connection.
 
 
 def _traced(scope: Scope) -> telemetry.Span:
-    """Questions, and engines that ask the catalog; not health checks and scrapes."""
+    """Start a span for requests to the API and the Iceberg catalog; not for health checks and scrapes."""
     if not scope["path"].startswith(_TRACED):
         return telemetry.NOTHING
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -84,7 +87,7 @@ def _traced(scope: Scope) -> telemetry.Span:
 
 
 def _describe(span: telemetry.Span, scope: Scope, status: int) -> None:
-    """The route is known only when the request was routed."""
+    """Set the route, which is known only after the request was routed, and the status."""
     route = _route(scope)
     span.rename(f"{scope['method']} {route}")
     span.set(**{"http.route": route})
@@ -93,20 +96,20 @@ def _describe(span: telemetry.Span, scope: Scope, status: int) -> None:
         span.fail(str(status))
 
 
-def _careful(send: Send, begin: Callable[[int], None]) -> Send:
-    async def sent(message: Message) -> None:
+def _with_headers(send: Send, begin: Callable[[int], None]) -> Send:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             begin(message["status"])
-            given = list(message.get("headers", ()))
-            names = {name.lower() for name, _ in given}
-            given += _HEADERS
-            given += [default for default in _DEFAULTS if default[0] not in names]
-            message = {**message, "headers": given}
+            headers = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in headers}
+            headers += _HEADERS
+            headers += [default for default in _DEFAULTS if default[0] not in names]
+            message = {**message, "headers": headers}
         await send(message)
 
-    return sent
+    return send_with_headers
 
 
 def _route(scope: Scope) -> str:
-    """The path as it is declared: what clients write would make a metric without bounds."""
+    """Return the declared path: paths as sent would make the metric's cardinality unbounded."""
     return str(getattr(scope.get("route"), "path", "none"))

@@ -1,4 +1,4 @@
-"""Pages for people: where to begin, and the API's description. Made here, with nothing from elsewhere."""
+"""HTML pages: a start page, and the documentation of the API. They load nothing from other servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from frazil import __version__
 from frazil.config import Config
-from frazil.serve.state import Settings
+from frazil.serve.state import ConfigDep
 
 router = APIRouter(include_in_schema=False)
 
@@ -47,7 +47,7 @@ async def openapi(request: Request) -> Response:
 
 @router.get("/")
 @router.get("/api")
-async def start(config: Settings) -> Response:
+async def start(config: ConfigDep) -> Response:
     query = {"sql": "SELECT service_name, count(*) FROM logs GROUP BY ALL"}
     curl = _curl(config.serve.url, "post", "/api/v1/sql", query, config)
     links = {
@@ -59,7 +59,7 @@ async def start(config: Settings) -> Response:
     anchors = " · ".join(f'<a href="{path}">{name}</a>' for path, name in links.items())
     body = (
         f"<h1>frazil {escape(__version__)}</h1>"
-        "<p>SQL over OpenTelemetry data: what has landed, and what arrived a moment ago.</p>"
+        "<p>SQL over OpenTelemetry data, including rows that have not landed in the tables yet.</p>"
         f"<pre>{escape(curl)}</pre>"
         f"<p>{anchors}</p>"
     )
@@ -67,7 +67,7 @@ async def start(config: Settings) -> Response:
 
 
 @router.get("/api/docs")
-async def docs(request: Request, config: Settings) -> Response:
+async def docs(request: Request, config: ConfigDep) -> Response:
     document = request.app.openapi()
     groups: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
@@ -78,7 +78,7 @@ async def docs(request: Request, config: Settings) -> Response:
         "Send an API key with the role <code>read</code> as <code>Authorization: Bearer fz_…</code> or "
         "<code>X-Api-Key</code>."
         if config.auth.keys
-        else "No API key is configured: everyone on this machine may ask."
+        else "No API keys are configured: every user of this machine has access."
     )
     parts = [f"<h1>frazil API</h1><p>{escape(document['info']['description'])} {keys}</p>"]
     parts.append('<p><a href="/api/openapi.json">openapi.json</a></p>')
@@ -99,7 +99,7 @@ def _page(title: str, body: str) -> Response:
 def _operation(config: Config, path: str, method: str, operation: dict[str, Any]) -> str:
     content = operation.get("requestBody", {}).get("content", {})
     body = content.get("application/json", {}).get("example")
-    curl = _curl(config.serve.url, method, _tried(path, operation), body, config)
+    curl = _curl(config.serve.url, method, _example_path(path, operation), body, config)
     return f"""<section>
 <h3><span class="method">{method.upper()}</span> <code>{escape(path)}</code></h3>
 <p>{_prose(operation.get("description") or operation.get("summary", ""))}</p>
@@ -109,8 +109,8 @@ def _operation(config: Config, path: str, method: str, operation: dict[str, Any]
 </section>"""
 
 
-def _tried(path: str, operation: dict[str, Any]) -> str:
-    """The path with its example values."""
+def _example_path(path: str, operation: dict[str, Any]) -> str:
+    """Return the path with example values for its parameters."""
     for parameter in operation.get("parameters", []):
         if parameter["in"] == "path":
             path = path.replace("{%s}" % parameter["name"], _example(parameter) or "ID")  # noqa: UP031
@@ -128,11 +128,8 @@ def _example(parameter: dict[str, Any]) -> str:
 
 
 def _curl(url: str, method: str, path: str, body: Any, config: Config) -> str:
-    words = ["curl", "-s"]
-    if method not in ("get", "post"):
-        words += ["-X", method.upper()]
-    words.append(shlex.quote(url + path))
-    command = " ".join(words)
+    option = "" if method in ("get", "post") else f"-X {method.upper()} "
+    command = f"curl -s {option}{shlex.quote(url + path)}"
     if config.auth.keys:
         command += " \\\n  -H 'Authorization: Bearer fz_…'"
     if body is not None:
@@ -183,10 +180,10 @@ def _responses(responses: dict[str, Any]) -> str:
         if example is not None:
             shown = f"<pre>{escape(json.dumps(example, indent=2, ensure_ascii=False))}</pre>"
         lines.append(f"<p><code>{escape(str(status))}</code> {_prose(response['description'])}</p>{shown}")
-    return f"<details><summary>Answers</summary>{''.join(lines)}</details>"
+    return f"<details><summary>Responses</summary>{''.join(lines)}</details>"
 
 
 def _prose(text: str) -> str:
-    """Escaped, with `code` marked."""
+    """Escape text, and mark up text in backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))

@@ -1,6 +1,4 @@
-"""What people write in a query string: times, durations, names. Everything else is a 400 that says what to
-write.
-"""
+"""Parses query parameters: times, durations, names. Raises RequestInvalid with the expected form."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ _SEVERITY = re.compile(r"([a-z]+)([2-4]?)\Z")
 
 
 def only_known(request: Request) -> None:
-    """A mistyped parameter would silently ask for something else."""
+    """Refuse unknown parameters: a misspelled filter would be ignored silently."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
@@ -38,21 +36,21 @@ def only_known(request: Request) -> None:
     seen: set[str] = set()
     for name, _ in request.query_params.multi_items():
         if name not in known:
-            raise RequestInvalid(f"there is no parameter `{name[:100]}` here.{suggestion(name, list(known))}")
+            raise RequestInvalid(f"unknown parameter `{name[:100]}`.{suggestion(name, list(known))}")
         if name in seen and "list" not in str(known[name].field_info.annotation):
-            raise RequestInvalid(f"the parameter `{name}` is there twice")
+            raise RequestInvalid(f"the parameter `{name}` occurs twice")
         seen.add(name)
 
 
 def _with_parts(dependant: Dependant) -> Iterator[Dependant]:
-    """The handler and what it depends on: filters that several endpoints have are declared once."""
+    """Yield the handler and its dependencies, which declare shared parameters."""
     yield dependant
     for part in dependant.dependencies:
         yield from _with_parts(part)
 
 
-def moment(name: str, text: str, now: float) -> int:
-    """Microseconds since 1970: ISO 8601 (UTC unless it says otherwise), unix seconds, `now`, or `-15m`."""
+def parse_time(name: str, text: str, now: float) -> int:
+    """Parse a time to microseconds since 1970: ISO 8601 (default UTC), unix seconds, `now`, or `-15m`."""
     if text == "now":
         return int(now * MICRO)
     if (ago := _ago_nanos(text)) is not None:
@@ -75,21 +73,21 @@ def _ago_nanos(text: str) -> int | None:
     return duration_nanos(text[1:], _RELATIVE_UNITS) if text.startswith("-") else None
 
 
-def fixed(name: str, text: str) -> int:
-    """As `moment`, but not relative to now: a cursor holds for one filter only."""
+def parse_fixed_time(name: str, text: str) -> int:
+    """Parse a time that is not relative to now: a cursor is valid only for one filter."""
     if text == "now" or _ago_nanos(text) is not None:
-        raise RequestInvalid(f"{name} is a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
-    return moment(name, text, 0)
+        raise RequestInvalid(f"{name} must be a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
+    return parse_time(name, text, 0)
 
 
 def _within(name: str, micros: int) -> int:
     if not is_time(micros):
-        raise RequestInvalid(f"{name} is too far away to be a time; unix times are in seconds here")
+        raise RequestInvalid(f"{name} is out of range: unix times must be in seconds")
     return micros
 
 
 def duration(name: str, text: str) -> int:
-    """Nanoseconds: `250` (milliseconds), `250ms`, `1.5s`, `80us`."""
+    """Parse a duration to nanoseconds: `250` (milliseconds), `250ms`, `1.5s`, `80us`."""
     nanos = duration_nanos(text, _DURATION_UNITS, "ms")
     if nanos is None:
         raise RequestInvalid(f"{name} is not a duration: write it like 250ms, 1.5s or 80us")
@@ -97,14 +95,13 @@ def duration(name: str, text: str) -> int:
 
 
 def severity(text: str) -> int:
-    """The lowest severity number: 1 to 24, or a name such as `warn` or `error2`."""
+    """Parse a severity to its lowest number: 1 to 24, or a name such as `warn` or `error2`."""
     if re.fullmatch(r"\d{1,2}", text, re.ASCII) and int(text) <= 24:
         return int(text)
     match = _SEVERITY.match(text.lower().replace("warning", "warn"))
     if match is None or match[1] not in SEVERITIES:
         raise RequestInvalid(
-            "severity is the lowest one to show: a number from 1 to 24, or a name."
-            + suggestion(text[:50], SEVERITIES)
+            "severity must be a number from 1 to 24, or a name." + suggestion(text[:50], SEVERITIES)
         )
     return 4 * SEVERITIES.index(match[1]) + int(match[2] or 1)
 
@@ -114,7 +111,7 @@ def choice(name: str, text: str, choices: Collection[Choice]) -> Choice:
     for each in choices:
         if each == lower:
             return each
-    raise RequestInvalid(f"{name} `{text[:50]}` does not exist.{suggestion(lower[:50], choices)}")
+    raise RequestInvalid(f"{name} `{text[:50]}` is not valid.{suggestion(lower[:50], choices)}")
 
 
 def kind(text: str) -> int:
@@ -126,23 +123,23 @@ def status(text: str) -> int:
 
 
 def _numbered(name: str, text: str, names: Sequence[str]) -> int:
-    """The number of a name, or the number itself."""
+    """Return the number of a name, or the number itself."""
     if text.isdecimal() and text.isascii() and int(text) < len(names):
         return int(text)
     return names.index(choice(name, text, names))
 
 
 def trace_id(text: str) -> str:
-    """In lower case, as it is stored."""
+    """Return the trace id in lower case, as it is stored."""
     lower = text.lower()
     if not _TRACE_ID.match(lower):
-        raise RequestInvalid("a trace id is 32 hexadecimal digits")
+        raise RequestInvalid("a trace id must have 32 hexadecimal digits")
     return lower
 
 
 def attribute(text: str) -> tuple[str, str]:
-    """`key=value` or `key:value`, split at whichever comes first."""
+    """Split `key=value` or `key:value` at the first `=` or `:`."""
     match = re.match(r"([^=:]+)[=:](.*)\Z", text, re.DOTALL)
     if match is None:
-        raise RequestInvalid("attr is written as key=value or key:value, such as attr=http.route=/cart")
+        raise RequestInvalid("attr must be key=value or key:value, such as attr=http.route=/cart")
     return match[1], match[2]

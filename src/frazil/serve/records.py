@@ -1,4 +1,4 @@
-"""Rows as JSON objects for people and programs: values in the types that their sender gave them."""
+"""Renders rows as JSON objects, with values in the types that their sender gave them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from frazil.otlp.encode import value
 
 _HIDDEN = {"tenant_id", "_segment"}
 _EXACT_MAX = 2**53
-"""Beyond it JavaScript and others round numbers."""
+"""JavaScript and others round larger integers."""
 
 
 def as_json(table: pa.Table) -> list[dict[str, Any]]:
-    """An object a row, in the table's order. What is NULL is left out."""
+    """Return one object per row. NULL values are left out."""
     return [_object(row) for row in table.to_pylist(maps_as_pydicts="strict")]
 
 
@@ -69,7 +69,7 @@ def _shown(given: Any) -> Any:
 
 
 def plain(given: AnyValue) -> Any:
-    """An attribute's value as JSON has it: bytes in base64, integers beyond 2^53 and NaN as text."""
+    """Return an attribute's value for JSON: bytes in base64, integers beyond 2^53 and NaN as text."""
     match given.WhichOneof("value"):
         case "string_value":
             return given.string_value

@@ -1,4 +1,4 @@
-"""`frazil serve`: the API on granian, in one worker process, until it is told to stop."""
+"""`frazil serve`: runs the API on granian, in one worker process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _HEADER_SECONDS_MAX = 10.0
 _HEADER_BYTES_MAX = 64 * 1024
 _STOP_SECONDS_MAX = 10
 _GRACE_SECONDS = 3.0
-"""For queries that run to come to their end."""
-_LAST_WORDS_SECONDS = 0.5
-"""For what was said last to reach its client."""
+"""How long running queries may take to finish."""
+_FLUSH_SECONDS = 0.5
+"""How long the last responses may take to reach their clients."""
 
 log = structlog.get_logger("frazil.serve")
 
 
 def run(config: Config) -> int:
-    """Runs until SIGINT or SIGTERM. A worker that dies is replaced."""
+    """Run until SIGINT or SIGTERM. A worker that dies is replaced."""
     config = with_ports(config)
     check_free("serve.listen", config.serve.listen)
     tls.check("serve.tls", config.serve.tls)
@@ -54,13 +54,13 @@ def run(config: Config) -> int:
         ),
     )
     listen.watch_certificates(config.serve.tls)
-    log.info("answering", url=config.serve.url)
+    log.info("api started", url=config.serve.url)
     server.serve(target_loader=partial(_load_worker, config), wrap_loader=False)
     return 0
 
 
 def _load_worker(config: Config) -> Any:
-    """Runs in each new process. The parent does not import what only workers need: it would hold it."""
+    """Load the application in a worker process. Imports here keep the memory of the parent process small."""
     from frazil.log import configure_logging
     from frazil.query.service import QueryService
     from frazil.role_metrics import describe_role
@@ -73,14 +73,14 @@ def _load_worker(config: Config) -> Any:
     telemetry.start(config, "api", queries.registry)
     try:
         return Worker(create_app(config, queries))
-    except OSError as error:  # a full disk, most likely; whoever watches this process starts it again
-        log.error("the API cannot start", reason=str(error))
+    except OSError as error:  # most likely a full disk; the supervisor restarts this process
+        log.error("api not started", reason=str(error))
         raise SystemExit(1) from None
 
 
 class Worker:
-    """The application, which begins to end with the signal itself: granian ends the lifespan when all
-    connections have, which a slow client can put off for ever.
+    """The application, which shuts down when it receives the signal. granian ends the lifespan only when all
+    connections have closed, which a slow client can delay indefinitely.
     """
 
     def __init__(self, app: FastAPI) -> None:
@@ -89,11 +89,11 @@ class Worker:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            self._hear_signals()
+            self._handle_signals()
         await self._app(scope, receive, send)
 
-    def _hear_signals(self) -> None:
-        """granian's handler runs too: uvloop calls it from its own list."""
+    def _handle_signals(self) -> None:
+        """Install signal handlers. granian's handler runs too: uvloop calls it from its own list."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._begin_end))
@@ -103,16 +103,16 @@ class Worker:
             self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
-        life = self._app.state.life
+        lifecycle = self._app.state.lifecycle
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
-                await life.emptied()
+                await lifecycle.drain()
         try:
             async with asyncio.timeout(_STOP_SECONDS_MAX / 2):
-                await asyncio.shield(life.end())
+                await asyncio.shield(lifecycle.end())
         except Exception:
-            log.exception("the query service did not close")
+            log.exception("query service not closed")
         log.info("api stopped")
         await asyncio.to_thread(telemetry.stop)
-        await asyncio.sleep(_LAST_WORDS_SECONDS)
+        await asyncio.sleep(_FLUSH_SECONDS)
         os._exit(0)

@@ -1,4 +1,4 @@
-"""`POST /api/v1/sql`, and the queries that run."""
+"""`POST /api/v1/sql`, and progress and cancellation of queries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from frazil.errors import RequestInvalid
 from frazil.query.model import CONTENT_TYPES, Format, Stats
 from frazil.serve.auth import Reader
-from frazil.serve.body import SqlRequest, read_question
+from frazil.serve.body import SqlRequest, read_query
 from frazil.serve.describe import QUERY_ERRORS, QueryProgress, SqlResult, described, errors
-from frazil.serve.errors import NotFound, suggestion
-from frazil.serve.parameters import only_known
-from frazil.serve.state import RunningQuery, Settings
-from frazil.serve.streams import StreamedAnswer, unless_gone
+from frazil.serve.errors import NotFound
+from frazil.serve.parameters import choice, only_known
+from frazil.serve.state import ConfigDep, QueryServiceDep
+from frazil.serve.streams import StreamedResult, cancel_on_disconnect
 
 router = APIRouter(prefix="/api/v1", tags=["SQL"], dependencies=[Depends(only_known)])
 
@@ -45,8 +45,8 @@ _REQUEST = {
 }
 _RESULT = described(
     SqlResult,
-    "The rows, streamed. `X-Frazil-Query-Id` names the query, `X-Frazil-Stats` says what it reads. An answer "
-    "that breaks on its way ends without the end of its body.",
+    "The rows, streamed. `X-Frazil-Query-Id` is the query's id, `X-Frazil-Stats` has its statistics. If the "
+    "query fails after the first byte, the connection is closed before the body is complete.",
     {
         "columns": [{"name": "service_name", "type": "VARCHAR"}, {"name": "n", "type": "BIGINT"}],
         "rows": [["cart", 12]],
@@ -64,9 +64,9 @@ _RESULT[200]["content"] |= {
 @router.post(
     "/sql",
     summary="Run SQL",
-    description="Runs one SELECT over the tenant's tables: what has landed, and what arrived a moment ago. "
-    "The format is `?format=`, else what `Accept` asks for, else JSON. The query ends when the client "
-    "closes the connection.",
+    description="Runs one SELECT over the tenant's tables, including rows that have not landed yet. The "
+    "format is `?format=`, else the best match of `Accept`, else JSON. Closing the connection cancels the "
+    "query.",
     response_class=Response,
     responses=_RESULT,
     openapi_extra=_REQUEST,
@@ -74,38 +74,34 @@ _RESULT[200]["content"] |= {
 async def run_sql(
     request: Request,
     caller: Reader,
-    queries: RunningQuery,
-    config: Settings,
+    queries: QueryServiceDep,
+    config: ConfigDep,
     format: Annotated[
         str | None,
-        Query(description="`json`, `csv`, `arrow` or `parquet`; wins over `Accept`.", examples=["csv"]),
+        Query(description="`json`, `csv`, `arrow` or `parquet`; overrides `Accept`.", examples=["csv"]),
     ] = None,
 ) -> Response:
-    wanted = _format(format, request.headers.get("accept"))
-    query = await read_question(request, caller, config, wanted)
-    answer = await unless_gone(request, queries.execute(query))
-    headers = {"x-frazil-query-id": answer.stats.id, "x-frazil-stats": _compact(answer.stats)}
-    return StreamedAnswer(answer.content, headers, CONTENT_TYPES[answer.format])
+    query = await read_query(request, caller, config, _format(format, request.headers.get("accept")))
+    result = await cancel_on_disconnect(request, queries.execute(query))
+    headers = {"x-frazil-query-id": result.stats.id, "x-frazil-stats": _compact(result.stats)}
+    return StreamedResult(result.content, headers, CONTENT_TYPES[result.format])
 
 
 def _format(parameter: str | None, accept: str | None) -> Format:
     if parameter is not None:
-        for name in _FORMATS:
-            if name == parameter.lower():
-                return name
-        raise RequestInvalid(f"there is no format `{parameter[:50]}`.{suggestion(parameter, _FORMATS)}")
+        return choice("format", parameter, _FORMATS)
     if not accept:
         return "json"
-    for choice in sorted((_weighed(part) for part in accept.split(",")), reverse=True):
-        if choice[0] > 0 and choice[2] in _BY_TYPE:
-            return _BY_TYPE[choice[2]]
+    for quality, _, content_type in sorted((_weighted(part) for part in accept.split(",")), reverse=True):
+        if quality > 0 and content_type in _BY_TYPE:
+            return _BY_TYPE[content_type]
     raise RequestInvalid(
-        f"nothing that `Accept` names can be had; there are {', '.join(CONTENT_TYPES.values())}"
+        f"no format in `Accept` is supported; supported are {', '.join(CONTENT_TYPES.values())}"
     )
 
 
-def _weighed(part: str) -> tuple[float, int, str]:
-    """Quality, how exact it is, and the type: so that they sort."""
+def _weighted(part: str) -> tuple[float, int, str]:
+    """Return quality, specificity and type, in sort order."""
     name, *arguments = (piece.strip().lower() for piece in part.split(";"))
     quality = 1.0
     for argument in arguments:
@@ -118,7 +114,7 @@ def _weighed(part: str) -> tuple[float, int, str]:
 
 
 def _compact(stats: Stats) -> str:
-    """For a header: ASCII, one line, and not too long."""
+    """Render statistics for a header: short, in ASCII, on one line."""
     stats = replace(stats, missing=tuple(stats.missing)[:_MISSING_MAX])
     known = {name: value for name, value in asdict(stats).items() if value not in (None, (), [], {}, "")}
     return json.dumps(known, separators=(",", ":"))
@@ -130,38 +126,38 @@ _PROGRESS = described(
     {"id": "q1", "state": "running", "percent": 42.0, "seconds": 1.3},
     errors(401, 403, 404),
 )
-_QueryId = Annotated[str, Path(description="The query's id, from `X-Frazil-Query-Id` or chosen by you.")]
+_QueryId = Annotated[str, Path(description="The query's id: `id` of the request, or `X-Frazil-Query-Id`.")]
 
 
 @router.get(
     "/queries/{query_id}",
-    summary="Watch a query",
-    description="A query of the same tenant that waits or runs now.",
+    summary="Get query progress",
+    description="Returns the state of a waiting or running query of the same tenant.",
     response_class=Response,
     responses=_PROGRESS,
 )
-async def progress(query_id: _QueryId, caller: Reader, queries: RunningQuery) -> Response:
+async def progress(query_id: _QueryId, caller: Reader, queries: QueryServiceDep) -> Response:
     found = queries.progress(caller.tenant, query_id)
     if found is None:
         raise _no_query()
-    shown = asdict(found)
-    del shown["tenant"]
-    return Response(orjson.dumps(shown), media_type="application/json")
+    body = asdict(found)
+    del body["tenant"]
+    return Response(orjson.dumps(body), media_type="application/json")
 
 
 @router.delete(
     "/queries/{query_id}",
     summary="Cancel a query",
-    description="Ends a query of the same tenant; its client gets an error.",
+    description="Cancels a query of the same tenant; its client gets an error.",
     status_code=204,
     response_class=Response,
-    responses={204: {"description": "It ends."}, **errors(401, 403, 404)},
+    responses={204: {"description": "The query is being cancelled."}, **errors(401, 403, 404)},
 )
-async def cancel(query_id: _QueryId, caller: Reader, queries: RunningQuery) -> Response:
+async def cancel(query_id: _QueryId, caller: Reader, queries: QueryServiceDep) -> Response:
     if not queries.cancel(caller.tenant, query_id):
         raise _no_query()
     return Response(status_code=204)
 
 
 def _no_query() -> NotFound:
-    return NotFound("no query of that id waits or runs")
+    return NotFound("no query with that id is waiting or running")

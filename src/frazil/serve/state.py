@@ -1,4 +1,4 @@
-"""What handlers are given: the query service and the configuration, as the application holds them."""
+"""Dependencies of request handlers: the query service, the configuration and the lifecycle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from frazil.config import Config
 if TYPE_CHECKING:
     from frazil.query.service import QueryService
 
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -21,17 +21,17 @@ class Lifecycle:
     queries: QueryService
     stopping: bool = False
     requests: int = 0
-    """Those that are being answered."""
+    """Requests in progress."""
     _closing: asyncio.Task[None] | None = None
 
-    async def emptied(self) -> None:
-        """Nothing new is taken; what is being answered may be answered."""
+    async def drain(self) -> None:
+        """Refuse new requests, and wait until those in progress have finished."""
         self.stopping = True
         while self.requests:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def end(self) -> asyncio.Task[None]:
-        """Begins to close the query service, once: the signal and the end of the lifespan both ask for it."""
+        """Close the query service. Both the signal handler and the end of the lifespan call this."""
         self.stopping = True
         if self._closing is None:
             self._closing = asyncio.create_task(self.queries.close())
@@ -46,13 +46,13 @@ def _config(request: Request) -> Config:
     return request.app.state.config  # type: ignore[no-any-return]
 
 
-def _life(request: Request) -> Lifecycle:
-    return request.app.state.life  # type: ignore[no-any-return]
+def _lifecycle(request: Request) -> Lifecycle:
+    return request.app.state.lifecycle  # type: ignore[no-any-return]
 
 
 if TYPE_CHECKING:
-    RunningQuery = Annotated[QueryService, Depends(_queries)]
-else:  # FastAPI looks at annotations while it runs, and describing the API needs no query service
-    RunningQuery = Annotated[Any, Depends(_queries)]
-Settings = Annotated[Config, Depends(_config)]
-Living = Annotated[Lifecycle, Depends(_life)]
+    QueryServiceDep = Annotated[QueryService, Depends(_queries)]
+else:  # FastAPI evaluates annotations at run time, and describing the API must not import the query service
+    QueryServiceDep = Annotated[Any, Depends(_queries)]
+ConfigDep = Annotated[Config, Depends(_config)]
+LifecycleDep = Annotated[Lifecycle, Depends(_lifecycle)]

@@ -1,4 +1,4 @@
-"""`GET /api/v1/status`: how the whole does, of all tenants together."""
+"""`GET /api/v1/status`: the status of all roles, over all tenants."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from frazil.serve.auth import Caller, require_admin
 from frazil.serve.describe import errors
 from frazil.serve.ledger_cache import LedgerCache
 from frazil.serve.parameters import only_known
-from frazil.serve.state import Living, RunningQuery
-from frazil.serve.tables import shown
+from frazil.serve.state import LifecycleDep, QueryServiceDep
+from frazil.serve.tables import table_json
 from frazil.status import Sampler, Status
 
 router = APIRouter(prefix="/api/v1", tags=["Status"], dependencies=[Depends(only_known)])
@@ -61,14 +61,14 @@ _EXAMPLE = {
 
 @router.get(
     "/status",
-    summary="How the whole does",
-    description="Every role with its state and reasons, what each stage does now, the objectives and how "
-    "they were kept, and lines over the last hour. It is about all tenants: with API keys it needs the role "
-    "`admin`. Also where a role is down, the answer is 200: `state` says so.",
+    summary="Status of all roles",
+    description="Returns the state of every role with reasons, current figures of each stage, service level "
+    "objectives, and time series of the last hour. Covers all tenants: needs the role `admin` if API keys "
+    "are configured. Returns 200 also if a role is down; `state` tells.",
     response_class=Response,
     responses={
         200: {
-            "description": "As of a moment ago.",
+            "description": "The status, at most 1.5 s old.",
             "model": Status,
             "content": {"application/json": {"example": _EXAMPLE}},
         },
@@ -78,18 +78,19 @@ _EXAMPLE = {
 async def status(
     request: Request,
     caller: Annotated[Caller, Depends(require_admin)],
-    queries: RunningQuery,
-    life: Living,
-    history: Annotated[bool, Query(description="With lines over `status.kept_seconds`.")] = True,
+    queries: QueryServiceDep,
+    lifecycle: LifecycleDep,
+    history: Annotated[bool, Query(description="Include time series over `status.kept_seconds`.")] = True,
     ledger: Annotated[
         bool,
         Query(
-            description="With the balance that `frazil verify` makes. It reads the log and a column of every "
-            "data file, so no more often than every 30 s. While `ledger.state` is `running`, ask again."
+            description="Include the ledger of `frazil verify`. It reads the WAL and a column of every data "
+            "file, so it is computed at most every 30 s. While `ledger.state` is `running`, request it "
+            "again."
         ),
     ] = False,
 ) -> Response:
-    if life.stopping:
+    if lifecycle.stopping:
         raise StoreUnavailable("the API is shutting down")
     sampler: Sampler = request.app.state.sampler
     ledgers: LedgerCache = request.app.state.ledger
@@ -101,13 +102,13 @@ async def status(
 
 
 async def _tables(queries: Any, caller: Caller) -> Sequence[Mapping[str, Any]] | None:
-    """None where the catalog does not answer: the API's role says why."""
+    """Return the tables; None if the catalog does not answer, which the API's role reports."""
     try:
         found = await asyncio.wait_for(queries.tables(caller.tenant, whole=True), _TABLES_SECONDS_MAX)
     except (FrazilError, TimeoutError):
         return None
     return [
-        {name: value for name, value in shown(table).items() if name not in _LEFT_OUT}
+        {name: value for name, value in table_json(table).items() if name not in _LEFT_OUT}
         for table in found
         if not table.is_view
     ]

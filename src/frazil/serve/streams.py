@@ -1,4 +1,4 @@
-"""Answers on their way to a client: chunk by chunk, stopped when nobody listens any more."""
+"""Streams results to clients, and cancels work when a client disconnects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("frazil.serve")
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client disconnected."""
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -40,8 +40,10 @@ async def _watching(receive: Receive) -> AsyncIterator[asyncio.Task[None]]:
             await watch
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client is gone. The request's body is read."""
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. Cancels it and raises ClientGone if the client disconnects. The request's
+    body must have been read.
+    """
     task = asyncio.create_task(work)
     try:
         async with _watching(request.receive) as watch:
@@ -50,11 +52,11 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ClientGone
     finally:
-        await _cancelled(task)
+        await _cancel(task)
 
 
-async def _cancelled(task: asyncio.Task[Any]) -> None:
-    """Ends `task`. An answer that it got at the last moment is closed, or a worker would wait for ever."""
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel `task`. Closes a result that it still returns: otherwise a query would wait for its reader."""
     if task.done():
         return
     task.cancel()
@@ -65,32 +67,32 @@ async def _cancelled(task: asyncio.Task[Any]) -> None:
 
 
 async def close(content: AsyncIterator[bytes]) -> None:
-    """Lets the worker go that waits for its answer to be taken."""
+    """Close a result, which releases the resources of its query."""
     if (aclose := getattr(content, "aclose", None)) is not None:
         await aclose()
 
 
-async def collected(answer: QueryResult, bytes_max: int, what: str) -> bytes:
-    """The whole body, for answers that are small."""
+async def read_all(result: QueryResult, bytes_max: int, what: str) -> bytes:
+    """Return the whole body of a small result. Raises LimitReached if it is larger than `bytes_max`."""
     pieces: list[bytes] = []
     size = 0
     try:
-        async for piece in answer.content:
+        async for piece in result.content:
             size += len(piece)
             if size > bytes_max:
                 raise LimitReached(
-                    f"{what} is larger than {bytes_max} bytes; ask POST /api/v1/sql for the columns you need",
+                    f"{what} is larger than {bytes_max} bytes: select fewer columns with POST /api/v1/sql",
                     limit="bytes",
                 )
             pieces.append(piece)
     finally:
-        await close(answer.content)
+        await close(result.content)
     return b"".join(pieces)
 
 
-class StreamedAnswer(Response):
-    """Passes chunks on as they come. A client never takes a broken answer for a whole one: the status is sent
-    with the first chunk, and what fails later ends the connection without the end of the body.
+class StreamedResult(Response):
+    """Sends chunks as they arrive. The status is sent with the first chunk; after a later failure the
+    connection is closed before the body is complete, so that clients detect it.
     """
 
     def __init__(self, content: AsyncIterator[bytes], headers: Mapping[str, str], media_type: str) -> None:
@@ -122,13 +124,13 @@ class StreamedAnswer(Response):
                 async with asyncio.timeout(_UNREAD_SECONDS_MAX):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
-            log.warning("nobody reads an answer; it is ended")
+            log.warning("result aborted: the client does not read it", seconds=_UNREAD_SECONDS_MAX)
             return
         except FrazilError as error:
             if not began:
                 raise
-            log.warning("an answer broke on its way", reason=type(error).__name__)
-            return  # no end of the body: the server closes the connection instead
+            log.warning("result aborted: the query failed", reason=type(error).__name__)
+            return  # the body stays incomplete, and the server closes the connection
         if not began:
             await self._begin(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

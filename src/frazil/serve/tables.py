@@ -1,4 +1,4 @@
-"""`GET /api/v1/tables`: what can be asked."""
+"""`GET /api/v1/tables`: the tables that queries can read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from frazil.lake.state.health import TableHealth
 from frazil.query.model import TableInfo
-from frazil.serve.auth import Caller, Reader
+from frazil.serve.auth import Reader
 from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
-from frazil.serve.state import RunningQuery, Settings
+from frazil.serve.state import ConfigDep, QueryServiceDep
 from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
@@ -45,7 +45,7 @@ _WHOLE = _HEALTH | {
 }
 _EXAMPLE = {
     "name": "logs",
-    "doc": "One row a log record.",
+    "doc": "One row per log record.",
     "rows": 1_200_000,
     "tail_rows": 340,
     "files": 12,
@@ -64,72 +64,67 @@ _ERRORS = errors(401, 403, 503)
 
 def _described(example: Any) -> dict[int | str, dict[str, Any]]:
     content = {"application/json": {"example": example}}
-    return {200: {"description": "As this tenant sees it.", "content": content}}
+    return {200: {"description": "Rows and files are those of this tenant.", "content": content}}
 
 
 @router.get(
     "/tables",
     summary="List tables",
-    description="The tables and views that SQL can name: columns, rows of this tenant, how fresh they are, "
-    "and how their files do. `health` is of this tenant's files; `health.whole` is of all tenants', and null "
+    description="Lists the tables and views for SQL: columns, rows of this tenant, freshness, and health of "
+    "the files. `health` covers this tenant's files; `health.whole` covers all tenants' files, and is null "
     "without the role `admin`.",
     response_class=Response,
     responses=_described({"tables": [_EXAMPLE]}) | _ERRORS,
 )
-async def tables(caller: Reader, queries: RunningQuery) -> Response:
-    found = await queries.tables(caller.tenant, whole=_may_know(caller))
-    return _json({"tables": [shown(table) for table in found]})
+async def tables(caller: Reader, queries: QueryServiceDep) -> Response:
+    found = await queries.tables(caller.tenant, whole="admin" in caller.roles)
+    return _json({"tables": [table_json(table) for table in found]})
 
 
 @router.get(
     "/tables/{name}",
     summary="Describe a table",
-    description="One of them.",
+    description="Describes one table or view.",
     response_class=Response,
     responses=_described(_EXAMPLE) | _ERRORS | errors(404),
 )
 async def table(
     caller: Reader,
-    queries: RunningQuery,
-    config: Settings,
+    queries: QueryServiceDep,
+    config: ConfigDep,
     name: Annotated[str, Path(description="Such as `logs` or `otel.logs`.", examples=["logs"])],
 ) -> Response:
-    there = await queries.tables(caller.tenant, whole=_may_know(caller))
-    found = {table.name: table for table in there}
+    found = {
+        table.name: table for table in await queries.tables(caller.tenant, whole="admin" in caller.roles)
+    }
     plain = name.removeprefix(f"{config.lake.namespace}.")
     if plain not in found:
-        raise NotFound(f"there is no table `{name[:100]}`.{suggestion(plain, list(found))}")
-    return _json(shown(found[plain]))
+        raise NotFound(f"unknown table `{name[:100]}`.{suggestion(plain, list(found))}")
+    return _json(table_json(found[plain]))
 
 
-def _may_know(caller: Caller) -> bool:
-    """How much other tenants have. Without keys everyone is an admin."""
-    return "admin" in caller.roles
-
-
-def shown(table: TableInfo) -> dict[str, Any]:
-    """As JSON."""
-    shown = asdict(table)
-    del shown["whole"]
+def table_json(table: TableInfo) -> dict[str, Any]:
+    body = asdict(table)
+    del body["whole"]
     if table.health is not None:
-        whole = None if table.whole is None else _health(table.whole)
-        shown["health"] = _health(table.health) | {"whole": whole}
+        whole = None if table.whole is None else _health_json(table.whole)
+        body["health"] = _health_json(table.health) | {"whole": whole}
     for name in _TIMES:
-        shown[name] = None if shown[name] is None else iso(shown[name])
+        body[name] = None if body[name] is None else iso(body[name])
     if table.snapshot_id is not None:
-        shown["snapshot_id"] = str(table.snapshot_id)  # beyond what JavaScript holds exactly
-    return shown
+        body["snapshot_id"] = str(table.snapshot_id)  # JavaScript numbers cannot hold 64 bits
+    return body
 
 
-def _health(health: TableHealth) -> dict[str, Any]:
-    shown = asdict(health)
-    oldest, state = shown.pop("oldest_micros"), shown.pop("table")
-    shown["oldest_time"] = None if oldest is None else iso(oldest)
+def _health_json(health: TableHealth) -> dict[str, Any]:
+    body = asdict(health)
+    oldest, state = body.pop("oldest_micros"), body.pop("table")
+    body["oldest_time"] = None if oldest is None else iso(oldest)
     if state is not None:
         runs = {name: iso(int(seconds * 1_000_000)) for name, seconds in state["runs"].items()}
-        del state["metadata_bytes"]  # only the pipeline looks, and has a metric for it
-        shown |= state | {"runs": runs}
-    return shown
+        del state["metadata_bytes"]  # only the pipeline measures it
+        body |= state | {"runs": runs}
+    return body
 
 
 def _json(value: Any) -> Response:

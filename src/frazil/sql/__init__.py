@@ -1,3 +1,4 @@
-"""SQL on the tables, for queries and maintenance: DuckDB's sandbox, parsed statements, and which files can
-hold rows that a condition asks for. Knows no service and no stage. Start reading at `statement`.
+"""SQL on the tables, for queries and maintenance: the DuckDB sandbox, checks of parsed statements, and the
+choice of data files by a query's conditions. Depends on no service and no stage. Start reading at
+`statement`.
 """

@@ -1,4 +1,4 @@
-"""Which files can hold values that a constraint asks for, by the bounds of one column. Pure."""
+"""Matches a constraint on one column against the column bounds of files. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal["integer", "double", "boolean", "text"]
 Interval = tuple[Any, Any]
 
 _LONG = np.iinfo(np.int64)
-# More texts are compared by their smallest and largest alone: each costs a pass over all files.
+# Longer lists of text are reduced to their smallest and largest value: a value costs a pass over all files.
 _TEXTS_MAX = 64
 _WIDTHS: Mapping[Kind, str] = {"integer": "<i8", "double": "<f8", "boolean": "u1"}
 _NARROW: Mapping[Kind, str] = {"integer": "<i4", "double": "<f4"}
@@ -29,7 +29,7 @@ _NARROW: Mapping[Kind, str] = {"integer": "<i4", "double": "<f4"}
 
 @dataclass(frozen=True)
 class Column:
-    """What is known of one column, by file. Where a bound is not known, numbers have the widest."""
+    """Statistics of one column, by file. Numeric bounds that are not known are the widest possible."""
 
     lower: Any
     upper: Any
@@ -41,7 +41,7 @@ class Column:
 
 
 def numbers(bounds: pa.BinaryArray, kind: Kind, unknown: float) -> Numbers:
-    """Iceberg keeps them in little endian. Files older than a wider type of their column have the narrow."""
+    """Decode Iceberg's bounds. Files written before a column's type was widened have the narrow form."""
     width = np.dtype(_WIDTHS[kind])
     target = np.dtype(np.float64 if kind == "double" else np.int64)
     found = np.full(len(bounds), unknown, target)
@@ -73,7 +73,7 @@ def _numbers_may_match(column: Column, kind: Kind, constraint: Constraint) -> Fl
     if constraint.upper is not None and (interval := _interval(constraint.upper, kind)) is not None:
         keep &= column.lower <= interval[1]
     if constraint.values is not None and (intervals := _intervals(constraint.values, kind)) is not None:
-        # Both ends are in order: those that begin in time less those that end too early.
+        # Both ends are sorted: count the intervals that begin in time, less those that end too early.
         begins = np.searchsorted(intervals[0], column.upper, side="right")
         ended = np.searchsorted(intervals[1], column.lower, side="left")
         keep &= begins > ended
@@ -93,7 +93,7 @@ def _intervals(values: Iterable[Value], kind: Kind) -> tuple[Numbers, Numbers] |
 
 
 def _interval(value: Value, kind: Kind) -> Interval | None:
-    """What a value may be equal to, where engines round differently when they compare. None: anything."""
+    """Return what a value may be equal to: engines round differently when they compare. None: anything."""
     if isinstance(value, str) or isinstance(value, bool) != (kind == "boolean"):
         return None
     if kind == "double":
@@ -123,7 +123,7 @@ def _is_nan(value: Value | None) -> bool:
 
 
 def _takes_nan(constraint: Constraint) -> bool:
-    """NaN is in no bounds, and DuckDB holds it to be greater than all numbers."""
+    """Whether NaN meets the constraint. Bounds do not include NaN, and DuckDB sorts it after all numbers."""
     if constraint.values is not None and not any(_is_nan(value) for value in constraint.values):
         return False
     return constraint.upper is None or _is_nan(constraint.upper)
@@ -153,7 +153,7 @@ def _any_within(column: Column, texts: Sequence[bytes]) -> Flags:
 
 
 def _text(value: Value | None) -> bytes | None:
-    """Bytes of UTF-8 are in the order in which DuckDB compares texts."""
+    """Return a value as UTF-8, which has the order in which DuckDB compares text."""
     if not isinstance(value, str):
         return None
     try:

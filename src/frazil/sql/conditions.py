@@ -1,4 +1,4 @@
-"""What one condition of a WHERE or ON clause says about columns, and how such sayings are put together."""
+"""Derives column constraints from one condition of a WHERE or ON clause, and combines constraints."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _FLIPPED = {
 _PREFIX_FUNCTIONS = frozenset({"starts_with", "^@", "prefix"})
 _LAST_CHARACTER = "\U0010ffff"
 _SURROGATES = range(0xD800, 0xE000)
-ANYTHING: Constraints = {}
+UNCONSTRAINED: Constraints = {}
 
 Key = TypeVar("Key")
-"""How the caller tells columns apart."""
-Found = tuple[Key, Kind] | None
-"""A column and its kind; None where it is not certain which one is meant, or of which kind it is."""
+"""Identifies a column for the caller."""
+FoundColumn = tuple[Key, Kind] | None
+"""A column and its kind; None if either is not certain."""
 
 
-def both(one: Constraint, other: Constraint) -> Constraint:
-    """What meets both."""
+def intersection(one: Constraint, other: Constraint) -> Constraint:
+    """Return the constraint that is met if both are."""
     lowers = [bound for bound in (one.lower, other.lower) if bound is not None]
     uppers = [bound for bound in (one.upper, other.upper) if bound is not None]
     values = one.values if other.values is None else other.values
@@ -38,8 +38,8 @@ def both(one: Constraint, other: Constraint) -> Constraint:
     return Constraint(max(lowers, default=None), min(uppers, default=None), values)
 
 
-def either(one: Constraint, other: Constraint) -> Constraint:
-    """What meets one of them."""
+def union(one: Constraint, other: Constraint) -> Constraint:
+    """Return a constraint that is met if either is."""
     if one.values is not None and other.values is not None and _no_bounds(one) and _no_bounds(other):
         return Constraint(values=one.values | other.values)
     one, other = _as_bounds(one), _as_bounds(other)
@@ -55,26 +55,26 @@ def _no_bounds(constraint: Constraint) -> bool:
 def _as_bounds(constraint: Constraint) -> Constraint:
     if not constraint.values:
         return Constraint(constraint.lower, constraint.upper)
-    return both(
+    return intersection(
         Constraint(constraint.lower, constraint.upper),
         Constraint(min(constraint.values), max(constraint.values)),
     )
 
 
-def either_all(alternatives: Sequence[Mapping[Key, Constraint]]) -> dict[Key, Constraint]:
-    """What meets one of several: only columns that all of them speak of say anything."""
+def union_all(alternatives: Sequence[Mapping[Key, Constraint]]) -> dict[Key, Constraint]:
+    """Combine alternatives: only columns that all of them constrain are constrained."""
     if not alternatives:
         return {}
     merged: dict[Key, Constraint] = {}
     for column in set(alternatives[0]).intersection(*alternatives[1:]):
         merged[column] = alternatives[0][column]
         for other in alternatives[1:]:
-            merged[column] = either(merged[column], other[column])
+            merged[column] = union(merged[column], other[column])
     return merged
 
 
 def add(constraints: dict[Key, Constraint], column: Key, more: Constraint) -> None:
-    constraints[column] = both(constraints[column], more) if column in constraints else more
+    constraints[column] = intersection(constraints[column], more) if column in constraints else more
 
 
 def conjuncts(condition: Node) -> Iterator[Node]:
@@ -88,13 +88,13 @@ def conjuncts(condition: Node) -> Iterator[Node]:
 
 
 class Conditions:
-    """Reads conditions. Where one is true, all that is said here of its columns is, and none is NULL."""
+    """Derives constraints that hold where a condition is true. Constrained columns are not NULL there."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
 
-    def read(self, condition: Node, column: Callable[[Node], Found[Key]]) -> dict[Key, Constraint]:
-        """`column` finds the column that an expression is."""
+    def read(self, condition: Node, column: Callable[[Node], FoundColumn[Key]]) -> dict[Key, Constraint]:
+        """`column` returns the column that an expression names."""
         found: dict[Key, Constraint] = {}
         for term in conjuncts(condition):
             for key, constraint in self._of_term(term, column, 0):
@@ -102,7 +102,7 @@ class Conditions:
         return found
 
     def _of_term(
-        self, term: Node, column: Callable[[Node], Found[Key]], depth: int
+        self, term: Node, column: Callable[[Node], FoundColumn[Key]], depth: int
     ) -> Iterator[tuple[Key, Constraint]]:
         kind, type_ = term.get("class"), term.get("type")
         if depth > _DEPTH_MAX:
@@ -127,7 +127,7 @@ class Conditions:
             yield from self._of_function(term, column)
 
     def _of_alternatives(
-        self, children: Sequence[Node], column: Callable[[Node], Found[Key]], depth: int
+        self, children: Sequence[Node], column: Callable[[Node], FoundColumn[Key]], depth: int
     ) -> Iterator[tuple[Key, Constraint]]:
         alternatives: list[dict[Key, Constraint]] = []
         for child in children:
@@ -135,16 +135,16 @@ class Conditions:
             for key, constraint in self._of_term(child, column, depth + 1):
                 add(one, key, constraint)
             alternatives.append(one)
-        yield from either_all(alternatives).items()
+        yield from union_all(alternatives).items()
 
     def _of_comparison(
-        self, type_: str, left: Node, right: Node, column: Callable[[Node], Found[Key]]
+        self, type_: str, left: Node, right: Node, column: Callable[[Node], FoundColumn[Key]]
     ) -> Iterator[tuple[Key, Constraint]]:
         if left.get("class") == "CAST" and left["cast_type"]["id"] == "DATE":
             found = column(left["child"])
             date = self._constants.date(right) if found is not None and found[1] == "time" else None
             if found is not None and date is not None:
-                # The time is in the day: from its beginning on, and before the next.
+                # The time is within the day.
                 yield found[0], _compared(type_, Range(date.low, int(date.high) + DAY))
             return
         found = column(left)
@@ -153,9 +153,9 @@ class Conditions:
             yield found[0], _compared(type_, value)
 
     def _of_between(
-        self, term: Node, column: Callable[[Node], Found[Key]]
+        self, term: Node, column: Callable[[Node], FoundColumn[Key]]
     ) -> Iterator[tuple[Key, Constraint]]:
-        """All three are compared as one type, which any of them can make another than the column's."""
+        """Read BETWEEN. DuckDB compares all operands as one type, which may differ from the column's."""
         found = column(term["input"])
         sides = (
             ("COMPARE_GREATERTHANOREQUALTO", term["lower"]),
@@ -170,7 +170,7 @@ class Conditions:
             yield found[0], _compared(type_, value)
 
     def _of_list(
-        self, left: Node, items: Sequence[Node], column: Callable[[Node], Found[Key]]
+        self, left: Node, items: Sequence[Node], column: Callable[[Node], FoundColumn[Key]]
     ) -> Iterator[tuple[Key, Constraint]]:
         found = column(left)
         if found is None or len(items) > _VALUES_MAX:
@@ -179,12 +179,12 @@ class Conditions:
         if values:
             merged = _compared("COMPARE_EQUAL", values[0])
             for each in values[1:]:
-                merged = either(merged, _compared("COMPARE_EQUAL", each))
+                merged = union(merged, _compared("COMPARE_EQUAL", each))
             yield found[0], merged
 
     def _values(self, items: Sequence[Node], kind: Kind) -> list[Range] | None:
-        """Of several that are compared with one column as one type: None if any is not known. Integers next
-        to a fraction are compared as it is.
+        """Return the values of items that are compared with a column as one type; None if any is not known.
+        Integers are compared as doubles if any item is one.
         """
         ranges: list[Range] = []
         for item in items:
@@ -201,7 +201,7 @@ class Conditions:
         return [Range(low.low, high.high) for low, high in zip(known[::2], known[1::2], strict=True)]
 
     def _of_function(
-        self, term: Node, column: Callable[[Node], Found[Key]]
+        self, term: Node, column: Callable[[Node], FoundColumn[Key]]
     ) -> Iterator[tuple[Key, Constraint]]:
         name, children = term["function_name"].lower(), term["children"]
         if len(children) != 2 or name not in {*_PREFIX_FUNCTIONS, "~~"}:
@@ -229,7 +229,7 @@ def _compared(type_: str, value: Range) -> Constraint:
 
 
 def _beginning_with(start: str) -> Constraint:
-    """Up to the first text that begins with more."""
+    """Return the range of text that begins with `start`."""
     kept = start.rstrip(_LAST_CHARACTER)
     upper: Value | None = None
     if kept:

@@ -1,7 +1,7 @@
-"""The values of constant expressions, as far as they are needed to choose files.
+"""Evaluates constant expressions, as far as needed to choose files.
 
-A value is a range that holds whatever DuckDB will make of the expression: the clock goes on between planning
-and running, and months have no fixed length. None means: not known, so nothing may be concluded from it.
+A value is a range that contains DuckDB's value of the expression: time passes between planning and running,
+and months have no fixed length. None means unknown: no constraint follows from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Value = str | int | float | bool
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 _CLOCK_SLACK = 3600 * SECOND
-"""A question may wait and run for a while after its files were chosen."""
+"""A query may wait and run for a while after its files were chosen."""
 _UNITS = {
     "microsecond": 1,
     "millisecond": 1000,
@@ -36,11 +36,11 @@ _LONG_UNITS = {"month": 1, "quarter": 3, "year": 12, "decade": 120, "century": 1
 _NOW = frozenset({"now", "current_timestamp", "get_current_timestamp", "transaction_timestamp"})
 _TODAY = frozenset({"today", "current_date"})
 KEYWORDS = frozenset({"current_timestamp", "current_date"})
-"""Written like columns, and the clock only where no column has the name."""
+"""Written like columns; they mean the clock only if no column has the name."""
 _ROUNDED = {"TIMESTAMP_S": SECOND, "TIMESTAMP_MS": 1000}
 _TIME_TYPES = frozenset({"TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "DATE", *_ROUNDED})
 _MICROS_MAX = 2**62
-"""Far beyond any time that DuckDB has."""
+"""Far beyond any time that DuckDB supports."""
 _FLOAT_MAX = 1e300
 _NUMBERS = frozenset(
     f"{sign}{name}" for sign in ("", "U") for name in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
@@ -56,20 +56,21 @@ _DAYS_MAX = 1_000_000
 
 @dataclass(frozen=True)
 class Constraint:
-    """What the rows that are asked for have in one column. Bounds are inclusive and may be wider than asked.
+    """A condition that all needed rows meet in one column. Bounds are inclusive and may be wider than in the
+    query.
 
-    Times are microseconds since 1970 in UTC, as Iceberg counts them. A constraint is never NULL's: rows where
-    the column is NULL are not asked for.
+    Times are microseconds since 1970 in UTC, as in Iceberg. Rows in which the column is NULL never meet a
+    constraint.
     """
 
     lower: Value | None = None
     upper: Value | None = None
     values: frozenset[Value] | None = None
-    """The column is one of these."""
+    """The values that the column can have."""
 
 
 Constraints = Mapping[str, Constraint]
-"""By column; all must hold. No entry: anything may be in it."""
+"""Constraints by column; all must hold. A column without an entry may have any value."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,21 @@ class Range:
 
 @dataclass(frozen=True)
 class Constants:
-    """`now` is when the question was planned, in microseconds."""
+    """`now` is when the query was planned, in microseconds."""
 
     now: int
     params: Mapping[str, Any]
     keywords: Collection[str] = KEYWORDS
-    """Those of KEYWORDS that do mean the clock."""
+    """Those of KEYWORDS that mean the clock in this query."""
 
     @classmethod
     def of(cls, now: int, params: Sequence[Any]) -> Constants:
         return cls(now, {str(number): value for number, value in enumerate(params, 1)})
 
     def value(self, node: Node, kind: Kind) -> Range | None:
-        """What the expression comes to when it is compared with a column of this kind."""
+        """Return the value of an expression that is compared with a column of this kind."""
         try:
-            return _of_this_age(self._time(node)) if kind == "time" else self._simple(node, kind)
+            return _in_time_range(self._time(node)) if kind == "time" else self._simple(node, kind)
         except RecursionError:
             return None
 
@@ -115,10 +116,10 @@ class Constants:
         return None
 
     def date(self, node: Node) -> Range | None:
-        """What it comes to when it is compared with a date: a text is then read as one."""
+        """Return the value of an expression that is compared with a date, where text is cast to a date."""
         if node.get("class") in ("CONSTANT", "PARAMETER"):
             found = self._plain(node)
-            return _of_this_age(_date_of(found)) if isinstance(found, str) else None
+            return _in_time_range(_date_of(found)) if isinstance(found, str) else None
         return self.value(node, "time")
 
     def _plain(self, node: Node) -> Value | None:
@@ -187,7 +188,7 @@ class Constants:
         count = self._number(children[0]) if per_count is not None and len(children) == 1 else None
         if per_count is None or count is None:
             return None
-        slack = 1 + int(abs(count.high) * per_count) // 2**50  # it is made from a double
+        slack = 1 + int(abs(count.high) * per_count) // 2**50  # DuckDB computes it from a double
         return Range(int(count.low * per_count) - slack, int(count.high * per_count) + slack)
 
     def _moved(self, sign: str, left: Node, right: Node) -> Range | None:
@@ -201,7 +202,7 @@ class Constants:
         return Range(int(time.low) + low, int(time.high) + high)
 
     def _length(self, node: Node) -> Range | None:
-        """An interval, in microseconds."""
+        """Return the length of an interval, in microseconds."""
         if node.get("class") == "CAST" and node["cast_type"]["id"] == "INTERVAL":
             text = self._plain(node["child"])
             return parse_length(text) if isinstance(text, str) else None
@@ -211,14 +212,14 @@ class Constants:
             ends = () if count is None else (_length_of(count.low, unit), _length_of(count.high, unit))
             known = [end for end in ends if end is not None]
             return _around(known) if known else None
-        days = self._plain(node)  # a date can be moved by a number
+        days = self._plain(node)  # a number added to a date counts days
         if isinstance(days, int) and not isinstance(days, bool) and abs(days) < _DAYS_MAX:
             return Range(days * DAY, days * DAY)
         return None
 
     def _number(self, node: Node) -> _Numbers | None:
-        """A number in the casts that the parser puts around it. It writes `trunc` where it wants an integer;
-        DuckDB itself rounds.
+        """Evaluate a number within the casts that the parser adds. The parser writes `trunc` where it needs
+        an integer; DuckDB's own casts round.
         """
         if node.get("class") == "CAST":
             found = self._number(node["child"])
@@ -248,7 +249,7 @@ class _Numbers:
 
 
 def near(value: float) -> Range | None:
-    """DuckDB compares as doubles, whose neighbours are that far away."""
+    """Return a range around a value: DuckDB compares doubles, which are not exact."""
     if not abs(value) < _FLOAT_MAX:
         return None
     slack = abs(value) * 1e-12
@@ -273,7 +274,7 @@ def _constant(value: Node) -> Value | None:
 
 
 def _cast(value: Value | None, to: str) -> Value | None:
-    """Casts that lose nothing, and the parser's own way to write TRUE."""
+    """Apply a lossless cast, or the cast by which the parser writes TRUE and FALSE."""
     if to == "VARCHAR" and isinstance(value, str):
         return value
     if to in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
@@ -286,7 +287,7 @@ def _cast(value: Value | None, to: str) -> Value | None:
 
 
 def parse_time(text: str, *, ignore_zone: bool = False) -> Range | None:
-    """As DuckDB reads a text as a time, in UTC where it names no zone. Types without one ignore it."""
+    """Parse a time as DuckDB does, by default in UTC. Types without a time zone ignore the zone."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None
@@ -305,12 +306,12 @@ def parse_time(text: str, *, ignore_zone: bool = False) -> Range | None:
 
 
 def _date_of(text: str) -> Range | None:
-    found, elsewhere = parse_time(text), parse_time(text, ignore_zone=True)
-    return None if found is None or found != elsewhere else _start_of(found, DAY)
+    found, without_zone = parse_time(text), parse_time(text, ignore_zone=True)
+    return None if found is None or found != without_zone else _start_of(found, DAY)
 
 
 def parse_length(text: str) -> Range | None:
-    """`15 minutes` or `1 day 2 hours`."""
+    """Parse an interval such as `15 minutes` or `1 day 2 hours`."""
     low = high = 0
     at = 0
     while at < len(text):
@@ -329,14 +330,14 @@ def _length_of(count: float, unit: str) -> Range | None:
         slack = 0 if micros == int(micros) else 1
         return Range(math.floor(micros) - slack, math.ceil(micros) + slack)
     if singular in _LONG_UNITS:
-        months = count * _LONG_UNITS[singular]  # a part of one is days, or lost
+        months = count * _LONG_UNITS[singular]  # DuckDB turns fractions into days, or drops them
         ends = [whole * days * DAY for whole in (math.floor(months), math.ceil(months)) for days in (28, 32)]
         return Range(min(ends) - DAY, max(ends) + DAY)
     return None
 
 
 def _start_of(time: Range, length: int) -> Range:
-    """The beginnings of the days, hours, … that both ends are in. Weeks begin on a Monday."""
+    """Truncate both ends to the start of their day, hour, …. Weeks begin on Mondays."""
     first = -3 * DAY if length == 7 * DAY else 0
     low, high = ((int(end) - first) // length * length + first for end in (time.low, time.high))
     return Range(low, high)
@@ -347,10 +348,10 @@ def _around(ranges: Sequence[Range]) -> Range:
 
 
 def _is_unicode(text: str) -> bool:
-    """Half a surrogate pair can be sent as JSON, and is in no table."""
+    """Whether the text has no lone surrogates: JSON allows them, and no table has them."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _of_this_age(time: Range | None) -> Range | None:
-    far = time is None or int(time.low) < -_MICROS_MAX or int(time.high) > _MICROS_MAX
-    return None if far else time
+def _in_time_range(time: Range | None) -> Range | None:
+    is_outside = time is None or int(time.low) < -_MICROS_MAX or int(time.high) > _MICROS_MAX
+    return None if is_outside else time

@@ -1,4 +1,4 @@
-"""SQL functions that every question can use, as macros of DuckDB."""
+"""SQL functions that every query can use, as DuckDB macros."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "text, words",
         "coalesce(list_bool_and(list_transform(list_filter(regexp_split_to_array(lower(words), '\\s+'), "
         "lambda w: w <> ''), lambda w: contains(lower(text), w))), trim(words) = '' AND text IS NOT NULL)",
-        "Whether all the words occur in the text, in any order and case: search(body, 'connection refused')",
+        "Whether all words occur in the text, in any order and case: search(body, 'connection refused')",
     ),
     SqlFunction(
         "attr_int",
         "attributes, key",
         "TRY_CAST(attributes[key] AS BIGINT)",
-        "An attribute as an integer; NULL if it is none: attr_int(attributes, 'http.response.status_code')",
+        "An attribute as an integer, or NULL: attr_int(attributes, 'http.response.status_code')",
     ),
     SqlFunction(
         "attr_double",
         "attributes, key",
         "TRY_CAST(attributes[key] AS DOUBLE)",
-        "An attribute as a number; NULL if it is none",
+        "An attribute as a number, or NULL if it is not a number",
     ),
     SqlFunction(
         "attr_bool",
         "attributes, key",
         "TRY_CAST(attributes[key] AS BOOLEAN)",
-        "An attribute as TRUE or FALSE; NULL if it is neither",
+        "An attribute as a boolean, or NULL if it is not a boolean",
     ),
     SqlFunction(
         "attr_type",
         "types, key",
         "coalesce(json_extract_string(types, '$.\"' || key || '\"'), 'string')",
-        "What an attribute was sent as: attr_type(attribute_types, 'retries') is int, double, bool, …",
+        "The type of an attribute as sent: attr_type(attribute_types, 'retries') is int, double, bool, …",
     ),
     SqlFunction(
         "attr_json",
         "attributes, key",
         "TRY_CAST(attributes[key] AS JSON)",
-        "An attribute that is a list or a map, as the JSON of OTLP",
+        "An attribute that is a list or a map, as OTLP JSON",
     ),
     SqlFunction(
         "body_json",
         "body, path",
         "json_extract_string(TRY_CAST(body AS JSON), path)",
-        "A part of a body that is JSON text: body_json(body, '$.user.id'); NULL if it is no JSON",
+        "A value from a body that is JSON text, or NULL: body_json(body, '$.user.id')",
     ),
     SqlFunction(
         "severity",

@@ -1,6 +1,6 @@
-"""Which files can hold what is asked for. Pure: manifests that were read, as columns, and masks over them.
+"""Selects the data files that can hold matching rows. Pure functions on decoded manifests, stored as columns.
 
-A file is left out only if its tenant, its day or the bounds of a column say that no row of it can match.
+A file is left out only if its tenant, its day or the bounds of a column exclude all of its rows.
 """
 
 from __future__ import annotations
@@ -69,23 +69,25 @@ _KINDS: Mapping[type[IcebergType], Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A data file. `columns` are the ids of those known to be in it: files older than a column lack it."""
+    """A data file. `columns` are the ids of the columns in it: files older than a column lack it."""
 
     path: str
     bytes: int
     rows: int
     columns: frozenset[int]
     unfilled: frozenset[int] = frozenset()
-    """The ids of promoted columns that the file has, filled from other attributes: its map has the values."""
+    """Ids of promoted columns that were filled from other attributes: the attribute map has the values."""
 
     def lacks(self, column: int) -> bool:
-        """Whether the column's values are only in the map."""
+        """Whether the values of a promoted column are only in the attribute map."""
         return column in self.unfilled or (bool(self.columns) and column not in self.columns)
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files to read, of `total` that the tenant has. Times are those of all, microseconds since 1970."""
+    """The files to read, out of the `total` that the tenant has. Times are those of all of the tenant's
+    files, in microseconds since 1970.
+    """
 
     files: Sequence[File]
     total: int
@@ -100,18 +102,18 @@ NO_FILES = Files((), 0, 0, 0, None, None)
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest's living files, by column. Bounds stay as bytes: few columns are ever asked for."""
+    """The live files of a manifest, stored by column. Bounds stay encoded: queries constrain few columns."""
 
     files: Sequence[File]
     tenants: Sequence[Owner | None]
     days: Mapping[int, Longs]
-    """By the id of the column that the day is of."""
+    """Partition days, by the id of the partition's source column."""
     lower: Mapping[int, pa.BinaryArray]
     upper: Mapping[int, pa.BinaryArray]
     null_only: Mapping[int, Flags]
     nan_free: Mapping[int, Flags]
     snapshots: Sequence[int | None] = ()
-    """Those that brought the files, where it is known."""
+    """The snapshots that added the files, if known."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -120,7 +122,7 @@ class Manifest:
 def decode(
     entries: Sequence[ManifestEntry], spec: PartitionSpec, schema: Schema, table: str, fill: Fill
 ) -> Manifest:
-    """QueryInvalid if there are files that cannot be read as they are."""
+    """Raises QueryInvalid for delete files and for formats other than Parquet."""
     found = of_files([entry.data_file for entry in entries], spec, schema, table, fill)
     return replace(found, snapshots=[entry.snapshot_id for entry in entries])
 
@@ -128,14 +130,14 @@ def decode(
 def of_files(
     data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, table: str, fill: Fill
 ) -> Manifest:
-    """As `decode`, of files alone."""
+    """Return what `decode` does, from data files without manifest entries."""
     for file in data:
         if file.content != DataFileContent.DATA:
-            raise has_deletes(table)
+            raise delete_files_error(table)
         if file.file_format != FileFormat.PARQUET:
             raise QueryInvalid(
-                f"{table} has data files in {file.file_format}; rewrite them as Parquet with Spark's "
-                "rewrite_data_files"
+                f"{table} has data files in {file.file_format}, which frazil does not read: rewrite them as "
+                "Parquet with Spark's rewrite_data_files"
             )
     files = _files(data, schema, fill)
     tenant = next((field for field in schema.fields if field.name == TENANT), None)
@@ -154,9 +156,9 @@ def of_files(
     )
 
 
-def has_deletes(table: str) -> QueryInvalid:
+def delete_files_error(table: str) -> QueryInvalid:
     return QueryInvalid(
-        f"{table} has delete files, which are not read: only copy-on-write tables are. Rewrite them with "
+        f"{table} has delete files, but frazil reads only copy-on-write tables. Rewrite them with "
         f"Spark: CALL CATALOG.system.rewrite_data_files(table => '{table}', options => "
         "map('delete-file-threshold', '1')), and set write.delete.mode to copy-on-write"
     )
@@ -176,7 +178,7 @@ def _files(data: Sequence[DataFile], schema: Schema, fill: Fill) -> list[File]:
 
 
 def _known(facts: Mapping[int, V] | None, file: File) -> Mapping[int, V]:
-    """Without those of columns that were filled from other attributes: the values in the map may differ."""
+    """Drop facts of columns that were filled from other attributes: the values in the map may differ."""
     facts = facts or {}
     return {key: each for key, each in facts.items() if key not in file.unfilled} if file.unfilled else facts
 
@@ -184,14 +186,14 @@ def _known(facts: Mapping[int, V] | None, file: File) -> Mapping[int, V]:
 def _tenants(
     data: Sequence[DataFile], files: Sequence[File], spec: PartitionSpec, tenant: NestedField | None
 ) -> list[Owner | None]:
-    """The owner of all rows of each file. None where a file may have rows of several: no one may read it."""
+    """Return the owner of each file's rows; None, so that it is never read, if there may be several."""
     if tenant is None:
         return [NO_TENANT] * len(data)
     for at, field in enumerate(spec.fields):
         if field.source_id == tenant.field_id and isinstance(field.transform, IdentityTransform):
             unowned = None if tenant.required else NO_TENANT
             return [unowned if (value := file.partition[at]) is None else value for file in data]
-    # Files that are older than the column have rows without a tenant.
+    # Rows of files that are older than the column have no tenant.
     return [NO_TENANT if file.columns and tenant.field_id not in file.columns else None for file in files]
 
 
@@ -205,7 +207,7 @@ def _bounds(bounds: Sequence[Mapping[int, bytes]]) -> dict[int, pa.BinaryArray]:
 
 
 def _flags(true_for: Sequence[Mapping[int, bool]]) -> dict[int, Flags]:
-    """Only of columns for which it is true somewhere."""
+    """Return flags by column, only of columns that have one for some file."""
     found: dict[int, Flags] = {}
     for at, columns in enumerate(true_for):
         for field_id in columns:
@@ -223,7 +225,7 @@ def _nan_free(file: DataFile) -> dict[int, bool]:
 
 
 class Index:
-    """The files of one snapshot. Those of a tenant lie together, so nothing is spent on the others'."""
+    """The files of one snapshot, sorted by tenant, so that a selection reads only one tenant's files."""
 
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self._manifests = [manifest for manifest in manifests if len(manifest)]
@@ -246,8 +248,8 @@ class Index:
     def select(
         self, tenant: str, constraints: Constraints, schema: Schema, *, unowned: bool = False
     ) -> Files:
-        """Files of exactly this tenant, with `unowned` also those of rows without a tenant, that may hold
-        rows for which all constraints hold.
+        """Return the tenant's files that may hold rows for which all constraints hold. `unowned`: also files
+        of rows without a tenant.
         """
         owners: tuple[Owner, ...] = (tenant, NO_TENANT) if unowned else (tenant,)
         fields = {field.name: field for field in schema.fields}
@@ -273,13 +275,13 @@ class Index:
 
     @property
     def manifests(self) -> int:
-        """Those with living files."""
+        """Number of manifests with live files."""
         return len(self._manifests)
 
     def facts(
         self, schema: Schema, committed: Mapping[int, float], tenant: str | None = None
     ) -> list[FileFacts]:
-        """Of the files of a tenant, or of all. `committed` has the seconds of snapshots that are known."""
+        """Return facts on a tenant's files, or on all. `committed` has commit times by snapshot."""
         part = slice(0, len(self)) if tenant is None else self._parts.get(tenant, slice(0, 0))
         field = next((field for field in schema.fields if field.name == TIME), None)
         if field is None or _KINDS.get(type(field.field_type)) != "integer":
@@ -310,7 +312,7 @@ class Index:
 
     @cached_property
     def _origins(self) -> list[tuple[str | None, int | None]]:
-        """The tenant of each file, and the snapshot that brought it."""
+        """The tenant of each file, and the snapshot that added it."""
         found = [
             (owner if isinstance(owner, str) else None, snapshot)
             for each in self._manifests
@@ -340,7 +342,7 @@ class Index:
         return (int(first.min()) if len(first) else None, int(last.max()) if len(last) else None)
 
     def _column(self, field_id: int, kind: Kind) -> Column:
-        """Two threads may make one at the same time; either is right."""
+        """Not locked: two threads may compute the same column, with the same result."""
         found = self._columns.get((field_id, kind))
         if found is None:
             found = self._columns[(field_id, kind)] = self._make_column(field_id, kind)
@@ -362,7 +364,7 @@ class Index:
         return Column(low, high, *flags)
 
     def _narrow_by_day(self, field_id: int, low: Longs, high: Longs) -> None:
-        """Where a file has no bounds, the day that it is of bounds it."""
+        """Bound files without column bounds by their partition day."""
         day = self._days(field_id)
         known = (day > -_DAY_MAX) & (day < _DAY_MAX)
         begin = np.where(known, day, 0) * _DAY_MICROS

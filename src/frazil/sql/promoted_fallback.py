@@ -1,4 +1,4 @@
-"""Files from before a column was promoted, or filled from other attributes: their maps have the values."""
+"""SQL for promoted columns in files that lack them: the attribute maps have the values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from frazil.wal.promote import FITTING
 
 
 def from_map(item: Promoted) -> str:
-    """The value of a promoted column, as landing would have copied it from the map."""
+    """Return SQL for the value of a promoted column, as landing copies it from the map."""
     found = [_value(item, name) for name in item.attributes]
     return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
 
 
 def source_columns(item: Promoted) -> tuple[str, str]:
-    """The columns that `from_map` reads."""
+    """Return the columns that `from_map` reads."""
     prefix = "resource_" if item.source == "resource" else ""
     return f"{prefix}attributes", f"{prefix}attribute_types"
 

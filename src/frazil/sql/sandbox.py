@@ -1,5 +1,5 @@
-"""DuckDB with nothing in reach but the files and rows that were planned. Used in worker processes, and to
-parse and match conditions.
+"""A DuckDB instance that can open only the planned files. Used in worker processes, and by maintenance to
+parse and evaluate conditions.
 """
 
 from __future__ import annotations
@@ -29,34 +29,32 @@ _SESSION_SETTINGS = (
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where the rows of one table are. `columns` are (name, DuckDB type, Iceberg field id)."""
+    """The files that hold the rows of one table. `columns` are (name, DuckDB type, Iceberg field id)."""
 
     name: str
     columns: Sequence[tuple[str, str, int]]
     files: Sequence[str]
     tail: Sequence[tuple[str, Sequence[tuple[int, int]]]]
-    """Of files of the tenant's rows that have not landed: the path, and the ranges of rows to read (first,
-    end). No ranges: all rows.
-    """
+    """Tail files: path, and ranges of rows to read (first, end). No ranges: all rows."""
     older: Sequence[Mapping[str, Any]] = ()
-    """`files` from before some columns were promoted; `columns`: expressions that they have instead; `maps`:
-    other columns that these expressions read.
+    """Groups of `files` that lack promoted columns; `columns`: expressions to use instead; `maps`: other
+    columns that these expressions read.
     """
     names: Sequence[str] | None = None
-    """How the question calls it and views of it. None: in every way. Measured: each view takes 2.5 ms."""
+    """The names of the table and its views in the query; None: any. Measured: a view takes 2.5 ms."""
 
     row_number: str = ""
-    """Of a column with each row's number in its file. Empty: there is none."""
+    """Name of a column with each row's number in its file. Empty: no such column."""
     views: Mapping[str, str] = field(default_factory=dict)
-    """Views of it: each has the rows in which this column is not NULL."""
+    """Views of the table by name: each has the rows in which this column is not NULL."""
 
     @property
     def paths(self) -> list[str]:
         older = (path for group in self.older for path in group["files"])
         return [*self.files, *older, *(path for path, *_ in self.tail)]
 
-    def is_called(self, name: str, namespace: str | None = None) -> bool:
-        """Also when it is only called so with a namespace, if none is given."""
+    def is_named(self, name: str, namespace: str | None = None) -> bool:
+        """Whether the query uses this name, in this namespace if one is given."""
         if self.names is None:
             return True
         ends = f".{name}"
@@ -77,11 +75,11 @@ class Settings:
 
 
 class Sandbox:
-    """One DuckDB instance for one question. Made ahead of it, so that nobody waits for that."""
+    """A DuckDB instance for one query. Created before the query arrives, to save that time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        # DuckDB lets a question read this folder: it is to be empty, and of one question.
+        # DuckDB lets a query read this folder: it must be empty, and belong to one query.
         self._spill = tempfile.mkdtemp(dir=settings.temp_dir)
         self.connection = duckdb.connect(
             ":memory:",
@@ -98,7 +96,7 @@ class Sandbox:
                 "preserve_insertion_order": "false",
             },
         )
-        # Given at the connect it is shown, and not kept to.
+        # As a connect option, DuckDB shows the limit but does not enforce it.
         self.connection.execute(f"SET max_temp_directory_size='{settings.temp_bytes}B'")
         for setting in _SESSION_SETTINGS:
             self.connection.execute(f"SET {setting}")
@@ -114,7 +112,7 @@ class Sandbox:
         self.connection.execute(f"CREATE SECRET lake (TYPE s3{', ' + options if options else ''})")
 
     def fill(self, tables: Sequence[TableSource]) -> None:
-        """Makes the tables known, then locks everything else away for good."""
+        """Create views for the tables, then disable access to all other files and lock the configuration."""
         for table in tables:
             self._add(table)
         paths = [path for table in tables for path in table.paths]
@@ -142,14 +140,14 @@ class Sandbox:
             parts.append(f"SELECT {nothing} WHERE false")
         self._view(table, table.name, " UNION ALL ".join(parts))
         for view, column in table.views.items():
-            if table.is_called(view):
+            if table.is_named(view):
                 same = f"SELECT * FROM main.{quoted(table.name)} WHERE {quoted(column)} IS NOT NULL"  # noqa: S608
                 self._view(table, view, same)
 
     def _view(self, table: TableSource, name: str, query: str) -> None:
         self.connection.execute(f"CREATE VIEW main.{quoted(name)} AS {query}")
         namespace = self._settings.namespace
-        if namespace != "main" and table.is_called(name, folded(namespace)):
+        if namespace != "main" and table.is_named(name, folded(namespace)):
             same = f"SELECT * FROM main.{quoted(name)}"  # noqa: S608
             self.connection.execute(f"CREATE VIEW {quoted(namespace)}.{quoted(name)} AS {same}")
 
@@ -160,20 +158,20 @@ class Sandbox:
 
 
 def serialized(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
-    """The syntax tree."""
+    """Return the syntax tree."""
     tree: dict[str, Any] = json.loads(serialized_text(connection, sql))
     return tree
 
 
 def serialized_text(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The syntax tree as JSON: it may be too deep for Python."""
+    """Return the syntax tree as JSON text: it may be nested too deeply for Python."""
     found = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
     assert found is not None  # noqa: S101
     return str(found[0])
 
 
 def without_constants(sql: str) -> str:
-    """The question for the audit: texts and numbers in it may be someone's data."""
+    """Return the SQL for the audit log, without text and numbers, which may be personal data."""
     try:
         tokens = duckdb.tokenize(sql)
     except (duckdb.Error, RuntimeError):
@@ -188,14 +186,14 @@ def without_constants(sql: str) -> str:
             parts.append("? ")
         elif kind != duckdb.token_type.comment and not (is_number and part[:1].isalnum()):
             if "'" in part and not part.startswith('"'):
-                break  # the beginning of a text that does not end
+                break  # an unterminated string
             parts.append(part)
         is_number = kind == duckdb.token_type.numeric_const and not part[-1:].isspace()
     return " ".join("".join(parts).split())
 
 
 def _files(table: TableSource, files: Sequence[str], more: Sequence[tuple[str, str, int]] = ()) -> str:
-    """By field id, as Iceberg has it: files from before a column was added, or renamed, are read right."""
+    """Read files by Iceberg field id, so that columns that were added or renamed later are read correctly."""
     schema = ", ".join(
         f"{identity}: {{name: {text(name)}, type: {text(type_)}, default_value: NULL}}"
         for name, type_, identity in (*table.columns, *more)
@@ -204,7 +202,7 @@ def _files(table: TableSource, files: Sequence[str], more: Sequence[tuple[str, s
 
 
 def _tail(table: TableSource) -> Iterator[str]:
-    """Whole files together; each that is read in part alone."""
+    """Yield one source for all files read whole, and one for each file read in part."""
     whole = [path for path, ranges in table.tail if not ranges]
     if whole:
         yield f"read_parquet({_list(whole)}, hive_partitioning=false)"
@@ -222,5 +220,5 @@ def _list(paths: Sequence[str]) -> str:
 
 
 def _literal(path: str) -> str:
-    """A path that stands for itself: DuckDB takes names of files for patterns."""
+    """Escape a path: DuckDB takes file names as glob patterns."""
     return re.sub(r"[*?\[]", r"[\g<0>]", path)

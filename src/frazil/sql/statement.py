@@ -1,7 +1,7 @@
-"""What a question asks for, read from the syntax tree that DuckDB itself makes of it.
+"""Checks a query, and finds its tables and columns, from the syntax tree of DuckDB's own parser.
 
-The tree is the one that will be run, so there is no second parser to disagree with. Nothing here trusts it:
-what is not known to be harmless is refused, and DuckDB is locked up besides.
+DuckDB runs the same tree, so no second parser can disagree. Anything that is not known to be safe is refused,
+and the sandbox restricts DuckDB in addition.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FORBIDDEN_FUNCTIONS = frozenset(
         "write_log",
     }
 )
-CHANGING = frozenset(
+NON_DETERMINISTIC = frozenset(
     {
         "age",
         "ago",
@@ -79,27 +79,27 @@ _LETTERS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def folded(name: str) -> str:
-    """As DuckDB compares names: other letters than A to Z are never the same as their small ones."""
+    """Fold case as DuckDB does for names: only A to Z."""
     return name.translate(_LETTERS)
 
 
 class Statement:
-    """One SELECT that may be run. `tables` are those of the lake that it names."""
+    """A checked SELECT. `tables` are the tables that it reads."""
 
     def __init__(self, serialized: Node, namespace: str, known: Collection[str], sql: str = "") -> None:
-        """`serialized` is what `json_serialize_sql` gave of `sql`. QueryInvalid or QueryRefused if it may not
-        run; they say where in `sql`.
+        """`serialized` is the result of `json_serialize_sql` for `sql`. Raises QueryInvalid or QueryRefused,
+        with the position in `sql`, if the query must not run.
         """
         self.root = _only_statement(serialized)
         self.tables: set[str] = set()
         self.listed: set[str] = set()
-        """Tables of which it may show names and columns, but no rows."""
+        """Tables of which the query may show names and columns, but no rows."""
         self.names: set[str] | None = set()
-        """How it calls them: `logs`, `otel.logs`, `events`. None: it may look at all that there are."""
+        """Table names in the query: `logs`, `otel.logs`, `events`. None: it may list all tables."""
         self.columns: frozenset[str] | None = _columns(self.root)
-        """Columns that it names, and other words; None: it may use all that there are."""
-        self.is_changing = False
-        """Asked again of the same rows it may answer something else: it looks at the clock or throws dice."""
+        """Column names in the query, and other words; None: it may use all columns."""
+        self.is_nondeterministic = False
+        """Uses the clock, random functions or sampling, so its result must not be cached."""
         self._schemas = {"", NAMESPACE_MAIN, folded(namespace)}
         self._views = view_tables()
         self._known = {folded(name) for name in known} | {*self._views}
@@ -120,16 +120,16 @@ class Statement:
                 self._check_shown(node)
             elif node.get("class") in ("FUNCTION", "WINDOW"):
                 self._check_function(node)
-            elif node.get("class") == "COLUMN_REF" and node["column_names"][-1].lower() in CHANGING:
-                self.is_changing = True  # CURRENT_DATE is written without parentheses
+            elif node.get("class") == "COLUMN_REF" and node["column_names"][-1].lower() in NON_DETERMINISTIC:
+                self.is_nondeterministic = True  # keywords such as CURRENT_DATE
             if node.get("sample") is not None:
-                self.is_changing = True
+                self.is_nondeterministic = True
 
     def _check_table(self, node: Node, own: Collection[str]) -> None:
         schema, name = folded(node["schema_name"]), folded(node["table_name"])
         if node.get("at_clause") is not None:
             raise QueryInvalid(
-                "AT (…) is not understood here: give `as_of` with the question", position=position_of(node)
+                "AT (…) is not supported: use `as_of` of the request", position=position_of(node)
             )
         if schema == "information_schema" and name in _INFORMATION and not node["catalog_name"]:
             self._name_all()
@@ -149,8 +149,8 @@ class Statement:
     def _no_table(self, node: Node) -> str:
         parts = (node["catalog_name"], node["schema_name"], node["table_name"])
         name = ".".join(part for part in parts if part)
-        near = difflib.get_close_matches(node["table_name"].lower(), sorted(self._known), 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(self._known))}"
+        close = difflib.get_close_matches(node["table_name"].lower(), sorted(self._known), 1, 0.6)
+        hint = f"did you mean {close[0]}?" if close else f"the tables are {', '.join(sorted(self._known))}"
         return f"there is no table {name}; {hint}"
 
     def _check_table_function(self, node: Node) -> None:
@@ -158,17 +158,17 @@ class Statement:
         name = str(function.get("function_name", "")).lower()
         if name not in _TABLE_FUNCTIONS or function.get("schema") or function.get("catalog"):
             raise QueryRefused(
-                f"{name or 'this'} cannot be used as a table: a question can read the tables "
-                f"{', '.join(sorted(self._known))} and nothing else",
+                f"{name or 'this'} cannot be used as a table: a query can only read the tables "
+                f"{', '.join(sorted(self._known))}",
                 position=position_of(node, function),
             )
 
     def _check_shown(self, node: Node) -> None:
-        """`SHOW TABLES`, or another of DuckDB's own lists. `SHOW x` of a table comes as a query."""
+        """Allow `SHOW TABLES` only. DuckDB parses `SHOW x` for a table x as a query."""
         name = str(node["table_name"]).strip('"').lower()
         if name != "tables" or node.get("schema_name") or node.get("catalog_name"):
             raise QueryInvalid(
-                f"of lists there is SHOW TABLES alone; there are the tables {', '.join(sorted(self._known))}",
+                f"only SHOW TABLES is supported; the tables are {', '.join(sorted(self._known))}",
                 position=position_of(node),
             )
         self._name_all()
@@ -176,20 +176,20 @@ class Statement:
     def _check_function(self, node: Node) -> None:
         name = str(node.get("function_name", "")).lower()
         if name in _FORBIDDEN_FUNCTIONS or name.startswith(("pragma_", "duckdb_", "read_", "__internal")):
-            raise QueryRefused(f"{name}() is not available here", position=position_of(node))
-        if name in CHANGING:
-            self.is_changing = True
+            raise QueryRefused(f"{name}() is not available", position=position_of(node))
+        if name in NON_DETERMINISTIC:
+            self.is_nondeterministic = True
 
 
 def _columns(root: Node) -> frozenset[str] | None:
-    """Every word of the tree: whatever is not in it cannot be asked for by its name."""
+    """Return every word of the tree: the query can name no other column. None: all columns."""
     words: set[str] = set()
     sources: set[str] = set()
     named: set[str] = set()
     for node in nodes(root):
         if not _ALL_COLUMNS.isdisjoint(str(node.get(key)) for key in ("class", "type", "ref_type")):
             return None
-        if node.get("column_name_alias"):  # l(a, b): by place, not by name
+        if node.get("column_name_alias"):  # l(a, b): by position, not by name
             return None
         words.update(folded(value) for value in node.values() if isinstance(value, str))
         for value in node.values():
@@ -208,22 +208,21 @@ def _columns(root: Node) -> frozenset[str] | None:
 def _only_statement(serialized: Node) -> Node:
     if serialized.get("error"):
         if serialized.get("error_type") == "not implemented":
-            raise QueryRefused("only SELECT can be asked here (also FROM, WITH, VALUES, DESCRIBE, SUMMARIZE)")
+            raise QueryRefused("only SELECT is supported (also FROM, WITH, VALUES, DESCRIBE, SUMMARIZE)")
         position = serialized.get("position")
         raise QueryInvalid(
-            str(serialized.get("error_message", "this cannot be parsed")),
+            str(serialized.get("error_message", "the SQL cannot be parsed")),
             position=None if position is None else int(position),
         )
     statements = serialized["statements"]
     if len(statements) != 1:
-        many = "there is nothing to ask" if not statements else "one question at a time: this has several"
-        raise QueryInvalid(many)
+        raise QueryInvalid("the SQL has several statements: send one" if statements else "the SQL is empty")
     node: Node = statements[0]["node"]
     return node
 
 
 def _nodes_with_names(root: Node) -> Iterator[tuple[Node, frozenset[str]]]:
-    """Every node, with the names of the WITH clauses that it can use: those around it that come before it."""
+    """Yield every node with the names of the CTEs that it can use."""
     waiting: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
     while waiting:
         found, own = waiting.pop()
@@ -241,7 +240,7 @@ def _nodes_with_names(root: Node) -> Iterator[tuple[Node, frozenset[str]]]:
 
 
 def nodes(root: Any) -> Iterator[Node]:
-    """Every node of the tree, without recursion: questions come from strangers."""
+    """Yield every node of the tree. Not recursive: a query may be nested too deeply for Python."""
     waiting = [root]
     while waiting:
         found = waiting.pop()
@@ -261,7 +260,7 @@ def position_of(*nodes: Node) -> int | None:
 
 
 def characters(sql: str, position: int | None) -> int | None:
-    """A position in characters. DuckDB counts bytes, except in what its parser says."""
+    """Convert a position in bytes to one in characters."""
     if position is None or not sql:
         return position
     return len(sql.encode(errors="surrogatepass")[:position].decode(errors="ignore"))
@@ -271,12 +270,12 @@ def check_text(sql: str, bytes_max: int) -> None:
     """Raise QueryInvalid or RequestTooLarge if DuckDB should not see the text."""
     if (size := utf8_bytes(sql, "the SQL")) > bytes_max:
         raise RequestTooLarge(
-            f"the SQL has {size} bytes, and {bytes_max} is the most (query.sql_bytes_max): give long "
-            "lists as parameters",
+            f"the SQL has {size} bytes; the maximum is {bytes_max} (query.sql_bytes_max): pass long lists as "
+            "parameters",
             bytes_max=bytes_max,
         )
     if "\x00" in sql:
-        raise QueryInvalid("the SQL has a NUL character in it", position=sql.index("\x00"))
+        raise QueryInvalid("the SQL contains a NUL character", position=sql.index("\x00"))
 
 
 def utf8_bytes(text: str, what: str) -> int:
@@ -284,5 +283,5 @@ def utf8_bytes(text: str, what: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError as error:
         raise QueryInvalid(
-            f"{what} has half a character in it (a lone surrogate)", position=error.start
+            f"{what} contains a lone surrogate, which is not valid Unicode", position=error.start
         ) from None

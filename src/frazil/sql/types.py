@@ -1,4 +1,4 @@
-"""Types and names as DuckDB writes them."""
+"""DuckDB's forms of types, names and constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from frazil.sql.constants import Kind
 
 
 def duckdb_type(type_: pa.DataType) -> str:
-    """The type of a table's column, as DuckDB writes it."""
+    """Return DuckDB's name of a column type."""
     if pa.types.is_map(type_):
         return f"MAP({duckdb_type(type_.key_type)}, {duckdb_type(type_.item_type)})"
     if pa.types.is_list(type_):
@@ -36,12 +36,12 @@ def quoted(name: str) -> str:
 
 
 def text(value: object) -> str:
-    """A constant."""
+    """Return a string constant."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
 def kind_of(type_: pa.DataType) -> Kind | None:
-    """What constants are compared with; None for what no file can be chosen by."""
+    """Return the kind of a column for constraints; None for types without usable bounds."""
     checks: Sequence[tuple[Callable[[pa.DataType], bool], Kind]] = (
         (pa.types.is_timestamp, "time"),
         (pa.types.is_string, "text"),

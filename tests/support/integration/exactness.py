@@ -15,7 +15,7 @@ from frazil.query.model import Stats
 from frazil.tables import Signal
 from tests.support.integration.moving_lake import TENANTS, Row, Sent
 
-KILLED = ("process was ended",)
+KILLED = ("worker process died",)
 """What questions are told whose worker was killed."""
 TEXT: dict[Signal, str] = {"logs": "body", "spans": "name"}
 Answering = Callable[[str, str, Sequence[Any]], Awaitable[dict[str, Any]]]

@@ -24,7 +24,7 @@ def application(config: Config) -> FastAPI:
         return open_catalog(config)
 
     app = FastAPI()
-    app.state.door = Authenticator(config)
+    app.state.authenticator = Authenticator(config)
     app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
     return app
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import duckdb
 
 from frazil.sql.constants import Constants, Constraint, Constraints
-from frazil.sql.constraints import wanted_rows
+from frazil.sql.constraints import row_constraints
 from tests.support.query.random_queries import COPIES, SQL_TYPES, TABLES, Columns, copy_of, random_rows
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -53,7 +53,7 @@ def wanted(
     parsed = tree(connection, sql)
     assert not parsed["error"], parsed
     now = time.time_ns() // 1000 if now is None else now
-    return wanted_rows(parsed["statements"][0]["node"], KINDS, Constants.of(now, params))
+    return row_constraints(parsed["statements"][0]["node"], KINDS, Constants.of(now, params))
 
 
 def meets(row: Sequence[Any], columns: Columns, constraints: Constraints) -> bool:

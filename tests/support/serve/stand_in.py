@@ -44,7 +44,7 @@ class StandIn(Engine):
         self.hang = asyncio.Event()
         self.hang.set()
 
-    def forget_also(self, cache: SizedCache[Any, Any]) -> None:
+    def clear_on_erasure(self, cache: SizedCache[Any, Any]) -> None:
         self.forgotten.append(cache)
 
     async def start(self) -> None:

@@ -16,7 +16,7 @@ from frazil.query.model import Query
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
 from frazil.query.tail.view import View
-from frazil.sql.constraints import ANYTHING
+from frazil.sql.constraints import UNCONSTRAINED
 from tests.support.kept_lake import Kept, holding
 from tests.support.query.made import Service
 
@@ -43,7 +43,7 @@ def planning(lake: Kept, folder: Path) -> Iterator[tuple[Planner, Tail]]:
 
 
 def rows_seen(planner: Planner) -> int:
-    version, tail = planner.cut(planner.specs["logs"], [ANYTHING], Query("", "acme"))
+    version, tail = planner.cut(planner.specs["logs"], [UNCONSTRAINED], Query("", "acme"))
     assert version is not None
     assert tail is not None
     assert tail.missing == ()
@@ -105,10 +105,10 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
     service = Service(lake.config)
     service.start()
     kept_by_another: SizedCache[str, str] = SizedCache(1000)
-    service.queries.forget_also(kept_by_another)
-    assert not service.queries._keeps_something
+    service.queries.clear_on_erasure(kept_by_another)
+    assert not service.queries._has_cached_data
     kept_by_another.put("a manifest", MARKER, len(MARKER))
-    assert service.queries._keeps_something, "or nobody would look whether it is to be forgotten"
+    assert service.queries._has_cached_data, "or nobody would look whether it is to be forgotten"
     try:
         sql = f"SELECT body FROM logs WHERE body LIKE '%{MARKER}%'"
         lake.write(ROWS)
@@ -118,8 +118,8 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
         lake.erase(WHERE)
         queries = service.queries
         queries._lake.version("logs", renew=True)
-        queries._follow()
-        assert queries._kept.bytes == 0
+        queries._refresh()
+        assert queries._results.bytes == 0
         assert queries._parsed.bytes == 0
         assert kept_by_another.bytes == 0
         assert holding(tmp_path / "temp", MARKER) == []

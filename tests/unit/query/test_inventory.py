@@ -110,13 +110,13 @@ def test_facts_say_when_a_file_came_and_what_it_is_of(service: Service) -> None:
 
 
 def test_metrics_show_the_health_of_tables_where_there_are_no_keys(service: Service) -> None:
-    service.queries.measure()
+    service.queries.update_table_metrics()
     logs = {"table": "logs"}
     assert service.queries.registry.get_sample_value("frazil_table_files", logs) is None
     keyless = Service(service.config.model_copy(update={"auth": AuthConfig()}))
     keyless.start()
     try:
-        keyless.queries.measure()
+        keyless.queries.update_table_metrics()
     finally:
         keyless.close()
     registry = keyless.queries.registry

@@ -31,9 +31,11 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition, StreamPosition, WalPosition
-from frazil.query.lake import File, Lake, Manifests, TableVersion
+from frazil.query.lake import Lake, TableVersion
+from frazil.query.manifests import Manifests
 from frazil.query.model import AsOf
 from frazil.sql.constants import Constraint
+from frazil.sql.index import File
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
 from tests.support.lake.answering import Request, answering
 from tests.support.wal_stores import HandClock
@@ -68,7 +70,7 @@ def clock() -> HandClock:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine must not look like a slow catalog."""
-    monkeypatch.setattr(frazil.query.lake, "_PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(frazil.query.lake, "_WAIT_SECONDS", 60)
 
 
 @pytest.fixture
@@ -373,8 +375,8 @@ def test_a_catalog_that_is_gone_leaves_what_was_last_known_and_is_used_again_whe
     stale = version(lake)
     assert (names(stale), stale.position, stale.loaded_at) == (["a"], at(1), loaded_at)
     assert stale.stale is not None
-    assert "does not answer since 20" in stale.stale
-    assert "catalog.db is gone" in stale.stale
+    assert "has not answered since 20" in stale.stale
+    assert "catalog.db is missing" in stale.stale
     assert version(lake, AsOf(tag="landed")).stale == stale.stale, "a tag may have moved"
     assert version(lake, AsOf(snapshot_id=stale.snapshot_id)).stale is None, "a snapshot never does"
     assert not config.catalog_file.exists()
@@ -414,9 +416,9 @@ def test_a_catalog_that_hangs_is_not_waited_for_where_something_is_known(
     with contextlib.closing(sqlite3.connect(config.catalog_file)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         with monkeypatch.context() as hurry:
-            hurry.setattr(frazil.query.lake, "_PATIENCE_SECONDS", 0.01)
+            hurry.setattr(frazil.query.lake, "_WAIT_SECONDS", 0.01)
             stale = version(lake)
-            assert stale.stale == "the catalog is slow to answer, so this is what was known 4 s ago"
+            assert stale.stale == "the catalog is slow to answer; its state of 4 s ago is used"
             assert names(stale) == ["a"]
         holder.rollback()
     found = version(lake)
@@ -457,7 +459,7 @@ def test_metadata_that_cannot_be_read_is_the_stores_failure(
             file.unlink()
         else:
             file.write_bytes(b"garbage")
-    with pytest.raises(StoreUnavailable, match=r"is gone|cannot be read"):
+    with pytest.raises(StoreUnavailable, match=r"is missing|cannot be read"):
         version(lake)
 
 
@@ -535,7 +537,7 @@ def test_a_snapshot_of_the_past_that_expired_meanwhile_is_said_to_be_gone(
     snapshot = table.snapshot_by_id(old)
     assert snapshot is not None
     Path(snapshot.manifest_list).unlink()
-    with pytest.raises(StoreUnavailable, match="is gone"):
+    with pytest.raises(StoreUnavailable, match="is missing"):
         version(lake, AsOf(snapshot_id=old))
     table.maintenance.expire_snapshots().by_id(old).commit()
     with pytest.raises(QueryInvalid, match=f"no snapshot {old}"):

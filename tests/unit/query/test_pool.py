@@ -15,7 +15,7 @@ import pytest
 
 from frazil.errors import Overloaded
 from frazil.query import pool as pool_module
-from frazil.query.pool import Crashes, Pool, WorkerDied, WorkerProcess
+from frazil.query.pool import CrashHistory, Pool, WorkerDied, WorkerProcess
 from tests.support.event_loop import in_a_loop
 from tests.support.query.made import Service, running
 
@@ -249,7 +249,7 @@ async def test_a_tenant_that_ends_workers_again_and_again_is_held_back(
         await crash(pool, "a")
         await crash(pool, "a")  # the first time costs only the start of another worker
         await until(lambda: len(pool._idle) == 2)
-        with pytest.raises(Overloaded, match="queries of this tenant ended their workers"):
+        with pytest.raises(Overloaded, match="queries of this tenant crashed their workers"):
             async with pool.worker("a", 0.05):
                 pass
         async with pool.worker("b", 60):
@@ -272,17 +272,17 @@ async def test_a_worker_that_is_only_replaced_holds_nobody_back(
 
 
 def test_crashes_are_held_against_a_tenant_for_longer_each_time_and_forgotten() -> None:
-    crashes = Crashes()
-    assert [crashes.note("a", now) for now in range(7)] == [0, 1, 2, 4, 8, 10, 10]
-    assert crashes.note("b", 7) == 0
-    assert crashes.note("a", 7 + 61) == 0
+    crashes = CrashHistory()
+    assert [crashes.record("a", now) for now in range(7)] == [0, 1, 2, 4, 8, 10, 10]
+    assert crashes.record("b", 7) == 0
+    assert crashes.record("a", 7 + 61) == 0
     assert len(crashes) == 1, "b is forgotten too"
 
 
 def test_the_crashes_of_any_number_of_tenants_take_bounded_memory() -> None:
-    crashes = Crashes()
+    crashes = CrashHistory()
     for number in range(5000):
-        crashes.note(f"tenant{number}", 0.0)
+        crashes.record(f"tenant{number}", 0.0)
     assert len(crashes) == 1000
 
 
@@ -292,13 +292,13 @@ async def test_progress_that_is_asked_for_too_late_confuses_nobody(tmp_path: Pat
         for _ in range(3):
             async with pool.worker("a", 60) as worker:
                 events = worker.run(job(tmp_path, "SELECT 1"))
-                await worker.ask_progress()
+                await worker.request_progress()
                 assert [event async for event in events]
-                await worker.ask_progress()
+                await worker.request_progress()
                 await worker.interrupt()
             async with pool.worker("b", 60) as worker:
                 assert (await worker.parse("SELECT 1"))["event"] == "parsed"
-                await worker.ask_progress()
+                await worker.request_progress()
                 last = [event async for event in worker.run(job(tmp_path, "SELECT 2"))][-1]
                 assert not isinstance(last, bytes)
                 assert last["event"] == "done"

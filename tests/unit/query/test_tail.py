@@ -308,7 +308,7 @@ def test_a_gap_ends_a_stream_and_one_without_its_beginning_gives_nothing(wal: Wa
     cut = wal.tail.cut("logs", position, "acme")
     assert Counter(texts_of(cut)) == pending_texts(wal, position, "acme")
     assert cut.missing == tuple(
-        f"{name.path} is not there, and what lies behind it is left out"
+        f"{name.path} is missing; the segments after it are left out"
         for name in (name_of(0, 2), name_of(2, 1))
     )
 

@@ -19,13 +19,13 @@ from frazil.query.reads.statement import Read, Statement
 from frazil.query.reads.time_range import Buckets
 from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces
 from frazil.serve.auth import Caller
-from frazil.serve.filters import Written
+from frazil.serve.filters import TimeParameters
 from frazil.serve.reads import run
 from tests.support.query.made import LANDED_PER_DAY, TAIL_ROWS, Service, rows_of, running
 
 T = TypeVar("T")
 ACME = Caller("acme", "acme", ("read",))
-NO_TAIL = Written("-30h", "-20h")
+NO_TAIL = TimeParameters("-30h", "-20h")
 """Holds yesterday's rows, which are in one of the two files."""
 
 
@@ -69,7 +69,7 @@ def test_counts_read_the_files_of_their_range_alone(queries: Overheard, filter: 
     assert found.total == sum(sum(series.counts) for series in found.series)
     assert found.total == LANDED_PER_DAY["acme"]
     assert queries.files() == [(1, 2)]
-    whole = Counting(filter, Written("-9d", "now").range(), by, 1)
+    whole = Counting(filter, TimeParameters("-9d", "now").range(), by, 1)
     assert queries.result(count(whole)).total == rows_of("acme")
 
 
@@ -85,7 +85,7 @@ def test_traces_are_read_near_the_spans_that_match(queries: Overheard, order: Tr
 
 @pytest.mark.parametrize("order", ["desc", "asc"])
 def test_pages_are_complete_over_files_and_the_log(queries: Overheard, order: Order) -> None:
-    search: RecordSearch | None = RecordSearch(LogFilter(), Written("-9d", "now").range(), order, 7)
+    search: RecordSearch | None = RecordSearch(LogFilter(), TimeParameters("-9d", "now").range(), order, 7)
     times: list[Any] = []
     while search is not None:
         found: Page = queries.result(page(search))
@@ -97,7 +97,7 @@ def test_pages_are_complete_over_files_and_the_log(queries: Overheard, order: Or
 
 def test_the_query_service_runs_the_statements_of_all_reads(queries: Overheard) -> None:
     """Its guard refuses SQL by what it names."""
-    range = Written("-9d", "now").range()
+    range = TimeParameters("-9d", "now").range()
     metric = Metric("m", "sum", "", "", (), True, True, 1)
     statements = [
         services.red(range, Buckets.of(range)),
@@ -125,7 +125,7 @@ def test_the_query_service_runs_the_statements_of_all_reads(queries: Overheard) 
 
 
 def test_traces_of_the_log_need_no_file(queries: Overheard) -> None:
-    search = TraceSearch(SpanFilter(), Written("-10m", "now").range())
+    search = TraceSearch(SpanFilter(), TimeParameters("-10m", "now").range())
     found: FoundTraces = queries.result(find_traces(search))
     assert (len(found.traces), found.complete) == (TAIL_ROWS["acme"], True)
     assert all(trace.spans == trace.matched == 1 for trace in found.traces)

@@ -209,7 +209,7 @@ def test_a_cursor_is_for_its_own_search(client: Client, queries: StandIn) -> Non
     ("path", "parameters", "says"),
     [
         ("logs", {"sevrity": "error"}, "Did you mean `severity`?"),
-        ("logs", {"kind": "server"}, "no parameter `kind`"),
+        ("logs", {"kind": "server"}, "unknown parameter `kind`"),
         ("logs", {"severity": "eror"}, "Did you mean `error`?"),
         ("logs", {"severity": "25"}, "severity"),
         ("logs", {"limit": ["1", "2"]}, "twice"),

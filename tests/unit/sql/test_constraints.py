@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from frazil.sql.constants import DAY, SECOND, Constants, Constraint
-from frazil.sql.constraints import wanted_rows
+from frazil.sql.constraints import row_constraints
 from tests.support.query.answers import compare, connect, micros, tree, wanted
 
 NOW = micros(datetime.datetime(2026, 11, 15, 10, 30, tzinfo=datetime.UTC))
@@ -274,4 +274,4 @@ def test_large_questions_are_read_in_time(connection: duckdb.DuckDBPyConnection,
 
 def test_a_huge_parameter_is_no_error(connection: duckdb.DuckDBPyConnection) -> None:
     root = tree(connection, "FROM m WHERE v = $1")["statements"][0]["node"]
-    assert wanted_rows(root, {"m": {"v": "real"}}, Constants.of(NOW, [10**400])) == {"m": [{}]}
+    assert row_constraints(root, {"m": {"v": "real"}}, Constants.of(NOW, [10**400])) == {"m": [{}]}

@@ -229,7 +229,7 @@ def test_every_function_that_may_change_is_known_as_such(connection: duckdb.Duck
     assert {"now", "random", "uuid"} <= names
     for name in names - CONSTANT_HERE:
         try:
-            assert asked(connection, f"SELECT {name}()").is_changing, name
+            assert asked(connection, f"SELECT {name}()").is_nondeterministic, name
         except QueryRefused:
             continue
 
@@ -250,12 +250,12 @@ def test_macros_that_use_what_changes_or_is_refused_are_known_as_such(
                 with pytest.raises(QueryRefused):
                     asked(connection, f'SELECT "{name}"(1)')
             continue
-        if inner.is_changing:
-            assert asked(connection, f'SELECT "{name}"(1)').is_changing, name
+        if inner.is_nondeterministic:
+            assert asked(connection, f'SELECT "{name}"(1)').is_nondeterministic, name
 
 
 @pytest.mark.parametrize(
-    ("sql", "is_changing"),
+    ("sql", "is_nondeterministic"),
     [
         ("FROM logs WHERE time > TIMESTAMP '2026-01-01'", False),
         ("FROM logs WHERE time > now()", True),
@@ -273,9 +273,9 @@ def test_macros_that_use_what_changes_or_is_refused_are_known_as_such(
     ],
 )
 def test_what_is_asked_again_may_be_answered_otherwise(
-    connection: duckdb.DuckDBPyConnection, sql: str, is_changing: bool
+    connection: duckdb.DuckDBPyConnection, sql: str, is_nondeterministic: bool
 ) -> None:
-    assert asked(connection, sql).is_changing == is_changing
+    assert asked(connection, sql).is_nondeterministic == is_nondeterministic
 
 
 @pytest.mark.parametrize(

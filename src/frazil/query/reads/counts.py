@@ -1,7 +1,7 @@
-"""How many logs or spans match, over time, by severity, status or service.
+"""Counts logs or spans over time, by severity, status or service.
 
-One statement that groups, over the columns of the filters, the time and the group. The filters are those of
-`records`, so that the bars above a list add up to the list.
+Takes one statement, which reads the columns of the filters, the time and the group. The filters are those of
+`records`, so the counts of a chart add up to the records of the list below it.
 """
 
 # ruff: noqa: S608 -- values are parameters
@@ -30,7 +30,7 @@ _NUMBERED: dict[str, tuple[str, Sequence[str]]] = {
     "status": ("CASE WHEN status_code IN (1, 2) THEN status_code ELSE 0 END", STATUSES),
     "none": ("0", ("all",)),
 }
-"""SQL for the number of a record's group, and the names of the numbers."""
+"""SQL for the group number of a record, and the group names by number."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class Counting:
 class CountSeries:
     name: str
     counts: list[int]
-    """A number for each bucket, also where it is 0."""
+    """One number per bucket, also where it is 0."""
 
 
 @dataclass(frozen=True)
 class OtherServices(CountSeries):
-    """The sum of all services but the largest."""
+    """The sum over all services except the largest."""
 
     services: int
-    """How many they are."""
+    """The number of services in the sum."""
 
 
 @dataclass(frozen=True)
 class Counts:
     buckets: Buckets
     series: list[CountSeries]
-    """In the order of their number, or the largest service first. Those without any record are left out."""
+    """Ordered by group number, or largest service first. Groups without records are left out."""
     total: int
 
 
@@ -81,17 +81,17 @@ def count(counting: Counting) -> Read[Counts]:
 
 
 def _largest_services(grouped: str) -> str:
-    """Services in the order of their size. The small ones are added up before rows leave the engine."""
+    """Rank services by size, and add up the small ones in the engine."""
     summed = (
         f"SELECT bucket, series, counted, sum(counted) OVER (PARTITION BY series) AS total FROM ({grouped})"
     )
     ranked = (
-        "SELECT bucket, series, counted, dense_rank() OVER (ORDER BY total DESC, series) AS place "
+        "SELECT bucket, series, counted, dense_rank() OVER (ORDER BY total DESC, series) AS rank "
         f"FROM ({summed})"
     )
     return (
-        f"SELECT bucket, least(place, {_SERIES_MAX + 1}) AS place, min(series) AS series, "
-        f"max(place) AS place_max, CAST(sum(counted) AS BIGINT) AS counted FROM ({ranked}) GROUP BY 1, 2"
+        f"SELECT bucket, least(rank, {_SERIES_MAX + 1}) AS rank, min(series) AS series, "
+        f"max(rank) AS rank_max, CAST(sum(counted) AS BIGINT) AS counted FROM ({ranked}) GROUP BY 1, 2"
     )
 
 
@@ -101,11 +101,11 @@ def _numbered(table: pa.Table, buckets: Buckets, by: str) -> list[CountSeries]:
 
 
 def _services(table: pa.Table, buckets: Buckets) -> list[CountSeries]:
-    counts = _filled(table, "place", buckets)
-    names = dict(zip(table["place"].to_pylist(), table["series"].to_pylist(), strict=True))
-    series = [CountSeries(names[place], counts[place]) for place in sorted(counts) if place <= _SERIES_MAX]
+    counts = _filled(table, "rank", buckets)
+    names = dict(zip(table["rank"].to_pylist(), table["series"].to_pylist(), strict=True))
+    series = [CountSeries(names[rank], counts[rank]) for rank in sorted(counts) if rank <= _SERIES_MAX]
     if (rest := counts.get(_SERIES_MAX + 1)) is not None:
-        series.append(OtherServices("other", rest, max(table["place_max"].to_pylist()) - _SERIES_MAX))
+        series.append(OtherServices("other", rest, max(table["rank_max"].to_pylist()) - _SERIES_MAX))
     return series
 
 

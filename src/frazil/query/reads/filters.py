@@ -1,4 +1,4 @@
-"""The filters of logs and spans. Lists, counts and traces compile them here alone: they never disagree."""
+"""The filters of logs and spans. Lists, counts and trace searches share them, so their results agree."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from frazil.times import iso
 Searched = Literal["logs", "spans"]
 
 SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal")
-"""Each has four numbers, from 1 on."""
+"""Each severity has four numbers, starting at 1."""
 SPAN_KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 STATUSES = ("unset", "ok", "error")
 STATUS_ERROR = STATUSES.index("error")
 
 _SPAN_TEXT = "concat_ws(' ', name, status_message)"
-# Texts of events, such as exceptions: their names and the values of their attributes. Most spans have no
-# events: only the others are looked at more closely.
+# Texts of events, such as exceptions: names and attribute values. Evaluated only for spans that have events.
 _EVENT_TEXTS = "flatten(list_transform(events, lambda e: list_prepend(e.name, map_values(e.attributes))))"
 _WORDS: dict[Searched, str] = {
     "logs": "search(body, ?)",
@@ -30,7 +29,7 @@ _WORDS: dict[Searched, str] = {
 }
 _REGEX: dict[Searched, str] = {
     "logs": "regexp_matches(body, ?)",
-    # Each text by itself: `^` and `$` are its own beginning and end.
+    # Each text is matched separately, so that `^` and `$` match its own beginning and end.
     "spans": f"(regexp_matches({_SPAN_TEXT}, ?) OR (len(events) > 0 AND "
     f"len(list_filter({_EVENT_TEXTS}, lambda t: regexp_matches(t, ?))) > 0))",
 }
@@ -39,23 +38,23 @@ _ATTRIBUTE: dict[Searched, str] = {
     "spans": "(attributes[?] = ? OR resource_attributes[?] = ? OR (len(events) > 0 AND "
     "len(list_filter(events, lambda e: e.attributes[?] = ?)) > 0))",
 }
-"""SQL with the key and the value for each place that is looked at."""
+"""SQL with a key and a value parameter for each attribute map."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter(ABC):
-    """Conditions on the rows of a table. All that are given must hold."""
+    """Conditions on the rows of a table. A row must meet all of them."""
 
     table: ClassVar[Searched]
     services: Sequence[str] = ()
-    """One of these."""
+    """Names of which one must match."""
     trace_id: str | None = None
     words: str | None = None
-    """All of them occur, in any order and case."""
+    """Words that must all occur, in any order and case."""
     regex: str | None = None
-    """RE2; matches somewhere in the text."""
+    """An RE2 expression that must match anywhere in the text."""
     attributes: Sequence[tuple[str, str]] = ()
-    """Key and value: of the record, of its resource, or of an event of a span."""
+    """Keys and values of attributes of the record, of its resource, or of a span's event."""
 
     def where(self, range: TimeRange) -> Conditions:
         where = Conditions.within(range)
@@ -75,7 +74,7 @@ class Filter(ABC):
 
     @abstractmethod
     def _add_own(self, where: Conditions) -> None:
-        """Adds conditions that only this table has."""
+        """Add conditions that only this table has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,7 @@ class LogFilter(Filter):
     table: ClassVar[Searched] = "logs"
     severity_min: int | None = None
     received_from: int | None = None
-    """Microseconds since 1970: received then or later, at whatever time the record itself claims."""
+    """The earliest time of arrival, in microseconds since 1970, independent of the record's own time."""
 
     def _add_own(self, where: Conditions) -> None:
         if self.severity_min is not None:

@@ -1,20 +1,20 @@
-"""A metric over time: rates, levels, means and quantiles, as SQL.
+"""SQL for a metric over time: rates, levels, means and quantiles.
 
-*Levels* (gauges, sums that go up and down). Each series has a value in each bucket of time; where it sent
-none, its last one holds until the next, for `HOLD_SECONDS` at most. So a total over series does not dip where
-one of them reports less often than the buckets are wide, or has not yet.
+*Levels* (gauges, non-monotonic sums). Each series has one value per time bucket. If a series sent no point in
+a bucket, its last value is used, for at most `HOLD_SECONDS`. So a total over series does not dip when one
+series reports less often than the bucket width.
 
-*Increases* (counters, histograms). Points become steps: how much was counted between two moments. A delta
-point is a step from its start to its time. Two cumulative points make a step of their difference; after a
-reset (the value is less, or it counts since a later start that is not before the previous point) the step is
-the whole value, from the new start if that is known. The first point is a step only if it counts since a
-start within what is read; one that counts since its own time says that its start is unknown, and is none.
-Each step is spread evenly over the buckets that it overlaps: nothing is lost or counted twice, and buckets
-need not match the interval at which a client reports.
+*Increases* (counters, histograms). Points become steps: the amount counted between two times. A delta point
+is a step from its start to its time. Two cumulative points make a step of their difference. After a reset
+(the value is lower, or its start is later and not before the previous point) the step is the whole value,
+from the new start if that is known. The first point is a step only if its start is within the range read; a
+start equal to the point's own time means that the start is unknown. Each step is spread evenly over the
+buckets that it overlaps, so nothing is lost or counted twice, and buckets need not match the client's
+reporting interval.
 
-*Quantiles* of histograms come from the steps of their buckets: straight-line within the bucket in which the
-quantile lies. The first explicit bucket begins at 0 if its bound is above, the last (without an upper bound)
-counts as its lower one. Series with different bounds or scales add up, each bucket where its own bounds are.
+*Quantiles* of histograms come from the steps of their buckets, with linear interpolation within a bucket. The
+first explicit bucket begins at 0 if its bound is above 0; the last bucket, which has no upper bound, counts
+as its lower bound. Series with different bounds or scales add up: each bucket counts at its own bounds.
 """
 
 # ruff: noqa: S608 -- values are parameters
@@ -31,7 +31,7 @@ from frazil.query.reads.time_range import MICRO, TimeRange
 from frazil.times import iso, micros_of
 
 HOLD_SECONDS = 120
-"""Twice the default interval at which SDKs export."""
+"""Twice the default export interval of SDKs."""
 SERIES_MAX = 10
 _BUCKETS_MAX = 120
 OTHERS = "all others"
@@ -44,13 +44,13 @@ class MetricRequest:
     range: TimeRange
     services: Sequence[str] = ()
     attributes: Sequence[tuple[str, str]] = ()
-    """Key and value; all must hold, of the point or else its resource."""
+    """Keys and values that must all match, of the point or else of its resource."""
     by: str | None = None
     """An attribute, or `service`."""
     width_seconds: int = 0
-    """Of a bucket; 0: as suits the range."""
+    """Bucket width; 0: chosen by the range."""
     now: dt.datetime | None = None
-    """If the range ends now: buckets that are not complete yet are left out."""
+    """The current time if the range ends now: buckets that are not complete yet are left out."""
 
     @property
     def width(self) -> int:
@@ -73,7 +73,7 @@ class MetricSeries:
         }
 
     def with_gaps(self, width_seconds: int) -> list[tuple[dt.datetime, float | None]]:
-        """The points, and a None where buckets are missing: no line is to be drawn across those."""
+        """Return the points, with a None where buckets are missing so that charts show a gap."""
         width = dt.timedelta(seconds=width_seconds)
         found: list[tuple[dt.datetime, float | None]] = []
         for time, value in self.points:
@@ -84,26 +84,28 @@ class MetricSeries:
 
 
 def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> list[MetricSeries]:
-    """The result of `metric_series`: the largest series first, the others' sum last; quantiles in order."""
+    """Read the result of `metric_series`: largest series first, the sum of the others last."""
     found: dict[str, list[tuple[dt.datetime, float]]] = {}
     is_quantiles = request.aggregation == "quantiles"
     for row in rows:
         if is_quantiles:
-            given = {str(quantile): row[quantile] for quantile in QUANTILES}
+            values = {str(quantile): row[quantile] for quantile in QUANTILES}
         else:
             series = row["series"]
-            given = {OTHERS if series is None else series or request.metric.name: row["value"]}
-        for name, value in given.items():
+            values = {OTHERS if series is None else series or request.metric.name: row["value"]}
+        for name, value in values.items():
             if value is not None:
                 found.setdefault(name, []).append((row["time"].astimezone(dt.UTC), float(value)))
-    made = [MetricSeries(name, tuple(sorted(points))) for name, points in found.items()]
+    series_list = [MetricSeries(name, tuple(sorted(points))) for name, points in found.items()]
     if is_quantiles:
-        return sorted(made, key=lambda series: series.name)
-    return sorted(made, key=lambda series: (series.name == OTHERS, -series.summary["mean"], series.name))
+        return sorted(series_list, key=lambda series: series.name)
+    return sorted(
+        series_list, key=lambda series: (series.name == OTHERS, -series.summary["mean"], series.name)
+    )
 
 
 def metric_series(request: MetricRequest) -> Statement:
-    """Returns `time`, `series` (NULL: all but the largest), and `value`, or `p50`, `p95` and `p99`."""
+    """The columns are `time`, `series` (NULL: all but the largest), and `value` or one per quantile."""
     frame = _Frame(request)
     aggregation, kind = request.aggregation, request.metric.kind
     if kind == "summary" and aggregation in QUANTILES:
@@ -127,12 +129,12 @@ _REDUCED: dict[Aggregation, tuple[str, str]] = {
     "latest": ("arg_max(v, t)", "avg(v)"),
     "total": ("arg_max(v, t)", "sum(v)"),
 }
-"""How the points of a series in a bucket become one value, and how those of several series do."""
+"""SQL that reduces the points of one series in a bucket, and SQL that combines several series."""
 
 
 @dataclass
 class _Frame:
-    """The times of a request in microseconds, and the parameters of its statement."""
+    """The time bounds of a request in microseconds, and the parameters of its statement."""
 
     request: MetricRequest
     params: list[Any] = field(default_factory=list)
@@ -141,7 +143,7 @@ class _Frame:
         self.width = self.request.width * MICRO
         self.start = self.request.range.begin // self.width * self.width
         self.end = -(-self.request.range.end // self.width) * self.width
-        # Read before and after the range: for steps that reach into it, and values that still hold.
+        # The margin read before and after the range, for steps that reach into it and values that still hold.
         self.beyond = max(self.width, HOLD_SECONDS * MICRO)
 
     def param(self, value: Any) -> str:
@@ -179,7 +181,7 @@ class _Frame:
         return f"coalesce({'service_name' if by == 'service' else self.attribute(by)}, '(none)')"
 
     def largest(self, rows: str, weight: str) -> str:
-        """CTEs that name the rows' series: the largest, and NULL for all others."""
+        """Return CTEs that name the series of the rows: the label of the largest, NULL for all others."""
         return f"""largest AS (
     SELECT label FROM {rows} GROUP BY label ORDER BY {weight} DESC, label LIMIT {SERIES_MAX}
 ), named AS (
@@ -208,13 +210,13 @@ FROM named GROUP BY bucket, series ORDER BY bucket, series"""
 
 
 def _sent_quantile(quantile: float) -> str:
-    """As the client computed it: it cannot be computed again, and the highest series stands for all."""
+    """Return SQL for a quantile from the client. Such quantiles cannot be merged: the highest is used."""
     return f"list_filter(quantile_values, lambda q: abs(q.quantile - {quantile}) < 1e-6)[1].value"
 
 
 def _steps(frame: _Frame, value: str, carried: dict[str, str]) -> str:
-    """CTEs up to `steps`: `label`, `f` and `t` (from when until when), `is_whole` (nothing is to be
-    subtracted), and of `v` and each of `carried` itself and what it was `_before`.
+    """Return CTEs up to `steps`, with `label`, `f` and `t` (start and end), `is_whole` (nothing to subtract),
+    and `v` and each of `carried` with the previous point's value as `…_before`.
     """
     also = "".join(f", {source} AS {name}" for name, source in carried.items())
     before = "".join(f", lag({name}) OVER before AS {name}_before" for name in ("v", *carried))
@@ -247,7 +249,7 @@ def _steps(frame: _Frame, value: str, carried: dict[str, str]) -> str:
 
 
 def _spread(frame: _Frame, rows: str, columns: Sequence[str]) -> str:
-    """A row for each bucket that a step overlaps, and the `part` of the step that lies in it."""
+    """Return SQL with a row per bucket that a step overlaps, and the `part` of the step in the bucket."""
     names = ", ".join(columns)
     return f"""(
     SELECT {names}, bucket, CASE WHEN t = f THEN 1.0
@@ -259,7 +261,7 @@ def _spread(frame: _Frame, rows: str, columns: Sequence[str]) -> str:
 
 
 def _complete(frame: _Frame) -> str:
-    """Of a range that ends now: what series that still report have not reached is not complete."""
+    """Return a condition that leaves out incomplete buckets, which a reporting series has not reached yet."""
     if frame.request.now is None:
         return ""
     recent = micros_of(frame.request.now) - HOLD_SECONDS * MICRO
@@ -332,7 +334,7 @@ FROM ranked GROUP BY bucket, series ORDER BY bucket, series"""
 
 
 def _explicit_buckets() -> str:
-    """The increase of each bucket in a step: the point's counts, less those of the point before."""
+    """Return SQL for the increase of each bucket in a step: the point's counts less the previous point's."""
     return """    SELECT label, f, t, sign * counts[i] AS n,
            coalesce(bounds[i - 1], least(bounds[1], 0)) AS low, coalesce(bounds[i], bounds[i - 1]) AS high
     FROM (SELECT *, unnest(range(1, len(counts) + 1)) AS i FROM (
@@ -345,7 +347,7 @@ def _explicit_buckets() -> str:
 
 
 def _exponential_buckets() -> str:
-    """As for explicit ones; two points of different scale are compared at the coarser of them."""
+    """Return the same SQL for exponential buckets. Points are compared at the coarser scale of the two."""
     return """    SELECT label, f, t, sign * n AS n,
            CASE side WHEN 0 THEN 0 WHEN 1 THEN pow(2, i / pow(2, common))
                      ELSE -pow(2, (i + 1) / pow(2, common)) END AS low,

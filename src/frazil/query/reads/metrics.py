@@ -1,4 +1,4 @@
-"""Which metrics a tenant has, what kind each is, and the attributes of its series."""
+"""Lists a tenant's metrics with their kinds, and the attributes of a metric's series."""
 
 # ruff: noqa: S608 -- values are parameters
 from __future__ import annotations
@@ -13,7 +13,7 @@ from frazil.query.reads.time_range import TimeRange
 from frazil.times import iso
 
 Kind = Literal["gauge", "level", "counter", "changes", "histogram", "exponential_histogram", "summary"]
-"""`level`: a sum that goes up and down, as it stands; `changes`: the same, sent as differences."""
+"""`level`: a non-monotonic cumulative sum; `changes`: a non-monotonic delta sum."""
 Aggregation = Literal[
     "rate", "increase", "total", "average", "min", "max", "latest", "mean", "quantiles", "p50", "p95", "p99"
 ]
@@ -30,7 +30,7 @@ AGGREGATIONS: dict[Kind, tuple[Aggregation, ...]] = {
     "exponential_histogram": _SPREAD,
     "summary": ("mean", "rate", "p50", "p95", "p99"),
 }
-"""The aggregations that each kind has; the default comes first."""
+"""The aggregations of each kind; the first is the default."""
 _VALUES_MAX = 40
 
 _LIST = """\
@@ -65,7 +65,7 @@ ORDER BY is_of_point DESC, key, series DESC, value"""
 
 @dataclass(frozen=True)
 class Metric:
-    """One name may be sent with different types or units: those are different metrics."""
+    """A metric, identified by name, type and unit."""
 
     name: str
     type: str
@@ -74,7 +74,7 @@ class Metric:
     services: tuple[str, ...]
     is_monotonic: bool
     has_cumulative: bool
-    """Whether any point is not a difference."""
+    """Whether any point is not a delta."""
     points: int
     label: str = ""
     """Unique among the metrics of a list."""
@@ -93,17 +93,17 @@ class Metric:
 
 
 def metric_list(range: TimeRange) -> Statement:
-    """All metrics that have points in the range."""
+    """List all metrics that have points in the range."""
     return Statement(_LIST, (iso(range.begin), iso(range.end)))
 
 
 def metric_attributes(metric: Metric, range: TimeRange) -> Statement:
-    """Keys and values of a metric's series: those of points first, then those of resources."""
+    """List attribute keys and values of a metric's series: those of points first, then those of resources."""
     return Statement(_KEYS, (metric.name, metric.type, iso(range.begin), iso(range.end)))
 
 
 def metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, Metric]:
-    """The result of `metric_list`, by label: the name alone where that is enough."""
+    """Read the result of `metric_list` by label: the name, with type and unit if it is ambiguous."""
     found = [
         Metric(
             name=row["metric_name"],

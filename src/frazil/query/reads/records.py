@@ -1,11 +1,10 @@
 """Pages of logs and spans, in a total order by time.
 
 A page takes two statements. The first reads only the columns of the filters, and finds the time at which the
-page ends; the second reads and sorts whole rows, within that time alone.
+page ends; the second reads and sorts whole rows up to that time.
 
-Records have no id. They are in order by time, exact nanoseconds, trace, span and a hash of everything that
-was sent. Records that are equal in all of these are the same in every way: a page's end counts how many of
-them were shown.
+Records have no id. They are sorted by time, exact nanoseconds, trace, span and a hash of all columns. Records
+that are equal in all of these are identical: the end of a page counts how many of them were shown.
 """
 
 # ruff: noqa: S608 -- values are parameters
@@ -40,11 +39,11 @@ _NANOS: dict[Searched, str] = {
 
 @dataclass(frozen=True)
 class PageEnd:
-    """Where a page ends, and so where the next one begins."""
+    """The position where a page ends and the next one begins."""
 
     key: Key
     seen: int
-    """How many records with just this key were shown."""
+    """How many records with this key were shown."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class RecordSearch:
     order: Order = "desc"
     limit: int = 100
     after: PageEnd | None = None
-    """The end of the page before."""
+    """The end of the previous page."""
 
     @property
     def is_newest_first(self) -> bool:
@@ -66,7 +65,7 @@ class Page:
     rows: pa.Table
     """All columns of the table."""
     end: PageEnd | None
-    """None: nothing comes after."""
+    """None on the last page."""
 
 
 def page(search: RecordSearch) -> Read[Page]:
@@ -78,9 +77,10 @@ def page(search: RecordSearch) -> Read[Page]:
 
 
 def stored_log(record: Mapping[str, Any]) -> Statement:
-    """The rows of which one is a log record of the API, as they are stored: with the types of all values.
+    """Read the stored rows for a log record from the API, with the types of all values: one of them is the
+    record.
 
-    The API's JSON has bytes and large integers as text. One microsecond of time is read.
+    The API's JSON has bytes and large integers as text. The statement reads one microsecond of time.
     """
     sql = """SELECT body, body_type, attributes, attribute_types,
   resource_attributes, resource_attribute_types, scope_attributes, scope_attribute_types
@@ -94,13 +94,13 @@ LIMIT 100"""
 
 @cache
 def record_hash(table: Searched) -> str:
-    """SQL: a hash of everything that was sent, and of when it arrived. Promoted columns are copies."""
+    """Return SQL for a hash of all columns except promoted ones, which are copies."""
     copies = {column.column for column in DEFAULT_PROMOTED}
     return f"hash({', '.join(c.name for c in table_spec(table).columns if c.name not in copies)})"
 
 
 def _edge_statement(search: RecordSearch) -> Statement:
-    """Of the records with the time of the last page's end some were shown: those are left out here."""
+    """Find the time at which the page ends. Leaves out records with the time of the last page's end."""
     rest = search.range
     if search.after is not None:
         at = search.after.key[0]
@@ -114,7 +114,7 @@ def _edge_statement(search: RecordSearch) -> Statement:
 
 
 def _part(search: RecordSearch, edge: pa.Table) -> TimeRange:
-    """The part of the range that holds the page, and one record more if there is one."""
+    """Return the part of the range that holds the page, plus one record if there is one."""
     rest, is_newest_first = search.range, search.is_newest_first
     if search.after is not None:
         at = search.after.key[0]

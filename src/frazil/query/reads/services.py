@@ -1,4 +1,4 @@
-"""Figures by service: rate, errors and duration of requests (RED), errors in logs, names of operations."""
+"""Statistics by service: rate, errors and duration of requests (RED), errors in logs, names of operations."""
 
 # ruff: noqa: S608 -- values are parameters
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BucketFigures:
     time: dt.datetime
     figures: Figures
     seconds: float
-    """Of the bucket's part that lies in the range."""
+    """Length of the part of the bucket that is within the range."""
 
     @property
     def requests_per_second(self) -> float:
@@ -48,10 +48,10 @@ class ServiceFigures:
     whole: Figures
     by_service: Mapping[str, Figures]
     by_bucket: Mapping[str, Mapping[int, Figures]]
-    """By service and number of the bucket."""
+    """By service and bucket number."""
 
     def over_time(self, service: str, range: TimeRange, buckets: Buckets) -> list[BucketFigures]:
-        """Every bucket of the range: one without requests is a 0, not a gap that a line is drawn across."""
+        """Return every bucket of the range; a bucket without requests is 0, not a gap."""
         known, width = self.by_bucket.get(service, {}), dt.timedelta(microseconds=buckets.width)
         start, end = range.start_time, range.end_time
         return [
@@ -65,7 +65,7 @@ class ServiceFigures:
 
 
 def red(range: TimeRange, buckets: Buckets) -> Statement:
-    """Of spans of servers and consumers, and of roots: what a service was asked to do, or began by itself."""
+    """Count requests: spans of kind server or consumer, and root spans."""
     sql = f"""
 SELECT service_name, {Buckets.SQL} AS bucket, grouping(service_name) = 1 AS is_whole,
        count(*) AS requests, count(*) FILTER (status_code = {STATUS_ERROR}) AS errors,
@@ -77,7 +77,7 @@ GROUP BY GROUPING SETS ((service_name), (service_name, bucket), ())"""
 
 
 def log_errors(range: TimeRange) -> Statement:
-    """Log records, and errors among them, by service."""
+    """Count log records and errors by service."""
     errors = f"count(*) FILTER (severity_number >= {_ERROR_SEVERITY}) AS errors"
     return _within(
         range, f"SELECT service_name, count(*) AS logs, {errors} FROM logs WHERE {{where}} GROUP BY ALL"
@@ -85,7 +85,7 @@ def log_errors(range: TimeRange) -> Statement:
 
 
 def log_services(range: TimeRange) -> Statement:
-    """The 200 services with the most log records."""
+    """List the 200 services with the most log records."""
     sql = """
 SELECT service_name, count(*) AS records FROM logs WHERE {where} AND service_name IS NOT NULL
 GROUP BY ALL ORDER BY records DESC, service_name LIMIT 200"""
@@ -93,7 +93,7 @@ GROUP BY ALL ORDER BY records DESC, service_name LIMIT 200"""
 
 
 def operations(range: TimeRange) -> Statement:
-    """The 1,000 most frequent names of spans, by service."""
+    """List the 1,000 most frequent span names by service."""
     sql = """
 SELECT service_name, name, count(*) AS spans FROM spans WHERE {where}
 GROUP BY ALL ORDER BY spans DESC, service_name, name LIMIT 1000"""
@@ -106,7 +106,7 @@ def _within(range: TimeRange, sql: str, *params: Any) -> Statement:
 
 
 def service_figures(rows: Iterable[Mapping[str, Any]]) -> ServiceFigures:
-    """The result of `red`."""
+    """Read the result of `red`."""
     whole, by_service = Figures(), {}
     by_bucket: dict[str, dict[int, Figures]] = defaultdict(dict)
     for row in rows:

@@ -1,4 +1,4 @@
-"""SQL with its parameters, and reads that take several statements."""
+"""SQL with its parameters, and reads of several statements."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Statement:
-    """One SELECT. Nothing that a client sent is in the SQL itself: it is in the parameters."""
+    """One SELECT. Values from clients are in the parameters, never in the SQL."""
 
     sql: str
     params: tuple[Any, ...] = ()
 
     def inlined(self) -> str:
-        """The SQL with its `$1`, `$2`, … replaced by literals, for people to read and change."""
+        """Return the SQL with `$1`, `$2`, … replaced by literals, for users to read and edit."""
         return re.sub(r"\$(\d+)", lambda match: _literal(self.params[int(match[1]) - 1]), self.sql)
 
 
 Read: TypeAlias = Generator[Statement, pa.Table, T]
-"""A read that depends on no engine: it yields a statement, is sent the result, and in the end returns."""
+"""A generator that yields statements, is sent their results, and returns the result of the read."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Conditions:
 
     @classmethod
     def within(cls, range: TimeRange) -> Conditions:
-        """The rows of a time range."""
+        """Match the rows of a time range."""
         bounds = ["time >= CAST(? AS TIMESTAMPTZ)", "time < CAST(? AS TIMESTAMPTZ)"]
         return cls(bounds, [iso(range.begin), iso(range.end)])
 
@@ -49,7 +49,7 @@ class Conditions:
         self.params.extend(params)
 
     def add_in(self, column: str, values: Any) -> None:
-        """The column is one of the values."""
+        """Require that the column is one of the values."""
         marks = ", ".join("?" for _ in values)
         self.add(f"{column} = ?" if len(values) == 1 else f"{column} IN ({marks})", *values)
 

@@ -1,7 +1,7 @@
-"""Traces that have a span which matches, and the rows of one trace.
+"""Searches traces by their spans, and reads the rows of one trace.
 
-A search takes two statements, both bounded. The first takes the newest, or the slowest, spans that match, and
-their traces; the second reads a few columns of those traces' spans, near the times of the spans that matched.
+A search takes two bounded statements. The first finds the newest, or the slowest, matching spans and their
+traces; the second reads a few columns of these traces' spans, near the times of the matching spans.
 """
 
 # ruff: noqa: S608 -- values are parameters
@@ -22,21 +22,22 @@ from frazil.times import iso
 
 TraceOrder = Literal["newest", "slowest"]
 
-_SPANS_LOOKED_AT = 100
-"""Spans that match, for each trace that is to be shown. Of all that it reads DuckDB keeps so many in a heap:
-of 2 million spans the newest 20,000 took about twice as long as the newest 5,000.
+_SPANS_PER_TRACE = 100
+"""Matching spans to read for each trace to show. DuckDB keeps that many in a heap: of 2 million spans, the
+newest 20,000 took about twice as long as the newest 5,000.
 """
-_SLOWEST_LOOKED_AT = 4
-"""Traces that are compared for each that is shown, when the slowest are asked for."""
+_SLOWEST_PER_TRACE = 4
+"""Traces to compare for each trace to show, when searching for the slowest."""
 _AROUND = 3_600 * 1_000_000
-"""Microseconds before and after the spans that matched in which the rest of their traces is looked for."""
+"""Microseconds before and after the matching spans in which the rest of their traces is searched."""
 _RANKED: dict[TraceOrder, tuple[str, str]] = {
     "newest": ("time DESC", "newest DESC, trace_id"),
     "slowest": ("duration_nano DESC NULLS LAST, time DESC", "longest DESC NULLS LAST, trace_id"),
 }
-"""SQL: which spans are looked at, and which of their traces come first."""
+"""SQL for the order of spans, and for the order of their traces."""
 _ROWS_MAX = 20_000
-"""Spans, and logs, of one trace. A trace with more is a mistake of its sender, and too large to look at."""
+"""The most spans, and the most logs, of one trace. A trace with more is most likely an error of its sender.
+"""
 _EXACT_TIME: dict[Searched, str] = {"spans": "start_time_unix_nano", "logs": "time_unix_nano"}
 
 
@@ -49,7 +50,7 @@ class TraceSearch:
 
     @property
     def spans_max(self) -> int:
-        return self.limit * _SPANS_LOOKED_AT
+        return self.limit * _SPANS_PER_TRACE
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ServiceSpans:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """A trace within an hour of its spans that match. Times are those of its spans."""
+    """The part of a trace within an hour of its matching spans. Times are those of its spans."""
 
     trace_id: str
     start_time: str
@@ -70,13 +71,13 @@ class TraceSummary:
     root_service: str
     root_name: str
     root_missing: bool
-    """No span without a parent is there: service and name are of the earliest span."""
+    """There is no span without a parent: service and name are those of the earliest span."""
     spans: int
     errors: int
     services: list[ServiceSpans]
-    """The one with the most spans first."""
+    """The service with the most spans first."""
     matched: int
-    """Spans that match."""
+    """Number of matching spans."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class FoundTraces:
     complete: bool
     """No other trace matches."""
     matched_is_exact: bool
-    """All spans that match were counted; else `matched` is the least that it can be."""
+    """All matching spans were counted; otherwise `matched` is a lower bound."""
 
 
 def find_traces(search: TraceSearch) -> Read[FoundTraces]:
@@ -106,7 +107,7 @@ def find_traces(search: TraceSearch) -> Read[FoundTraces]:
 
 
 def trace_rows(trace_id: str, tables: Sequence[Searched]) -> Read[dict[Searched, pa.Table]]:
-    """The spans of a trace, and its logs, whenever they arrived. Raises LimitReached for too many."""
+    """Read all spans of a trace, and its logs. Raises LimitReached if there are too many."""
     found: dict[Searched, pa.Table] = {}
     for table in tables:
         columns = ", ".join(table_spec(table).arrow_schema.names)
@@ -116,18 +117,18 @@ def trace_rows(trace_id: str, tables: Sequence[Searched]) -> Read[dict[Searched,
         found[table] = yield Statement(sql, (trace_id, _ROWS_MAX + 1))
         if len(found[table]) > _ROWS_MAX:
             raise LimitReached(
-                f"the trace has more than {_ROWS_MAX} {table}; POST /api/v1/sql returns a part of it",
+                f"the trace has more than {_ROWS_MAX} {table}: read a part of it with POST /api/v1/sql",
                 limit="rows",
             )
     return found
 
 
 def _candidates_statement(search: TraceSearch) -> Statement:
-    """Traces that have spans which match, in the order of the search."""
+    """Find traces with matching spans, in the order of the search."""
     where = search.filter.where(search.range)
     where.add("trace_id IS NOT NULL")
     spans_first, traces_first = _RANKED[search.order]
-    traces_max = search.limit * (_SLOWEST_LOOKED_AT if search.order == "slowest" else 1)
+    traces_max = search.limit * (_SLOWEST_PER_TRACE if search.order == "slowest" else 1)
     sql = (
         "SELECT trace_id, epoch_us(min(time)) AS oldest, epoch_us(max(time)) AS newest, "
         "max(duration_nano) AS longest, count(*) AS matched, "
@@ -139,7 +140,7 @@ def _candidates_statement(search: TraceSearch) -> Statement:
 
 
 def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statement:
-    """A row for each service of each trace: a row for each span would be far more."""
+    """Read one row per service of each trace: one row per span would be far more."""
     where = Conditions.within(around)
     where.add_in("trace_id", trace_ids)
     first = "min({'moment': moment, 'name': name})"
@@ -158,7 +159,7 @@ def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statemen
 
 
 def _summaries(rows: pa.Table, matched: Mapping[str, int]) -> list[TraceSummary]:
-    """In the order of `matched`. A trace that was deleted between the statements is left out."""
+    """Return summaries in the order of `matched`, without traces that were deleted between the statements."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for part in rows.to_pylist():
         parts.setdefault(part["trace_id"], []).append(part)
@@ -166,7 +167,7 @@ def _summaries(rows: pa.Table, matched: Mapping[str, int]) -> list[TraceSummary]
 
 
 def _summary(id: str, parts: Sequence[Mapping[str, Any]], matched: int) -> TraceSummary:
-    """Without a root the earliest span stands for it; without any known time, when it was received."""
+    """Use the earliest span if there is no root, and the time of arrival if no span has a time."""
     roots = [
         (part["root"]["moment"], part["service"], part["root"]["name"]) for part in parts if part["root"]
     ]

@@ -1,7 +1,8 @@
-"""The rows that are durable in the write-ahead log and have not landed yet. Begin with `tail.Tail.cut`.
+"""The tail: rows that are durable in the WAL and have not landed yet. Start reading at `tail.Tail.cut`.
 
-Segments are decoded when a query needs them: its tenant's rows, its columns, its time range. Decoded rows are
-kept as Parquet files for a while. A WAL file is never handed to a query: tenants share it.
+Segments are decoded when a query needs them: only its tenant's rows, its columns, its time range. Decoded
+rows are kept as Parquet files for a while. A query never reads a WAL segment itself, because tenants share
+segments.
 """
 
 from frazil.query.tail.listing import PositionTooOld

@@ -30,20 +30,20 @@ class Part(NamedTuple):
     first_row: int
     end_row: int
     rows_after: int
-    """Of the stream up to and with this segment, all tenants."""
+    """Rows of the stream up to and including this segment, of all tenants."""
 
 
 @dataclass(eq=False)
 class Chunk:
-    """A file of one tenant's rows, `parts` in the order of its rows.
+    """A file of one tenant's rows, with `parts` in row order.
 
-    The file is deleted with the object: when no view and no cut holds it any longer.
+    The file is deleted with the object, when no view and no cut refers to it any more.
     """
 
     path: Path
     parts: Sequence[Part]
     bytes: int
-    """Of the file."""
+    """Size of the file."""
     memory_bytes: int
     time_min: int
     time_max: int
@@ -56,30 +56,29 @@ class Chunk:
     def rows(self) -> int:
         return self.parts[-1].end_row
 
-    def behind(self, waiting: Waiting) -> list[Part]:
-        """The parts whose segments still wait."""
+    def waiting_parts(self, waiting: Waiting) -> list[Part]:
+        """Return the parts whose segments have not landed yet."""
         return [part for part in self.parts if (part.stream, part.sequence) in waiting]
 
 
 Rows = Sequence[tuple[Part, pa.Table]]
-"""Parts whose rows are numbered from any row on, with the tables that hold just these rows."""
+"""Parts with their rows. The row numbers in the parts may be relative to any row."""
 
 
 class ChunkFolder:
-    """Owns a folder that only this user can look into. Thread-safe."""
+    """Writes and reads chunks in a folder that only this user can access. Thread-safe."""
 
     def __init__(self, folder: Path, tail_bytes_max: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         self._folder = folder
         self.memory_bytes_max = min(_CHUNK_BYTES_MAX, tail_bytes_max // _CHUNKS_MIN)
-        """Rows in memory that become one file: what a merge holds, and what is dropped when room is needed.
-        """
+        """Memory of the rows of one file. Bounds the memory of a merge, and the size of one eviction."""
         self._numbers = itertools.count()
 
     def write(self, rows: Rows, dictionary: Sequence[str], now: float) -> Chunk:
-        """As Parquet, with a dictionary for these leaf columns. Measured: DuckDB takes 10 to 20 times as long
-        for the maps of an Arrow file.
+        """Write a Parquet file, with dictionaries for these leaf columns. Measured: DuckDB takes 10 to 20
+        times as long to read the maps of an Arrow file.
         """
         path = self._folder / f"{next(self._numbers):08d}.parquet"
         table = pa.concat_tables([piece for _, piece in rows])
@@ -96,8 +95,8 @@ class ChunkFolder:
         except OSError as error:
             path.unlink(missing_ok=True)
             raise StoreUnavailable(
-                f"{self._folder} cannot take rows: {error.strerror or error}; free some space, or set "
-                "query.temp_dir"
+                f"temporary files cannot be written to {self._folder}: {error.strerror or error}: free disk "
+                "space, or set query.temp_dir"
             ) from error
         ends = list(itertools.accumulate(piece.num_rows for _, piece in rows))
         parts = [
@@ -109,7 +108,7 @@ class ChunkFolder:
         return Chunk(path, parts, path.stat().st_size, table.nbytes, first, last, now)
 
     def read(self, chunk: Chunk, schema: pa.Schema, parts: Iterable[Part]) -> Rows:
-        """Some parts of a chunk."""
+        """Read some parts of a chunk."""
         table = pq.ParquetFile(chunk.path).read(use_threads=False).cast(schema)
         return [(part, table.slice(part.first_row, part.end_row - part.first_row)) for part in parts]
 

@@ -1,4 +1,4 @@
-"""One WAL segment as the rows of one tenant, in the form that they have once they have landed."""
+"""Decodes the rows of one tenant from a WAL segment, in the form that they have after landing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MICROS = 1_000_000
 
 
 class Bounds(NamedTuple):
-    """Of `time`, in microseconds, both included."""
+    """Inclusive bounds of `time`, in microseconds."""
 
     lower: int | None = None
     upper: int | None = None
@@ -41,23 +41,23 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What the footer of a segment says. One that cannot be read has a problem and no counts.
+    """Facts from the footer of a segment. A segment that cannot be read has a problem and no counts.
 
     `time_min` and `time_max` bound `time` of all rows as landing sets it, in microseconds.
     """
 
     received: int = 0
-    """When its last rows came, in nanoseconds."""
+    """When the last rows of the segment were received, in nanoseconds."""
     rows_before: int | None = None
     rows_after: int | None = None
-    """Of the stream, all tenants."""
+    """Rows of the stream before, and up to and including, this segment, of all tenants."""
     time_min: int | None = None
     time_max: int | None = None
     problem: str | None = None
 
 
 class SegmentDecoder:
-    """Of one table. Rows are without dictionaries: one would hold values of other tenants, too."""
+    """Decodes segments of one table. Rows have no dictionaries, which would hold values of other tenants."""
 
     def __init__(self, config: Config, signal: Signal) -> None:
         extra = promoted(config)
@@ -65,14 +65,14 @@ class SegmentDecoder:
         self._types = {column.name: column.type for column in landed_spec(signal, extra).columns}
         coded = table_spec(signal, extra).coded_schema
         self.dictionary = with_dictionary(coded)
-        """Leaf columns that are worth a dictionary in a file. Measured on logs with nine attributes: half the
-        bytes of plain text, and no slower to filter.
+        """Leaf columns to write with a dictionary. Measured on logs with nine attributes: half the bytes of
+        plain text, and no slower to filter.
         """
         self._past_micros = int(config.land.horizon_past_seconds * MICROS)
         self._ahead_micros = int(config.land.horizon_ahead_seconds * MICROS)
 
     def schema(self, columns: Collection[str] | None) -> pa.Schema:
-        """That of decoded rows: `time` and the columns, in the order of the table. None: all columns."""
+        """Return the schema of decoded rows: `time` and the columns, in table order. None: all columns."""
         return self._schema(self._types if columns is None else {*columns, "time"})
 
     def _schema(self, names: Collection[str]) -> pa.Schema:
@@ -86,8 +86,8 @@ class SegmentDecoder:
         schema: pa.Schema,
         bounds: Bounds = Bounds(),  # noqa: B008
     ) -> tuple[Summary, pa.Table | None]:
-        """The tenant's rows in `schema`, which `schema()` has made. No table if there are none, or if all
-        rows of the segment are outside the bounds.
+        """Return the tenant's rows in `schema`, a result of `schema()`. Returns no table if there are no such
+        rows, or if all rows of the segment are outside the bounds.
         """
         try:
             facts, file = open_segment(name, data)
@@ -96,10 +96,10 @@ class SegmentDecoder:
                 return summary, None
             table = self._read(facts, file, schema, is_timed=is_timed)
         except (SegmentCorrupt, SegmentUnknown) as error:
-            return Summary(problem=f"{error}; landing will set it aside"), None
-        mine = pc.equal(table["tenant_id"], tenant)
-        if not pc.all(mine).as_py():
-            table = table.filter(mine)
+            return Summary(problem=f"{error}: its rows are left out, and landing will set it aside"), None
+        is_of_tenant = pc.equal(table["tenant_id"], tenant)
+        if not pc.all(is_of_tenant).as_py():
+            table = table.filter(is_of_tenant)
         if table.num_rows == 0:
             return summary, None
         if not is_timed:
@@ -110,7 +110,7 @@ class SegmentDecoder:
         return summary, pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
 
     def _summary(self, facts: Facts, file: pq.ParquetFile) -> tuple[Summary, bool]:
-        """And whether `time` of all rows is within the horizon: landing leaves it as it is."""
+        """Return the summary, and whether all times are within the horizon, so that landing keeps them."""
         received = (facts.received_min_unix_nano // 1000, facts.received_max_unix_nano // 1000)
         counts = (facts.received_max_unix_nano, facts.stream_rows - facts.rows, facts.stream_rows)
         found = _time_bounds(file.metadata)
@@ -123,22 +123,19 @@ class SegmentDecoder:
         return Summary(*counts, first, last), is_timed
 
     def _read(self, facts: Facts, file: pq.ParquetFile, schema: pa.Schema, *, is_timed: bool) -> pa.Table:
-        """All tenants' rows. Read once more where columns are to be filled from the maps."""
+        """Read the rows of all tenants. Reads again, with the maps, if columns must be filled from them."""
         names = {*schema.names, "tenant_id", *(() if is_timed else ("received_time",))} - {SEGMENT.name}
         table = self._columns(facts, file, names)
         unfilled = names & self._fill.unfilled(facts.fill)
         missing = unfilled | (names - set(table.column_names))
         if not missing:
             return table
-        wanted = self._schema(names)
-        names |= {each for name in missing & self._fill.promoted.keys() for each in self._sources(name)}
-        return fill_columns(self._columns(facts, file, names), wanted, self._fill.promoted, unfilled)
-
-    def _sources(self, column: str) -> tuple[str, str]:
-        return source_columns(self._fill.promoted[column])
+        target, promoted = self._schema(names), self._fill.promoted
+        names |= {source for name in missing & promoted.keys() for source in source_columns(promoted[name])}
+        return fill_columns(self._columns(facts, file, names), target, promoted, unfilled)
 
     def _columns(self, facts: Facts, file: pq.ParquetFile, names: Collection[str]) -> pa.Table:
-        """Those that the file has, in the table's types."""
+        """Read the columns that the file has, in the table's types."""
         try:
             table = file.read(columns=[*names], use_threads=False)
         except MemoryError:
@@ -152,7 +149,7 @@ class SegmentDecoder:
         return coded_table(table, self._schema(names))
 
     def _timed(self, table: pa.Table) -> pa.Table:
-        """With `time` as landing sets it."""
+        """Set `time` as landing would."""
         time, outside = within_horizon(
             _micros(table["time"]),
             _micros(table["received_time"]),
@@ -168,7 +165,7 @@ class SegmentDecoder:
 
 
 def _time_bounds(footer: pq.FileMetaData) -> tuple[int, int] | None:
-    """None if some row group does not say."""
+    """Return the smallest and the largest `time`; None if a row group has no statistics."""
     names = range(footer.num_columns if footer.num_row_groups else 0)
     at = next((n for n in names if footer.row_group(0).column(n).path_in_schema == "time"), None)
     if at is None:

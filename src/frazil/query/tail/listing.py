@@ -1,4 +1,4 @@
-"""Which segments of a table wait in the log behind a position. Lists the store; reads no segment."""
+"""Lists the WAL segments of a table after a position. Lists the store, and reads no segment."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 
 _ABSENT_SECONDS = 60.0
-"""How long a stream is remembered after the store has lost it: a query may have begun with an older position.
-"""
+"""How long to remember a stream that disappeared: a running query may have an older position."""
 
 
 class PositionTooOld(Transient):
-    """Segments behind a position of `table` have landed and were deleted. Read the table's metadata again."""
+    """Segments after a position of `table` have landed and were deleted: read the table's metadata again."""
 
     def __init__(self, table: str, segment: str) -> None:
-        super().__init__(f"{segment} has landed and was cleaned up: read the position of {table} again")
+        super().__init__(f"{segment} has landed and was deleted: read the position of {table} again")
         self.table = table
         self.segment = segment
 
@@ -35,13 +34,13 @@ class PositionTooOld(Transient):
 
 @dataclass(frozen=True)
 class Waiting:
-    """The segments behind a position: sequences by stream."""
+    """The segments after a position: sequence numbers by stream."""
 
     swept: int
-    """How many rows had landed when segments were last deleted at once, because rows in them were erased."""
+    """How many rows had landed when an erasure last deleted segments without the usual delay."""
     streams: dict[str, range] = field(default_factory=dict)
     gaps: list[SegmentName] = field(default_factory=list)
-    """Segments that are not there although later ones of their stream are. The later ones are left out."""
+    """Missing segments that are followed by others of their stream. The following ones are left out."""
 
     def __contains__(self, segment: tuple[str, int]) -> bool:
         stream, sequence = segment
@@ -50,16 +49,16 @@ class Waiting:
 
 @dataclass
 class _Stream:
-    """Segments from `listed` up to `next` are known to have been there without a gap."""
+    """A known stream. All segments from `listed` up to `next` existed when listed."""
 
     listed: int
     next: int
     gap: bool = False
-    """A segment behind `next` is there, and `next` is not."""
+    """The segment `next` is missing, but a later one exists."""
     seen: int = 0
-    """The ticket of the look that listed it last."""
+    """The ticket of the listing that listed the stream last."""
     begun: int = 0
-    """The ticket of the last look that found its first segment."""
+    """The ticket of the last listing that found the stream's first segment."""
     absent_since: float | None = None
 
     def covers(self, sequence: int) -> bool:
@@ -67,10 +66,10 @@ class _Stream:
 
 
 class Listing:
-    """Of one table. Remembers what was listed, so that a look lists only the end of each stream.
+    """Lists the segments of one table. Remembers known streams, so that it lists only the end of each stream.
 
-    Thread-safe. One look at a time: callers who wait share the next one. No caller gets a look that began
-    before the call: what was acked by then might not be in it.
+    Thread-safe. One listing runs at a time, and waiting callers share the next one. A caller never gets a
+    listing that began before the call, because rows acknowledged by then might not be in it.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Listing:
         clock: Clock,
         on_erased: Callable[[], None],
     ) -> None:
-        """`on_erased` is called when segments were deleted at once, because rows in them were erased."""
+        """`on_erased` is called when an erasure deleted segments without the usual delay."""
         self._signal: Signal = signal
         self._reader = WalReader(store)
         self._pool = pool
@@ -89,16 +88,16 @@ class Listing:
         self._on_erased = on_erased
         self._lock = threading.Lock()
         self._tickets = itertools.count(1)
-        self._looked = 0
+        self._refreshed = 0
         self._failed: tuple[int, StoreUnavailable] | None = None
-        self._there: frozenset[str] = frozenset()
+        self._present: frozenset[str] = frozenset()
         self.swept = 0
         self._streams: dict[str, _Stream] = {}
-        self._passed: dict[str, int] = {}
+        self._furthest: dict[str, int] = {}
         """By stream, the furthest sequence of all positions seen."""
 
     def waiting(self, position: WalPosition) -> Waiting:
-        """All segments behind the position that were durable at the call, perhaps later ones too.
+        """Return all segments after the position that were durable at the call, and perhaps later ones.
 
         Raises PositionTooOld and StoreUnavailable.
         """
@@ -108,47 +107,47 @@ class Listing:
                 raise self._failed[1].again()
             began = next(self._tickets)
             try:
-                self._look(arrived, began)
-                return self._behind(position, arrived, began)
+                self._refresh(arrived, began)
+                return self._after(position, arrived, began)
             except StoreUnavailable as error:
                 self._failed = (began, error)
                 raise
 
     def forget(self) -> None:
-        """After a listed segment was found to be gone: the next look lists all that is there."""
+        """Forget all streams, because a listed segment is missing. The next call lists everything."""
         with self._lock:
             self._streams.clear()
 
-    def _look(self, arrived: int, began: int) -> None:
-        if self._looked > arrived:
+    def _refresh(self, arrived: int, began: int) -> None:
+        if self._refreshed > arrived:
             return
         streams, swept = self._reader.look(self._signal)
-        self._there = frozenset(streams)
+        self._present = frozenset(streams)
         is_erased, self.swept = swept > self.swept, swept
-        if is_erased:  # a load that ends now sees the new mark
+        if is_erased:  # after `swept` is set: a load that ends now must see the new value
             self._on_erased()
-        self._looked = began
+        self._refreshed = began
         now = self._clock()
         for name, stream in list(self._streams.items()):
-            stream.absent_since = None if name in self._there else stream.absent_since or now
+            stream.absent_since = None if name in self._present else stream.absent_since or now
             if stream.absent_since is not None and now - stream.absent_since > _ABSENT_SECONDS:
                 del self._streams[name]
-        known = self._there | self._streams.keys()
-        self._passed = {name: sequence for name, sequence in self._passed.items() if name in known}
+        known = self._present | self._streams.keys()
+        self._furthest = {name: sequence for name, sequence in self._furthest.items() if name in known}
 
-    def _behind(self, position: WalPosition, arrived: int, began: int) -> Waiting:
+    def _after(self, position: WalPosition, arrived: int, began: int) -> Waiting:
         if self.swept > position.rows:
-            raise PositionTooOld(self._signal, f"what was in the log of {self._signal}")
+            raise PositionTooOld(self._signal, f"a segment of {self._signal}")
         for name, at in position.streams.items():
-            self._passed[name] = max(self._passed.get(name, 0), at.sequence)
-        names = sorted(self._there | (self._streams.keys() & position.streams.keys()))
+            self._furthest[name] = max(self._furthest.get(name, 0), at.sequence)
+        names = sorted(self._present | (self._streams.keys() & position.streams.keys()))
         positions = [position.streams.get(name) for name in names]
-        wanted = [
+        open_streams = [
             (name, at) for name, at in zip(names, positions, strict=True) if at is None or not at.closed
         ]
-        found = self._pool.map(lambda each: self._stream(each[0], each[1], arrived, began), wanted)
+        found = self._pool.map(lambda each: self._stream(each[0], each[1], arrived, began), open_streams)
         waiting = Waiting(self.swept)
-        for (name, _), (segments, gap) in zip(wanted, found, strict=True):
+        for (name, _), (segments, gap) in zip(open_streams, found, strict=True):
             if gap:
                 self._add_gap(waiting, SegmentName(self._signal, name, segments.stop))
             if segments:
@@ -156,15 +155,15 @@ class Listing:
         return waiting
 
     def _add_gap(self, waiting: Waiting, segment: SegmentName) -> None:
-        if self._passed.get(segment.stream, 0) > segment.sequence:
+        if self._furthest.get(segment.stream, 0) > segment.sequence:
             raise PositionTooOld(self._signal, segment.path)
         waiting.gaps.append(segment)
 
     def _stream(self, name: str, at: StreamPosition | None, arrived: int, began: int) -> tuple[range, bool]:
-        """The sequences of one stream, and whether a gap ends them.
+        """Return the sequence numbers of one stream, and whether they end at a gap.
 
-        A stream that the position does not name counts only while its first segment is there: without, it has
-        landed, was cleaned up and was dropped from the position.
+        A stream that the position does not name counts only while its first segment exists. Otherwise the
+        stream has landed, and was deleted and dropped from the position.
         """
         begin = 0 if at is None else at.sequence
         stream = self._streams.get(name)
@@ -173,7 +172,7 @@ class Listing:
                 if not self._begins(name):
                     return range(0), False
                 stream.begun = began
-            if stream.seen < arrived and name in self._there:
+            if stream.seen < arrived and name in self._present:
                 end, stream.gap = self._contiguous(name, stream.next)
                 stream.next, stream.seen = end, began
             return range(begin, stream.next), stream.gap
@@ -189,12 +188,12 @@ class Listing:
         return first is not None and first.name.sequence == 0
 
     def _contiguous(self, stream: str, first: int) -> tuple[int, bool]:
-        """Listed twice before a gap is believed: a writer may have overtaken the first listing."""
+        """List a stream, twice if there is a gap: segments may have been written during the first listing."""
         end, gap = self._listed(stream, first)
         return self._listed(stream, first) if gap else (end, gap)
 
     def _listed(self, stream: str, first: int) -> tuple[int, bool]:
-        """Where the segments from `first` on end, and whether there are more behind a gap."""
+        """Return where the segments from `first` on end, and whether there are more after a gap."""
         end = first
         for segment in self._reader.stream(self._signal, stream, first):
             if segment.name.sequence != end:

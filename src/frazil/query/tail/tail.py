@@ -1,4 +1,4 @@
-"""Cuts of the tail: what a query reads besides a table's files."""
+"""Cuts of the tail: the rows that a query reads in addition to a table's data files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ KEPT_SECONDS = 60.0
 _PROBLEMS_MAX = 10
 _CACHE_BYTES = 64 * 2**20
 _LOADS_MAX = 4
-"""Loads at once. Each holds some 32 MiB of rows that are not written yet, and their copy."""
+"""Concurrent loads. Each holds about 32 MiB of rows that are not written yet, and a copy of them."""
 
 
 @dataclass(frozen=True)
 class ChunkRef:
-    """Rows of one file: those in `ranges` (first, end), or all if there are none."""
+    """Rows of one file: those in `ranges` (first, end), or all if `ranges` is empty."""
 
     path: str
     ranges: Sequence[tuple[int, int]] = ()
@@ -45,16 +45,16 @@ class ChunkRef:
 
 @dataclass(frozen=True)
 class TailCut:
-    """The files stay until `release`."""
+    """The rows of a query. The files are kept until `release`."""
 
     chunks: Sequence[ChunkRef]
     rows: int
     missing: Sequence[str]
-    """Sentences on rows that should be in the cut and are not."""
+    """Descriptions of rows that should be in the cut and are not."""
     key: str
     """Cuts with the same key hold the same rows."""
     time_max: int | None = None
-    """The newest `time` of its rows, in microseconds. None if it has no rows."""
+    """The newest `time` of the rows, in microseconds; None without rows."""
     _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def release(self) -> None:
@@ -71,10 +71,10 @@ class _Table:
 
 
 class Tail:
-    """Decodes segments of the WAL for queries, and keeps the rows for a while. Thread-safe; a call may wait
-    for the store.
+    """Decodes WAL segments for queries, and keeps the rows for a while. Thread-safe; a call may wait for the
+    store.
 
-    `folder` is its own: created if it is missing, private to this user, and removed by `close`.
+    `folder` is created if it is missing, private to this user, and deleted by `close`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Tail:
         self._lock = threading.Lock()
         self._loads = threading.BoundedSemaphore(_LOADS_MAX)
         self._closed = False
-        # From a disk, a segment is read again in no time.
+        # Local segments are fast to read again: only those on S3 are cached.
         self._cache: SizedCache[str, bytes] = SizedCache(_CACHE_BYTES if config.wal.type == "s3" else 0)
         self._tables = {signal: self._table(config, signal, store) for signal in SIGNALS}
 
@@ -114,10 +114,10 @@ class Tail:
         lower: int | None = None,
         upper: int | None = None,
     ) -> TailCut:
-        """The tenant's rows behind the position that were durable at the call; perhaps later ones too.
+        """Return the tenant's rows after the position that were durable at the call, and perhaps later ones.
 
-        They have `time` and these columns; None: all. `lower` and `upper` bound `time`, in microseconds: rows
-        outside may be left out. Raises PositionTooOld and StoreUnavailable.
+        The rows have `time` and these columns (None: all). `lower` and `upper` bound `time`, in microseconds:
+        rows outside may be left out. Raises PositionTooOld and StoreUnavailable.
         """
         table, bounds = self._tables[signal], Bounds(lower, upper)
         with self._open():
@@ -131,9 +131,9 @@ class Tail:
                     table.listing.forget()
                     raise
                 with self._lock:
-                    if table.listing.swept > waiting.swept:  # what was loaded may hold erased rows
+                    if table.listing.swept > waiting.swept:  # the loaded rows may include erased ones
                         view.forget()
-                        raise PositionTooOld(signal, f"what was in the log of {signal}")
+                        raise PositionTooOld(signal, f"a segment of {signal}")
                     self._make_room()
                     missing = self._missing(signal, view, position, waiting)
                     cut = self._cut(view, waiting, bounds, missing, f"{signal}/{tenant}")
@@ -141,33 +141,33 @@ class Tail:
             return cut
 
     def follow(self, positions: Mapping[Signal, WalPosition]) -> None:
-        """Drops rows that were not used for a while, or were erased. Reads ahead from a bucket what came into
-        tables that were queried lately; decodes nothing.
+        """Drop rows that were not used for a while, or were erased. For a WAL on S3, read ahead new segments
+        of tables that were queried recently, without decoding them.
         """
         with self._open():
             for signal, position in positions.items():
                 table = self._tables[signal]
                 if table.views or self._cache.bytes:
-                    waiting = table.listing.waiting(position)  # it notices erasures
-                    if table.views and self._cache.takes(1):
+                    waiting = table.listing.waiting(position)  # detects erasures
+                    if table.views and self._cache.fits(1):
                         table.reader.fetch(waiting)
             self._expire()
 
     @property
     def bytes(self) -> int:
-        """Of what is kept."""
+        """Size of the files of decoded rows."""
         with self._lock:
             return sum(view.bytes for view in self._views())
 
     def close(self) -> None:
-        """Removes the folder. Safe to call twice."""
+        """Delete the folder. Safe to call twice."""
         self._closed = True
         self._pool.shutdown(cancel_futures=True)
         shutil.rmtree(self._place, ignore_errors=True)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[None]:
-        """What fails because of `close` raises StoreUnavailable."""
+        """Turn errors that `close` causes into StoreUnavailable."""
         try:
             if self._closed:
                 raise RuntimeError
@@ -193,7 +193,9 @@ class Tail:
             yield from table.views.values()
 
     def _room(self, view: View) -> int:
-        """Tenants have equal shares, and so have the views of a tenant; and what the others leave."""
+        """Return the bytes that a view may use: its share, or what other views leave. Tenants have equal
+        shares, and so do the views of a tenant.
+        """
         with self._lock:
             tenants = [each.tenant for each in self._views()]
             share = self._bytes_max // len(set(tenants)) // tenants.count(view.tenant)
@@ -201,7 +203,7 @@ class Tail:
         return max(share, self._bytes_max - others)
 
     def _make_room(self) -> None:
-        """Evicts the oldest rows of the largest view of the tenant that has the most."""
+        """Evict the oldest rows of the largest view of the tenant that uses the most."""
         while sum(view.bytes for view in self._views()) > self._bytes_max:
             by_tenant: Counter[str] = Counter()
             for view in self._views():
@@ -209,7 +211,7 @@ class Tail:
             max(self._views(), key=lambda each: (by_tenant[each.tenant], each.bytes)).evict_oldest()
 
     def _expire(self) -> None:
-        """Not of a view whose rows are being loaded: that query counts on them."""
+        """Drop unused rows, except in views that are being loaded: the loading query needs them."""
         before = self._clock() - KEPT_SECONDS
         with self._lock:
             for table in self._tables.values():
@@ -223,7 +225,7 @@ class Tail:
                 self._cache.clear()
 
     def _forget(self, signal: Signal) -> None:
-        """Rows were erased: what is kept may hold them."""
+        """Drop all rows of a table, because rows were erased."""
         table = self._tables[signal]
         table.reader.forget()
         with self._lock:
@@ -236,28 +238,26 @@ class Tail:
         missing = []
         left_out = view.left_out(position, waiting)
         if left_out is not None:
-            # The count is of all tenants together, which no tenant may know of the others.
+            # The count is over all tenants, and no tenant may learn about others.
             rows = "rows" if self._has_tenants or not left_out else f"{left_out:,} rows"
             missing.append(
-                f"{rows} of {signal} that wait to land are left out, the oldest of them: more than "
-                "query.tail_bytes_max waits"
+                f"{rows} of {signal} that have not landed yet, the oldest ones, are left out: they exceed "
+                "query.tail_bytes_max"
             )
         problems = view.problems(waiting)
-        problems += [
-            f"{name.path} is not there, and what lies behind it is left out" for name in waiting.gaps
-        ]
+        problems += [f"{name.path} is missing; the segments after it are left out" for name in waiting.gaps]
         missing += problems[:_PROBLEMS_MAX]
         if (more := len(problems) - _PROBLEMS_MAX) > 0:
-            missing.append(f"and {more} more segments of {signal} that cannot be read")
+            missing.append(f"{more} more segments of {signal} cannot be read")
         return missing
 
     def _cut(
         self, view: View, waiting: Waiting, bounds: Bounds, missing: Sequence[str], what: str
     ) -> TailCut:
-        """Under the lock."""
+        """The caller holds the lock."""
         found: list[tuple[Chunk, list[Part]]] = []
         for chunk in view.chunks:
-            parts = chunk.behind(waiting)
+            parts = chunk.waiting_parts(waiting)
             if parts:
                 chunk.used_at = self._clock()
                 if not bounds.exclude(chunk.time_min, chunk.time_max):
@@ -283,6 +283,6 @@ def _reference(chunk: Chunk, parts: Sequence[Part]) -> ChunkRef:
 
 
 def _key(what: str, missing: Sequence[str], parts: Sequence[Part]) -> str:
-    """However the rows are divided into chunks, the key is the same."""
+    """Return a key that does not depend on how the rows are divided into chunks."""
     segments = sorted((part.stream, part.sequence) for part in parts)
     return hashlib.sha256(repr((what, tuple(missing), segments)).encode()).hexdigest()

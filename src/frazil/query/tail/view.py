@@ -27,10 +27,10 @@ _BATCH_MAX = 8
 _BATCH_BYTES = 2**18
 _AHEAD_MAX = READERS + 2
 _AHEAD_BYTES = 4 * 2**20
-"""Of segments, which are several times as large when they are decoded."""
+"""Bytes of encoded segments; decoded, they are several times as large."""
 _SUMMARIES_MAX = 100_000
 _FETCHED_MAX = 64
-"""Segments of one read-ahead, which shares its threads with queries."""
+"""Segments per read-ahead: it shares its threads with queries."""
 
 
 class Decoded(NamedTuple):
@@ -42,7 +42,7 @@ class Decoded(NamedTuple):
 
 
 class SegmentReader:
-    """Reads and decodes segments of one table, several at once."""
+    """Reads and decodes segments of one table in parallel."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SegmentReader:
         pool: ThreadPoolExecutor,
         cache: SizedCache[str, bytes],
     ) -> None:
-        """`cache` keeps bytes of segments."""
+        """`cache` holds the bytes of segments."""
         self.decoder = decoder
         self._signal: Signal = signal
         self._store = store
@@ -62,17 +62,17 @@ class SegmentReader:
         self._summaries: SizedCache[tuple[str, int], Summary] = SizedCache(_SUMMARIES_MAX)
 
     def summary(self, stream: str, sequence: int) -> Summary | None:
-        """None if the segment was not read, or long ago."""
+        """Return the summary of a segment; None if it was not read, or is no longer cached."""
         return self._summaries.get((stream, sequence))
 
     def decoded(
         self, segments: Iterable[tuple[str, int]], tenant: str, schema: pa.Schema, bounds: Bounds
     ) -> Generator[Decoded]:
-        """In the order of `segments`, of which some are taken ahead. PositionTooOld if one is gone."""
+        """Decode segments in order, reading some ahead. Raises PositionTooOld if a segment is missing."""
         rest, size = iter(segments), _BATCH_BYTES
         ahead: deque[Future[list[Decoded]]] = deque()
         try:
-            # Measured: handing small segments to a thread one by one costs a tenth of decoding them.
+            # Measured: submitting small segments to a thread one by one costs a tenth of decoding them.
             while batch := list(itertools.islice(rest, max(1, min(_BATCH_MAX, _BATCH_BYTES // size)))):
                 ahead.append(self._pool.submit(self._decode, batch, tenant, schema, bounds))
                 while len(ahead) >= min(_AHEAD_MAX, max(2, _AHEAD_BYTES // (len(batch) * size))):
@@ -108,7 +108,7 @@ class SegmentReader:
         return data
 
     def fetch(self, waiting: Waiting) -> None:
-        """Puts bytes of new segments into the cache, the newest of each stream, without decoding them."""
+        """Read the newest new segments of each stream into the cache, without decoding them."""
         before, self._fetched = self._fetched, {name: each.stop for name, each in waiting.streams.items()}
         paths = [
             SegmentName(self._signal, name, sequence).path
@@ -125,13 +125,13 @@ class SegmentReader:
 
 
 class _NewestFirst:
-    """Segments of several streams, the latest received first as far as that follows from those read."""
+    """Iterates segments of several streams, latest received first, estimated from segments already read."""
 
     def __init__(self, todo: Mapping[str, Iterable[int]]) -> None:
         self._rest = {stream: rest for stream, sequences in todo.items() if (rest := sorted(sequences))}
         self._taken: Counter[str] = Counter()
         self._read: dict[str, tuple[int, int, int]] = {}
-        """By stream, when the first and the last of those read were received, and how many were."""
+        """By stream: when the first and the last segment read were received, and how many were read."""
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         while self._rest:
@@ -148,14 +148,16 @@ class _NewestFirst:
             self._read[stream] = (first, received, read + 1)
 
     def _received(self, stream: str) -> int:
-        """Of its next segment, about: some that were taken are not read yet."""
+        """Estimate when the next segment of a stream was received. Some of the segments taken are not read
+        yet.
+        """
         first, last, read = self._read[stream]
         return last - (first - last) * (self._taken[stream] - read) // max(1, read - 1)
 
 
 class View:
-    """`lock` guards `chunks` and what was dropped, and is shared by all views. `loading` is held while rows
-    are loaded and cut.
+    """Decoded rows of one tenant. `lock`, shared by all views, guards `chunks` and `_floor`. `loading` is
+    held while rows are loaded and cut.
     """
 
     def __init__(
@@ -177,16 +179,16 @@ class View:
         self._lock = lock
         self._clock = clock
         self._empty: dict[tuple[str, int], str | None] = {}
-        """Decoded segments without rows of the tenant; with a problem if they cannot be read."""
+        """Decoded segments without rows of the tenant, with a problem if the segment cannot be read."""
         self._floor: dict[str, tuple[int, int]] = {}
-        """By stream, the first segment that there was room for, and how many rows the stream had before."""
+        """By stream: the first segment that was not evicted, and how many rows the stream had before it."""
 
     @property
     def bytes(self) -> int:
         return sum(chunk.bytes for chunk in self.chunks)
 
     def load(self, waiting: Waiting, bounds: Bounds, room_bytes: int, read_bytes_max: int) -> None:
-        """Decodes what is not kept yet, the newest first, until `room_bytes` are taken."""
+        """Decode segments that are not loaded yet, newest first, until `room_bytes` are used."""
         todo = self._todo(waiting, bounds, room_bytes)
         order = _NewestFirst(todo)
         pending: list[tuple[Part, pa.Table]] = []
@@ -218,7 +220,7 @@ class View:
                     self._floor[stream] = (first, (above.rows_before if above is not None else None) or 0)
 
     def _todo(self, waiting: Waiting, bounds: Bounds, room_bytes: int) -> dict[str, set[int]]:
-        """Rows that were evicted are loaded again only while at most half of the room is used."""
+        """Return the segments to load: evicted ones only while at most half of the room is used."""
         self._empty = {segment: problem for segment, problem in self._empty.items() if segment in waiting}
         with self._lock:
             if self.bytes * 2 <= room_bytes:
@@ -240,11 +242,12 @@ class View:
         return summary is not None and bounds.exclude(summary.time_min, summary.time_max)
 
     def _with_smaller(self, pending: Rows, size: int, waiting: Waiting) -> Rows:
-        """With the rows of the last chunks, as long as each has no more rows than those behind it together.
+        """Merge the last chunks into the pending rows while each has no more rows than those after it
+        together.
 
-        So chunks stay few, and a row is written again only when the chunk that holds it doubles.
+        So there are few chunks, and a row is rewritten only when its chunk at least doubles.
         """
-        taken: list[Chunk] = []
+        merged: list[Chunk] = []
         rows = sum(table.num_rows for _, table in pending)
         with self._lock:
             while self.chunks and (last := self.chunks[-1]).rows <= rows:
@@ -252,10 +255,10 @@ class View:
                 if size > self._folder.memory_bytes_max:
                     break
                 rows += last.rows
-                taken.append(self.chunks.pop())
+                merged.append(self.chunks.pop())
         found = [*pending]
-        for chunk in taken:
-            found += self._folder.read(chunk, self._schema, chunk.behind(waiting))
+        for chunk in merged:
+            found += self._folder.read(chunk, self._schema, chunk.waiting_parts(waiting))
         return found
 
     def _write(self, rows: Rows) -> None:
@@ -264,10 +267,10 @@ class View:
         with self._lock:
             self.chunks.append(chunk)
 
-    # Under the lock
+    # The callers of the following methods hold the lock.
 
     def evict_oldest(self) -> None:
-        """Makes room. There is a chunk."""
+        """Evict the chunk with the oldest rows. The view must have a chunk."""
         oldest = min(self.chunks, key=lambda chunk: chunk.time_max)
         for part in oldest.parts:
             self._floor[part.stream] = max(
@@ -287,7 +290,7 @@ class View:
         ]
 
     def left_out(self, position: WalPosition, waiting: Waiting) -> int | None:
-        """Returns how many rows, of all tenants, were left out to bound memory; None if there are none."""
+        """Return how many rows, of all tenants, were left out to bound memory; None if there are none."""
         found: list[int] = []
         for stream, (first, rows_before) in self._floor.items():
             if stream in waiting.streams and waiting.streams[stream].start < first:

@@ -1,21 +1,20 @@
-"""A read-only Iceberg REST catalog: engines on other machines read the lake through it.
+"""A read-only Iceberg REST catalog, for engines on other machines.
 
-With a warehouse on S3, engines read the files there themselves, with credentials of their own. Files of a
-local warehouse are served from here, as objects of S3 (`iceberg_files`). Who asks for the warehouse `local`
-is on the same machine, and gets plain paths.
+With a warehouse on S3, engines read the files from S3, with their own credentials. Files of a local warehouse
+are served by the API as S3 objects (`files`). Engines on the same machine can request the warehouse `local`,
+and get plain paths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from starlette.exceptions import HTTPException
@@ -24,11 +23,11 @@ from frazil.config import Config
 from frazil.errors import Forbidden, FrazilError, RequestInvalid, StoreUnavailable, Transient, Unauthenticated
 from frazil.lake.catalog import catalog_errors
 from frazil.query.cache import SizedCache
-from frazil.serve.iceberg.files import LakeFiles, ServedFiles, files_router, parse_metadata
+from frazil.serve.iceberg.files import ErrorRoute, LakeFiles, ServedFiles, files_router, parse_metadata
 from frazil.serve.iceberg.sigv4 import Credential, Credentials, data_secret
 
 LOCAL = "local"
-"""The warehouse, and the prefix of paths, of engines that read the disk themselves."""
+"""The warehouse name, and the path prefix, for engines that read the local disk."""
 _REGION = "us-east-1"
 _LEVELS = "\x1f"
 _ATTEMPTS_MAX = 3
@@ -48,14 +47,14 @@ _ENDPOINTS = [
 
 
 class _Named(Protocol):
-    """What `require_admin` gives."""
+    """The caller that `require_admin` returns."""
 
     @property
     def name(self) -> str: ...
 
 
-class _NoSuch(Exception):
-    """`kind` is Iceberg's word for what there is not."""
+class _NotFound(Exception):
+    """`kind` is the exception type of the Iceberg specification."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -66,40 +65,40 @@ def iceberg_router(
     config: Config,
     catalog: Callable[[], Catalog],
     require_admin: Callable[..., Any],
-    forget: Callable[[SizedCache[Any, Any]], None] | None = None,
+    clear_on_erasure: Callable[[SizedCache[Any, Any]], None] | None = None,
 ) -> APIRouter:
-    """To be mounted under `/iceberg`: the addresses of files begin with that.
+    """Create the router, which must be mounted under `/iceberg`: the addresses of files begin with that path.
 
-    `require_admin` is a dependency that gives who asks, with the `name` of their API key, or refuses.
-    `forget` is told what is to be cleared when rows were erased: manifests name least and greatest values.
+    `require_admin` is a dependency that returns the caller, with the `name` of the API key, or refuses the
+    request. `clear_on_erasure` registers a cache that must be cleared when rows are erased: manifests hold
+    column bounds.
     """
     router = APIRouter(route_class=_IcebergRoute, tags=["iceberg"])
     served = _served_files(config)
-    if served is not None and forget is not None:
-        forget(served.files.kept)
+    if served is not None and clear_on_erasure is not None:
+        clear_on_erasure(served.files.cache)
     admin = [Depends(require_admin)]
 
     @router.get("/v1/config", dependencies=admin)
     def settings(warehouse: str = "") -> Response:
-        """What a client asks for first."""
+        """Return the configuration: the first request of every client."""
         if warehouse not in ("", LOCAL, config.lake.catalog.name):
-            raise _NoSuch(
+            raise _NotFound(
                 "NotFoundException",
-                f"there is no warehouse {warehouse[:100]}; leave it out, or say `{LOCAL}` on the server's "
-                "machine",
+                f"there is no warehouse {warehouse[:100]}: omit it, or use `{LOCAL}` on the server's machine",
             )
         overrides = {"prefix": LOCAL} if warehouse == LOCAL else {}
         return _json({"defaults": {}, "overrides": overrides, "endpoints": _ENDPOINTS})
 
     @router.post("/v1/oauth/tokens")
     def tokens() -> Response:
-        """There is nothing to exchange."""
-        text = "send the API key itself as a bearer token: set the property `token`, and no `credential`"
+        """Refuse token exchange: API keys are used as bearer tokens."""
+        text = "send the API key as a bearer token: set the property `token` instead of `credential`"
         return _json({"error": "unsupported_grant_type", "error_description": text}, 400)
 
     for prefix, lake in (
-        ("/v1", _Lake(config, catalog, served)),
-        (f"/v1/{LOCAL}", _Lake(config, catalog, None)),
+        ("/v1", _CatalogView(config, catalog, served)),
+        (f"/v1/{LOCAL}", _CatalogView(config, catalog, None)),
     ):
         _add_reads(router, prefix, lake, require_admin)
 
@@ -109,7 +108,9 @@ def iceberg_router(
 
     @router.api_route("/v1/{path:path}", methods=["GET", "HEAD"], dependencies=admin, include_in_schema=False)
     def unknown(path: str) -> Response:
-        raise _NoSuch("NotFoundException", "this catalog has no such endpoint; /v1/config lists them")
+        raise _NotFound(
+            "NotFoundException", "this catalog has no such endpoint: /v1/config lists all endpoints"
+        )
 
     if served is not None:
         router.include_router(files_router(served))
@@ -117,23 +118,23 @@ def iceberg_router(
 
 
 def _served_files(config: Config) -> ServedFiles | None:
-    """None for a warehouse on S3: whoever may read it, reads it there."""
+    """Return the files to serve; None for a warehouse on S3, which engines read directly."""
     if config.warehouse.startswith("s3://"):
         return None
     secret = data_secret(config.data_dir / "iceberg.secret")
     colder = config.tier_location
     if colder is not None and colder.startswith("s3://"):
         colder = None
-    if colder is not None:  # whatever else is at that place is none of the lake's
+    if colder is not None:  # serve only the folder of the tables
         colder = "/".join((colder, *config.lake.namespace.split(".")))
     files = LakeFiles(config.warehouse, hidden=[config.wal_dir], colder=colder)
     return ServedFiles(files, Credentials(secret, config.auth.keys))
 
 
-def _add_reads(router: APIRouter, prefix: str, lake: _Lake, require_admin: Callable[..., Any]) -> None:
-    """Lists come whole: a client that asks for pages gets all in the first."""
-    asking = Depends(require_admin)
-    admin = [asking]
+def _add_reads(router: APIRouter, prefix: str, lake: _CatalogView, require_admin: Callable[..., Any]) -> None:
+    """Add the read endpoints. Lists are not paged: the first page has all items."""
+    caller_dependency = Depends(require_admin)
+    admin = [caller_dependency]
     namespace_path = f"{prefix}/namespaces/{{namespace}}"
     table_path = f"{namespace_path}/tables/{{table}}"
 
@@ -165,7 +166,7 @@ def _add_reads(router: APIRouter, prefix: str, lake: _Lake, require_admin: Calla
         request: Request,
         namespace: str,
         table: str,
-        caller: _Named = asking,
+        caller: _Named = caller_dependency,
         snapshots: Annotated[Literal["all", "refs"], Query()] = "all",
     ) -> Response:
         found = lake.table((*_levels(namespace), table), _origin(request), caller.name)
@@ -180,13 +181,13 @@ def _add_reads(router: APIRouter, prefix: str, lake: _Lake, require_admin: Calla
 
     @router.post(f"{table_path}/metrics", dependencies=admin)
     def report(namespace: str, table: str) -> Response:
-        """Engines tell how a scan went. Nobody asks for it yet."""
+        """Accept and ignore scan reports of engines."""
         return Response(status_code=204)
 
 
 @dataclass(frozen=True)
-class _Lake:
-    """The catalog as engines see it: with the addresses of served files, or as it is."""
+class _CatalogView:
+    """The catalog as engines see it, with the addresses of served files, or unchanged."""
 
     config: Config
     catalog: Callable[[], Catalog]
@@ -212,7 +213,7 @@ class _Lake:
                 raise NoSuchTableError(f"Table does not exist: {'.'.join(table)}")
 
     def table(self, table: tuple[str, ...], origin: str, key_name: str) -> dict[str, Any]:
-        """What the specification calls LoadTableResult. The metadata is what the file holds."""
+        """Return the LoadTableResult of the specification, with the metadata as in the file."""
         location, metadata = self._load(table)
         if location.startswith("s3"):
             return _result(location, metadata, self._s3_config())
@@ -223,7 +224,7 @@ class _Lake:
         return _result(files.address(location), files.metadata(metadata), config)
 
     def _load(self, table: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        """A metadata file may be cleaned up between the look into the catalog and into the file."""
+        """Return location and metadata. Retries: the file may be deleted after the catalog was read."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 with catalog_errors():
@@ -233,13 +234,13 @@ class _Lake:
             except FileNotFoundError as error:
                 if attempt == _ATTEMPTS_MAX:
                     raise StoreUnavailable(
-                        f"the metadata of {'.'.join(table)} is not where the catalog says; `frazil doctor` "
-                        "on the server knows more"
+                        f"the metadata file of {'.'.join(table)} that the catalog names is missing: run "
+                        "`frazil doctor` on the server"
                     ) from error
         raise AssertionError
 
     def _s3_config(self) -> dict[str, str]:
-        """Where the store is. The server's own credentials stay here."""
+        """Return endpoint and region of the store, without the server's own credentials."""
         s3 = self.config.lake.s3
         found = {"client.region": s3.region, "s3.region": s3.region}
         if s3.endpoint is not None:
@@ -267,7 +268,7 @@ def _result(location: str, metadata: dict[str, Any], config: dict[str, str]) -> 
 
 
 def _referenced(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Without the snapshots that no branch or tag points at."""
+    """Drop snapshots that no branch or tag refers to."""
     kept = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     kept.add(metadata.get("current-snapshot-id"))
     snapshots = [each for each in metadata.get("snapshots", []) if each["snapshot-id"] in kept]
@@ -277,12 +278,12 @@ def _referenced(metadata: dict[str, Any]) -> dict[str, Any]:
 def _levels(namespace: str) -> tuple[str, ...]:
     levels = tuple(namespace.split(_LEVELS))
     if not all(levels):
-        raise RequestInvalid("a namespace has an empty level; levels are separated by %1F")
+        raise RequestInvalid("the namespace has an empty level: separate levels by one %1F")
     return levels
 
 
 def _origin(request: Request) -> str:
-    """This server, as the client calls it. A proxy that ends TLS says so."""
+    """Return this server's URL as the client sees it. A proxy that ends TLS sets x-forwarded-proto."""
     forwarded = request.headers.get("x-forwarded-proto", "")
     scheme = forwarded if forwarded in ("http", "https") else request.url.scheme
     return f"{scheme}://{request.headers.get('host') or request.url.netloc}"
@@ -292,57 +293,41 @@ def _json(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-class _IcebergRoute(APIRoute):
-    """Errors as the specification's ErrorModel."""
+class _IcebergRoute(ErrorRoute):
+    """Renders errors as the specification's ErrorModel."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_as_iceberg(request: Request) -> Response:
-            try:
-                return await handle(request)
-            except Exception as error:
-                answer = _error_model(error)
-                if answer is None:
-                    raise
-                return answer
-
-        return handle_as_iceberg
-
-
-def _error_model(error: Exception) -> Response | None:
-    """None for a defect: that is the application's."""
-    match error:
-        case Unauthenticated():
-            status, kind = 401, "NotAuthorizedException"
-        case Forbidden():
-            status, kind = 403, "ForbiddenException"
-        case Transient():
-            status, kind = 503, "ServiceUnavailableException"
-        case NoSuchNamespaceError():
-            status, kind = 404, "NoSuchNamespaceException"
-        case NoSuchTableError():
-            status, kind = 404, "NoSuchTableException"
-        case _NoSuch():
-            status, kind = 404, error.kind
-        case RequestValidationError() | RequestInvalid():
-            status, kind = 400, "BadRequestException"
-        case HTTPException():
-            status, kind = error.status_code, "RESTException"
-        case FrazilError():
-            status, kind = 500, "InternalServerError"
-        case _:
-            return None
-    response = _json({"error": {"message": _text(error), "type": kind, "code": status}}, status)
-    if isinstance(error, Transient):
-        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
-    if status == 401:
-        response.headers["www-authenticate"] = "Bearer"
-    return response
+    def error_response(self, error: Exception) -> Response | None:
+        match error:
+            case Unauthenticated():
+                status, kind = 401, "NotAuthorizedException"
+            case Forbidden():
+                status, kind = 403, "ForbiddenException"
+            case Transient():
+                status, kind = 503, "ServiceUnavailableException"
+            case NoSuchNamespaceError():
+                status, kind = 404, "NoSuchNamespaceException"
+            case NoSuchTableError():
+                status, kind = 404, "NoSuchTableException"
+            case _NotFound():
+                status, kind = 404, error.kind
+            case RequestValidationError() | RequestInvalid():
+                status, kind = 400, "BadRequestException"
+            case HTTPException():
+                status, kind = error.status_code, "RESTException"
+            case FrazilError():
+                status, kind = 500, "InternalServerError"
+            case _:
+                return None
+        response = _json({"error": {"message": _text(error), "type": kind, "code": status}}, status)
+        if isinstance(error, Transient):
+            response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+        if status == 401:
+            response.headers["www-authenticate"] = "Bearer"
+        return response
 
 
 def _text(error: Exception) -> str:
     if isinstance(error, RequestValidationError):
-        mistake = error.errors()[0]
-        return f"{mistake['loc'][-1]}: {mistake['msg']}"
+        first = error.errors()[0]
+        return f"{first['loc'][-1]}: {first['msg']}"
     return str(error.detail) if isinstance(error, HTTPException) else str(error)

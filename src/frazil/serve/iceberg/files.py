@@ -1,8 +1,8 @@
-"""The files of a local warehouse as objects of S3, read-only, for engines on other machines.
+"""Serves the files of a local warehouse as read-only S3 objects, for engines on other machines.
 
-Engines reach a bucket's objects at `ENDPOINT/BUCKET/KEY`. With this server as the endpoint and `iceberg` as
-the bucket that is `/iceberg/files/…`, so no client needs to know of an endpoint with a path. Tables name
-their files by the server's paths; whatever is served has them rewritten to such addresses.
+Engines read objects at `ENDPOINT/BUCKET/KEY`. With this server as the endpoint and `iceberg` as the bucket,
+that is `/iceberg/files/…`, so clients need no support for endpoints with a path. Tables name their files by
+the server's paths; in served metadata these are rewritten to such addresses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from frazil.serve.iceberg.avro import rewrite
 from frazil.serve.iceberg.sigv4 import Credentials, SignatureRefused, SignedRequest
 
 BUCKET = "iceberg"
-"""The path that the router is mounted under, too."""
+"""Also the path under which the router is mounted."""
 FOLDER = "files"
 COLDER_FOLDER = "colder"
 _CACHE_BYTES_MAX = 64 << 20
@@ -40,29 +40,29 @@ _METADATA_BYTES_MAX = 256 << 20
 _CHUNK_BYTES = 1 << 20
 _SUFFIXES = (".parquet", ".avro", ".metadata.json", ".metadata.json.gz", ".stats")
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
-# Iceberg's ids of the fields that hold paths, and what goes with them.
+# Iceberg's ids of fields with paths, and of related fields.
 _FILE_PATH, _CONTENT, _REFERENCED_FILE, _MANIFEST_PATH, _MANIFEST_LENGTH = 100, 134, 143, 500, 501
 _POSITION_DELETES = 1
 _GZIP = b"\x1f\x8b"
 
 
 class LakeFiles:
-    """Maps between the warehouse's paths and addresses, and reads what may be read."""
+    """Maps between the warehouse's paths and addresses, and reads the files of tables."""
 
     def __init__(self, warehouse: str, hidden: Sequence[Path] = (), colder: str | None = None) -> None:
-        """What is in `hidden` is not served, though it be below the warehouse. `colder` is where data files
-        of old days may be.
+        """Files in `hidden` folders are not served, even below the warehouse. `colder` is the location of old
+        data files, if tiering is configured.
         """
         self.roots = {FOLDER: warehouse} | ({} if colder is None else {COLDER_FOLDER: colder})
-        """By the folder that they are in for others."""
+        """Local folders, by the folder in addresses."""
         self._hidden = tuple(os.path.realpath(path) for path in hidden)
-        # Files of a lake do not change.
-        self.kept: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
+        # Files of a lake never change.
+        self.cache: SizedCache[tuple[str, int], bytes] = SizedCache(_CACHE_BYTES_MAX, _CACHE_BYTES_MAX)
         self._lengths: OrderedDict[tuple[str, int], int] = OrderedDict()
-        self._making = threading.RLock()
+        self._rewriting = threading.RLock()
 
     def address(self, location: str) -> str:
-        """What engines elsewhere call a file of the warehouse. Anything else stays as it is."""
+        """Return the address of a file of the warehouse. Returns other locations unchanged."""
         path = _plain(location)
         for folder, root in self.roots.items():
             if path == root or path.startswith(f"{root}/"):
@@ -70,35 +70,37 @@ class LakeFiles:
         return location
 
     def find(self, key: str, folder: str = FOLDER) -> str:
-        """The path of a key below the folder. Raises Forbidden for what is none of the lake's files."""
+        """Return the local path of a key. Raises Forbidden unless it is a file of a table."""
         parts = key.split("/")
         if not key.endswith(_SUFFIXES) or "\0" in key or any(part in ("", ".", "..") for part in parts):
-            raise Forbidden("only data files, manifests and metadata of the tables can be read")
+            raise Forbidden("only data files, manifests and metadata of tables can be read")
         path = os.path.realpath(os.path.join(self.roots[folder], *parts))
         root = os.path.realpath(self.roots[folder])
         if not _is_below(path, root) or any(_is_below(path, folder) for folder in self._hidden):
-            raise Forbidden("only files of the tables can be read")
+            raise Forbidden("only files of tables can be read")
         return path
 
     def rewritten(self, path: str) -> bytes | None:
-        """The whole file as engines elsewhere get it; None if it is served as it is."""
+        """Return the file with paths rewritten to addresses; None if it is served unchanged."""
         if path.endswith((".parquet", ".stats")):
             return None
         stat = os.stat(path)
         if stat.st_size > _METADATA_BYTES_MAX:
-            raise Forbidden(f"metadata of {stat.st_size} bytes is not served; compact the table's manifests")
+            raise Forbidden(
+                f"a metadata file of {stat.st_size} bytes is too large: rewrite the table's manifests"
+            )
         key = (path, stat.st_mtime_ns)
-        found = self.kept.get(key)
+        found = self.cache.get(key)
         if found is None:
-            with self._making:  # one at a time: it is all CPU, and others may wait for the same
-                found = self.kept.get(key)
+            with self._rewriting:  # one at a time: it is CPU bound, and others may wait for the same file
+                found = self.cache.get(key)
                 if found is None:
                     found = self._rewrite(path)
-                    self.kept.put(key, found, len(found))
+                    self.cache.put(key, found, len(found))
         return found
 
     def metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """A table's metadata with addresses in it."""
+        """Return a table's metadata with addresses instead of paths."""
         changed = {**metadata, "location": self.address(metadata["location"])}
         for name, fields in _METADATA_LISTS.items():
             if name in metadata:
@@ -121,11 +123,11 @@ class LakeFiles:
             data = file.read()
         if path.endswith(".avro"):
             return self._rewrite_manifest(data)
-        made = orjson.dumps(self.metadata(parse_metadata(data)))
-        return gzip.compress(made, mtime=0) if data.startswith(_GZIP) else made
+        changed = orjson.dumps(self.metadata(parse_metadata(data)))
+        return gzip.compress(changed, mtime=0) if data.startswith(_GZIP) else changed
 
     def _rewrite_manifest(self, data: bytes) -> bytes:
-        """Of manifests and of lists of them: the fields of one are not in the other."""
+        """Rewrite a manifest or a manifest list: they have no field ids in common."""
         manifest = ""
 
         def path_of_manifest(location: str) -> str:
@@ -134,7 +136,7 @@ class LakeFiles:
             return self.address(location)
 
         def length_of_manifest(length: int) -> int:
-            """Engines read as many bytes as the list says, and it is a rewritten file that they read."""
+            """Engines read as many bytes as the list says: it must have the rewritten length."""
             return length if self.address(manifest) == manifest else self._length(_plain(manifest), length)
 
         edits: Mapping[int, Callable[[Any], Any]] = {
@@ -147,7 +149,9 @@ class LakeFiles:
         return rewrite(data, edits)
 
     def _length(self, path: str, length: int) -> int:
-        """Kept longer than the content. An expired snapshot's manifest is gone, and then nobody reads it."""
+        """Return the length of a rewritten manifest; cached longer than its content. The manifest of an
+        expired snapshot is deleted: then the length does not matter.
+        """
         known = self._lengths.get((path, length))
         if known is None:
             try:
@@ -170,25 +174,25 @@ _METADATA_LISTS: Mapping[str, Sequence[str]] = {
 
 
 def parse_metadata(data: bytes) -> dict[str, Any]:
-    """Of a metadata file, compressed or not."""
+    """Parse a metadata file, compressed or not."""
     if data.startswith(_GZIP):
         data = gzip.decompress(data)
     found = orjson.loads(data)
     if not isinstance(found, dict) or not isinstance(found.get("location"), str):
-        raise Permanent("a metadata file holds no metadata of a table")
+        raise Permanent("a metadata file does not contain table metadata")
     return found
 
 
 @dataclass(frozen=True)
 class ServedFiles:
-    """A local warehouse, and who may read it."""
+    """A local warehouse, and the credentials to read it."""
 
     files: LakeFiles
     credentials: Credentials
 
 
 def files_router(served: ServedFiles) -> APIRouter:
-    """GET, with ranges, and HEAD of objects. Requests are signed with what comes with a table."""
+    """Serve GET, with ranges, and HEAD of objects. Requests are signed with a table's credentials."""
     router = APIRouter(route_class=_S3Route, include_in_schema=False)
     for folder in served.files.roots:
         _add_folder(router, served, folder)
@@ -203,7 +207,7 @@ def _add_folder(router: APIRouter, served: ServedFiles, folder: str) -> None:
 
     @router.api_route(f"/{folder}/{{key:path}}", methods=["PUT", "POST", "DELETE", "PATCH"])
     def write(key: str) -> Response:
-        return _error(403, "AccessDenied", "the lake is read-only here; frazil pipeline writes it")
+        return _error(403, "AccessDenied", "the files are read-only; only the frazil pipeline writes them")
 
 
 def _object(files: LakeFiles, path: str, request: Request) -> Response:
@@ -231,13 +235,13 @@ def _object(files: LakeFiles, path: str, request: Request) -> Response:
         return Response(status_code=status, headers=headers)
     if content is not None:
         return Response(content[start:end], status, headers)
-    # Opened now: a file that is cleaned up from here on can still be read to its end.
+    # Opened before the response starts: a file that is deleted meanwhile can still be read to its end.
     file = open(path, "rb")  # noqa: SIM115
     return StreamingResponse(_chunks(file, start, end), status, headers)
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int, bool] | None:
-    """Start, end and whether it is a part; None if it cannot be had. What S3 does not know, it ignores."""
+    """Return start, end, and whether it is a part; None if not within the object. Ignores what S3 ignores."""
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None or match[0] == "bytes=-":
         return 0, size, False
@@ -274,29 +278,46 @@ def _signed(request: Request) -> SignedRequest:
     )
 
 
-class _S3Route(APIRoute):
-    """Errors as S3 says them."""
+class ErrorRoute(APIRoute):
+    """Renders errors in the form that the clients of the route expect."""
+
+    def error_response(self, error: Exception) -> Response | None:
+        """Return the response for an error; None for unexpected errors, which the application handles."""
+        raise NotImplementedError
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def handle_as_s3(request: Request) -> Response:
+        async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
-            except SignatureRefused as error:
-                return _error(403, error.code, str(error))
-            except Forbidden as error:
-                return _error(403, "AccessDenied", str(error))
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                return _error(
-                    404, "NoSuchKey", "there is no such file; the table may have moved on: load it again"
-                )
-            except Transient as error:
-                return _error(503, "SlowDown", str(error))
-            except FrazilError as error:
-                return _error(400, "InvalidRequest", str(error))
+            except Exception as error:
+                response = self.error_response(error)
+                if response is None:
+                    raise
+                return response
 
-        return handle_as_s3
+        return handle_errors
+
+
+class _S3Route(ErrorRoute):
+    """Renders errors in the form of S3."""
+
+    def error_response(self, error: Exception) -> Response | None:
+        match error:
+            case SignatureRefused():
+                return _error(403, error.code, str(error))
+            case Forbidden():
+                return _error(403, "AccessDenied", str(error))
+            case FileNotFoundError() | IsADirectoryError() | NotADirectoryError():
+                return _error(
+                    404, "NoSuchKey", "the file does not exist; the table may have changed: load it again"
+                )
+            case Transient():
+                return _error(503, "SlowDown", str(error))
+            case FrazilError():
+                return _error(400, "InvalidRequest", str(error))
+        return None
 
 
 def _error(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -308,17 +329,17 @@ def _error(status: int, code: str, message: str, headers: Mapping[str, str] | No
 
 
 def _refuse_position_deletes(content: int) -> int:
-    """Their files name data files by path, inside of Parquet: served, they would delete nothing."""
+    """Refuse position deletes: their files name data files by local path, which matches no address."""
     if content == _POSITION_DELETES:
         raise Permanent(
-            "the table has position deletes, which cannot be read from elsewhere; rewrite its data files, or "
+            "the table has position deletes, which other machines cannot read: rewrite its data files, or "
             "read it on the server's machine (warehouse `local`)"
         )
     return content
 
 
 def _plain(location: str) -> str:
-    """The path of `/path`, `file:/path` or `file:///path`."""
+    """Return the path of `/path`, `file:/path` or `file:///path`."""
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")

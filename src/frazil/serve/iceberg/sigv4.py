@@ -1,7 +1,8 @@
-"""Credentials for the lake's files, and AWS Signature Version 4 with them, as every client of S3 signs.
+"""Credentials for files of the lake, and verification of AWS Signature Version 4, which S3 clients use.
 
-A credential is made for an API key and carries its end. Nothing is stored of it: its secret follows from a
-secret of the data folder, so every process of this server knows it, and it dies with the API key.
+A credential belongs to an API key, and contains its expiry time. It is not stored: its secret is derived from
+a secret in the data folder and from the API key. So every process of this server can verify it, and it ends
+with the API key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LIFETIME_SECONDS = 24 * 3600
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SECRET_BYTES = 32
 _ANYONE = "anyone"
-"""Whose credential it is while no keys are configured."""
+"""The owner of credentials if no keys are configured."""
 _ID = re.compile(r"FZ-([0-9a-f]{16}|anyone)-(\d{1,12})")
 _AUTHORIZATION = re.compile(
     rf"{_ALGORITHM} Credential=([^/,\s]+)/(\d{{8}})/([^/,\s]+)/s3/aws4_request, ?"
@@ -40,7 +41,7 @@ _PAYLOAD = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD|STREAMING-[A-Z0-9-]+")
 
 
 class SignatureRefused(Forbidden):
-    """`code` is S3's own word for it."""
+    """`code` is S3's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -57,18 +58,18 @@ class Credential:
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """What a signature is of. `raw_path` is as sent, `path` is decoded."""
+    """The signed parts of a request. `raw_path` is as sent, `path` is decoded."""
 
     method: str
     path: str
     raw_path: str
     query: Sequence[tuple[str, str]]
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Headers by lower-case name."""
 
 
 def data_secret(file: Path) -> bytes:
-    """The secret that credentials follow from. Made by whoever asks first; all later ones get the same."""
+    """Return the secret that credentials are derived from. The first of several processes creates it."""
     if not file.exists():
         DurableFolders().make(file.parent)
         draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}.tmp")
@@ -82,13 +83,13 @@ def data_secret(file: Path) -> bytes:
     secret = file.read_bytes()
     if len(secret) != _SECRET_BYTES:
         raise ConfigError(
-            f"{file} is damaged; delete it, and it is made anew: engines load their tables again"
+            f"{file} is damaged: delete it. A new one is created, and engines must load their tables again"
         )
     return secret
 
 
 class Credentials:
-    """Makes credentials for API keys, and knows them again. Only keys with the role admin get any."""
+    """Creates and verifies credentials. Only API keys with the role admin get credentials."""
 
     def __init__(self, secret: bytes, keys: Iterable[ApiKey], now: Callable[[], float] = time.time) -> None:
         keys = tuple(keys)
@@ -101,72 +102,72 @@ class Credentials:
         self._now = now
 
     def make(self, key_name: str) -> Credential:
-        """For the API key of this name; empty while no keys are configured."""
+        """Create a credential for the API key of this name, which is empty if no keys are configured."""
         expires = int(self._now()) + LIFETIME_SECONDS
         owner = self._owners.get(key_name)
         if owner is None:
-            raise Forbidden("files are read with an API key that has the role `admin`")
+            raise Forbidden("reading files needs an API key with the role `admin`")
         access_key_id = f"FZ-{owner}-{expires}"
         return Credential(
             access_key_id=access_key_id,
             secret_access_key=self._derive("secret", access_key_id, self._hashes[owner]),
-            # Nothing follows from it here, but Trino takes no vended credential without one.
+            # Not checked, but Trino accepts no vended credential without a session token.
             session_token=self._derive("session", access_key_id, self._hashes[owner]),
             expires_unix=expires,
         )
 
     def check(self, request: SignedRequest) -> None:
-        """Raises SignatureRefused unless the request is signed with a living credential, now."""
+        """Raises SignatureRefused unless the request was signed recently, with a valid credential."""
         match = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
         if match is None:
             raise SignatureRefused(
                 "AccessDenied",
-                "the request is not signed with AWS Signature Version 4; use the credentials that come "
-                "with the table",
+                "the request is not signed with AWS Signature Version 4: use the credentials that come with "
+                "the table",
             )
         access_key_id, day, region, signed, signature = match.groups()
         secret = self._secret_of(access_key_id)
-        moment = request.headers.get("x-amz-date", "")
-        self._check_time(moment, day)
+        timestamp = request.headers.get("x-amz-date", "")
+        self._check_time(timestamp, day)
         names = signed.split(";")
         _check_names(names, request)
         key = _signing_key(secret, day, region)
         scope = f"{day}/{region}/s3/aws4_request"
         good = False
-        # S3 signs the path as it encodes it itself; some clients as they have sent it.
+        # S3 clients sign the path in S3's encoding; some sign it as sent.
         for path in {quote(request.path, safe="/-_.~"), request.raw_path}:
             digest = hashlib.sha256(_canonical(request, path, names).encode()).hexdigest()
-            expected = _hmac(key, f"{_ALGORITHM}\n{moment}\n{scope}\n{digest}").hex()
+            expected = _hmac(key, f"{_ALGORITHM}\n{timestamp}\n{scope}\n{digest}").hex()
             good |= hmac.compare_digest(expected, signature)
         if not good:
             raise SignatureRefused(
                 "SignatureDoesNotMatch",
-                "the signature is not of this request and credential; if a proxy is between, it must leave "
-                "Host and path as they are",
+                "the signature does not match the request and the credential: a proxy must not change Host "
+                "and path",
             )
 
     def _secret_of(self, access_key_id: str) -> str:
         match = _ID.fullmatch(access_key_id)
         owner = self._hashes.get(match[1]) if match else None
         if match is None or owner is None:
-            raise SignatureRefused("InvalidAccessKeyId", "the credential is not known; load the table again")
+            raise SignatureRefused("InvalidAccessKeyId", "the credential is not known: load the table again")
         if int(match[2]) < self._now():
-            raise SignatureRefused("ExpiredToken", "the credential has expired; load the table again")
+            raise SignatureRefused("ExpiredToken", "the credential has expired: load the table again")
         return self._derive("secret", access_key_id, owner)
 
-    def _check_time(self, moment: str, day: str) -> None:
-        if not _DATE.fullmatch(moment) or not moment.startswith(day):
+    def _check_time(self, timestamp: str, day: str) -> None:
+        if not _DATE.fullmatch(timestamp) or not timestamp.startswith(day):
             raise SignatureRefused(
-                "AccessDenied", "the request has no x-amz-date, or not that of its signature"
+                "AccessDenied", "x-amz-date is missing, or differs from the date of the signature"
             )
         try:
-            signed = datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+            signed = datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
         except ValueError:
-            raise SignatureRefused("AccessDenied", "x-amz-date is no time") from None
+            raise SignatureRefused("AccessDenied", "x-amz-date is not a valid time") from None
         if abs(signed - self._now()) > SKEW_SECONDS_MAX:
             raise SignatureRefused(
                 "RequestTimeTooSkewed",
-                "the request was signed at another time; check the clocks of both machines",
+                "the request was signed more than 15 minutes ago or ahead: check the clocks of both machines",
             )
 
     def _derive(self, what: str, access_key_id: str, key_hash: str) -> str:
@@ -175,9 +176,9 @@ class Credentials:
 
 
 def _check_names(names: Sequence[str], request: SignedRequest) -> None:
-    """What decides must be signed, and once: else a signature could be carried over to another request."""
-    loose = {name for name in request.headers if name.startswith("x-amz-")} - set(names)
-    if "host" not in names or loose or list(names) != sorted(set(names)):
+    """Require that all relevant headers are signed: otherwise a signature could be reused."""
+    unsigned = {name for name in request.headers if name.startswith("x-amz-")} - set(names)
+    if "host" not in names or unsigned or list(names) != sorted(set(names)):
         raise SignatureRefused("AccessDenied", "host and all x-amz- headers must be signed")
     if not _PAYLOAD.fullmatch(request.headers.get("x-amz-content-sha256", "")):
         raise SignatureRefused("AccessDenied", "x-amz-content-sha256 is missing")

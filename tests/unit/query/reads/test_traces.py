@@ -78,7 +78,7 @@ def test_of_too_many_traces_those_with_the_slowest_matching_spans_are_compared(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the documentation says: the longer trace is not found when its own spans are all short."""
-    monkeypatch.setattr(traces, "_SLOWEST_LOOKED_AT", 1)
+    monkeypatch.setattr(traces, "_SLOWEST_PER_TRACE", 1)
     engine.add("spans", spans(span(1, 1, took=2 * MS), span(1, 2, 1, nanos=SECOND, took=2 * MS)))
     engine.add("spans", spans(span(2, 3, took=500 * MS)))
     answer = found(engine, order="slowest", limit=1)
@@ -87,7 +87,7 @@ def test_of_too_many_traces_those_with_the_slowest_matching_spans_are_compared(
 
 
 def test_only_so_many_spans_are_looked_at(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "_SPANS_LOOKED_AT", 3)
+    monkeypatch.setattr(traces, "_SPANS_PER_TRACE", 3)
     large = (span(1, number, nanos=number) for number in range(1, 6))
     engine.add("spans", spans(*large, span(2, 9, nanos=-1)))
     answer = found(engine, limit=1)

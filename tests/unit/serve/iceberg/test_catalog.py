@@ -67,7 +67,7 @@ class Client:
 
     def __init__(self, config: Config, catalog: Callable[[], Catalog]) -> None:
         app = FastAPI()
-        app.state.door = Authenticator(config)
+        app.state.authenticator = Authenticator(config)
         app.include_router(iceberg_router(config, catalog, require_admin), prefix="/iceberg")
         self._transport = httpx.ASGITransport(app)
 
@@ -389,9 +389,9 @@ def test_the_endpoint_is_the_server_as_the_client_calls_it(client: Client) -> No
 def test_what_is_kept_of_manifests_is_forgotten_when_rows_are_erased(config: Config) -> None:
     queries = QueryService(config)
     create_app(config, queries)
-    (cache,) = queries._kept_by_others
+    (cache,) = queries._external_caches
     cache.put(("a manifest", 1), b"greatest value", 14)
     queries._lake = Lake(config)
     with contextlib.closing(queries._lake):
-        queries._forget_erased([frozenset({"an erasure"})])
+        queries._clear_if_erased([frozenset({"an erasure"})])
     assert cache.bytes == 0

@@ -17,8 +17,8 @@ import orjson
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, RequestTooLarge, StoreUnavailable
 from frazil.pipeline.maintain.predicates.row_local import unfit
 from frazil.sql.constants import Constants, Constraints
-from frazil.sql.constraints import ANYTHING, wanted_rows
-from frazil.sql.explain import explained
+from frazil.sql.constraints import UNCONSTRAINED, row_constraints
+from frazil.sql.duckdb_errors import describe_error
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text
 from frazil.sql.statement import (
     NAMESPACE_MAIN,
@@ -80,7 +80,7 @@ def failed(
     error: Exception, sql: str, columns: Sequence[str], paths: Sequence[str] = ()
 ) -> QueryInvalid | QueryRefused | LimitReached | StoreUnavailable:
     """What DuckDB said of a condition, as an error of ours. `position` is in `sql`."""
-    said = explained(error, paths, sql, columns)
+    said = describe_error(error, paths, sql, columns)
     kind, message, position = said["kind"], said["message"], said["position"]
     if kind == "refused":
         reason = f"a condition can read the table and nothing else: {message}"
@@ -214,8 +214,8 @@ class _Parser:
 
     def _constraints(self, root: Node) -> Constraints:
         kinds = {self._spec.name: {column.name: kind_of(column.type) for column in self._spec.columns}}
-        uses = wanted_rows(root, kinds, Constants.of(0, ())).get(self._spec.name, [])
-        return uses[0] if len(uses) == 1 else ANYTHING
+        uses = row_constraints(root, kinds, Constants.of(0, ())).get(self._spec.name, [])
+        return uses[0] if len(uses) == 1 else UNCONSTRAINED
 
     def _failed(self, error: Exception, begin: str, sql: str) -> QueryInvalid | QueryRefused:
         found = failed(error, sql, list(self._names.values()))

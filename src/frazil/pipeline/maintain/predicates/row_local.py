@@ -11,7 +11,7 @@ import duckdb
 import orjson
 
 from frazil.sql.sandbox import serialized_text
-from frazil.sql.statement import CHANGING, Node, folded, nodes
+from frazil.sql.statement import NON_DETERMINISTIC, Node, folded, nodes
 
 _STABLE = "CONSISTENT"
 _AGE_OF_TWO_TIMES = 2
@@ -75,7 +75,7 @@ def _why(node: Node, known: Mapping[str, _Known], columns: Collection[str]) -> s
         return "this function looks into other tables, which a condition must not"
     if kind == "COLUMN_REF":
         word = str(node["column_names"][-1])
-        return _changes(word) if word.lower() in CHANGING and folded(word) not in columns else None
+        return _changes(word) if word.lower() in NON_DETERMINISTIC and folded(word) not in columns else None
     name = _function(node)
     if name is None:
         return None
@@ -83,7 +83,7 @@ def _why(node: Node, known: Mapping[str, _Known], columns: Collection[str]) -> s
         return f"{name.removesuffix('_star')}() looks at many rows, and a condition at one"
     if name == "age":
         return None if len(node["children"]) == _AGE_OF_TWO_TIMES else _changes("age() of one time")
-    if name in CHANGING or known[name].stabilities - {_STABLE, None}:
+    if name in NON_DETERMINISTIC or known[name].stabilities - {_STABLE, None}:
         return _changes(f"{name}()")
     return None
 

@@ -1,4 +1,4 @@
-"""What DuckDB says went wrong, for people who see the SQL and not the files."""
+"""Turns DuckDB's errors into errors for users, who see the SQL and not the files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _KINDS = {
 }
 
 
-def explained(
+def describe_error(
     error: Exception, paths: Sequence[str], sql: str, columns: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What DuckDB says, with the place in the SQL, and without the names of files."""
+    """Return kind, message, position and unreadable files of an error. The message names no files."""
     text = str(error)
     facts: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):  # Arrow hands on DuckDB's errors as its own
+    with contextlib.suppress(ValueError):  # Arrow wraps DuckDB's errors in its own
         facts = json.loads(text[text.index("{") :])
     type_ = str(facts.get("exception_type") or text.partition(" Error: ")[0])
     kind = _KINDS.get(type_, "invalid")
@@ -43,37 +43,38 @@ def explained(
     message = str(facts.get("exception_message") or text)
     named = [path for path in paths if path in message] if kind in ("store", "invalid") else []
     if named:
-        kind = "store"  # also when it is there, and is no Parquet file
+        kind = "store"  # also if the file exists but is not a Parquet file
     if kind == "memory" and "max_temp_directory_size" in text:
         kind = "temp"
+    message = _not_found(facts, columns) or _without_paths(message, kind, paths)
     return {
         "kind": kind,
-        "message": (_named(facts, columns) or _without_paths(message, kind, paths))[:_ERROR_CHARACTERS_MAX],
+        "message": message[:_ERROR_CHARACTERS_MAX],
         "position": _position(facts, sql),
         "files": named,
     }
 
 
-def _named(facts: Mapping[str, Any], columns: Sequence[str]) -> str | None:
-    """What DuckDB looked for and did not find, and what may have been meant. It knows only the columns that
-    the question names.
+def _not_found(facts: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+    """Describe a column or function that DuckDB did not find, with suggestions. DuckDB itself knows only the
+    columns that the query names.
     """
     name, subtype = facts.get("name"), facts.get("error_subtype")
-    near = [each for each in str(facts.get("candidates") or "").split(",") if each]
+    candidates = [each for each in str(facts.get("candidates") or "").split(",") if each]
     if subtype == "COLUMN_NOT_FOUND" and name:
         close = difflib.get_close_matches(str(name).lower(), columns, 2, 0.6)
-        return f"there is no column {name}{_meant(close or near)}"
+        return f"there is no column {name}{_suggestion(close or candidates)}"
     if subtype == "MISSING_ENTRY" and "Function" in str(facts.get("type")):
-        return f"there is no function {name}{_meant(near)}"
+        return f"there is no function {name}{_suggestion(candidates)}"
     return None
 
 
-def _meant(near: Sequence[str]) -> str:
-    return f"; did you mean {' or '.join(near[:2])}?" if near else ""
+def _suggestion(names: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(names[:2])}?" if names else ""
 
 
 def _position(facts: Mapping[str, Any], sql: str) -> int | None:
-    """In characters. The parser counts those already; all others count bytes."""
+    """Return the position in characters. Only the parser counts characters; other errors count bytes."""
     found = str(facts.get("position", ""))
     if not found.isdigit():
         return None

@@ -1,8 +1,9 @@
-"""How DuckDB reaches the lake on S3."""
+"""Settings of the workers' DuckDB: resource limits, and access to a lake on S3."""
 
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,14 +14,27 @@ from frazil.config import Config
 from frazil.lake.files import secret_text
 
 
-def s3_options(config: Config) -> dict[str, Any] | None:
-    """Options of a DuckDB secret, with the path of the extension that reads S3; None for a local lake.
+def sandbox_settings(config: Config, spill: Path) -> dict[str, Any]:
+    """Return the arguments of `frazil.sql.sandbox.Settings`. Credentials for S3 are current ones."""
+    query = config.query
+    return {
+        "threads": query.threads or os.cpu_count() or 1,
+        "memory_bytes": query.memory_bytes_max,
+        "temp_bytes": query.temp_bytes_max,
+        "temp_dir": str(spill),
+        "namespace": config.lake.namespace,
+        "s3": s3_options(config),
+    }
 
-    The extension comes from the package index: nothing is downloaded when a question is asked.
+
+def s3_options(config: Config) -> dict[str, Any] | None:
+    """Return options of a DuckDB secret, and the path of the extension that reads S3; None for a local lake.
+
+    The extension is an installed Python package: nothing is downloaded when a query runs.
     """
     s3 = config.lake.s3
-    elsewhere = config.lake.catalog.type == "rest" and config.lake.warehouse is None
-    if not config.warehouse.startswith("s3://") and not elsewhere:
+    is_chosen_by_catalog = config.lake.catalog.type == "rest" and config.lake.warehouse is None
+    if not config.warehouse.startswith("s3://") and not is_chosen_by_catalog:
         return None
     options: dict[str, Any] = {"extension": str(_extension()), "REGION": s3.region}
     if s3.endpoint is not None:
@@ -45,7 +59,7 @@ def _keys(config: Config) -> dict[str, str]:
 
 @functools.cache
 def _found_credentials() -> Any:
-    """They renew themselves."""
+    """Return boto's credentials, which renew themselves."""
     return boto3.Session().get_credentials()
 
 
