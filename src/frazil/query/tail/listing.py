@@ -122,7 +122,7 @@ class Listing:
     def _look(self, arrived: int, began: int) -> None:
         if self._looked > arrived:
             return
-        streams, swept = self._reader.look(self._signal)
+        streams, swept = self._reader.streams_and_swept_rows(self._signal)
         self._there = frozenset(streams)
         is_erased, self.swept = swept > self.swept, swept
         if is_erased:  # a load that ends now sees the new mark
