@@ -19,7 +19,7 @@ from bench.measure import measure
 from bench.payloads import requests
 from bench.table import machine
 from frazil.otlp.decode import Decoder
-from frazil.otlp.wire import nested
+from frazil.otlp.wire import to_arrow
 from frazil.storage.local import LocalStore
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.names import SegmentName, new_stream
@@ -57,7 +57,7 @@ def stages(signal: Signal, folder: Path) -> dict[str, float]:
     def durable() -> None:
         store.create(SegmentName(signal, new_stream(), 0).path, data)
 
-    decode = _cpu_microseconds(lambda: nested(signal, bodies))
+    decode = _cpu_microseconds(lambda: to_arrow(signal, bodies))
     return {
         "protobuf to Arrow (ptars)": decode,
         "nested to rows (pyarrow, numpy)": _cpu_microseconds(lambda: decoder.decode(bodies, tenants, times))

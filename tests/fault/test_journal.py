@@ -279,7 +279,7 @@ def test_a_start_does_not_wait_for_a_silent_store_for_long(
     async def live() -> None:
         journal = SegmentJournal(config, store, Notes())
         await journal.start()
-        with pytest.raises(StoreUnavailable, match="has not answered yet"):
+        with pytest.raises(StoreUnavailable, match="has not responded yet"):
             await append(journal, "refused")
         answering.set()
         await eventually(lambda: journal.failure is None)

@@ -80,7 +80,7 @@ class Lander:
         """One turn; True once no stream is left."""
         self.land()
         self.closer.close_idle("logs", self.position)
-        gone = clean_up(self.store, "logs", self.position).gone_streams
+        gone = clean_up(self.store, "logs", self.position).empty_streams
         self.position = self.position.without_streams(set(gone))
         return not self.position.streams
 

@@ -22,11 +22,12 @@ from google.protobuf.message import DecodeError
 from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoder, conform
 from frazil.otlp.encode import encode
+from frazil.otlp.framing import Malformed, read_varint
 from frazil.otlp.json import request_from_json, request_to_json
-from frazil.otlp.shape import Malformed, ShapeLimits, elements, read_varint, shape_of
+from frazil.otlp.shape import ShapeLimits, count_elements, shape_of
 from frazil.otlp.split import split
 from frazil.otlp.wire import REQUESTS
-from frazil.receive.body import decompressed
+from frazil.receive.body import decompress
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.segment import read_facts, read_rows
 from tests.support.mutate import bodies, mutated, requests
@@ -175,7 +176,7 @@ def test_counting_raises_nothing_and_counts_what_protobuf_reads(signal: Signal) 
         body = mutated(rng, corpus)
         parsed, walked = shape_of(body, UNLIMITED), shape_of(body, UNLIMITED, parsed_bytes_max=-1)
         with contextlib.suppress(Malformed):
-            list(elements(signal, body))
+            list(count_elements(signal, body))
         if judged_by_protobuf(signal, body):
             counted = counted_by_protobuf(REQUESTS[signal].FromString(body))
             assert parsed is not None
@@ -224,7 +225,7 @@ def test_decompressing_raises_nothing_else_and_stays_in_its_bound(encoding: str)
     corpus += [one + other for one in corpus[:6] for other in corpus[:6]]
     for rng in rounds(f"decompress {encoding}"):
         try:
-            data = decompressed(mutated(rng, corpus), encoding, 100_000, lambda total: None)
+            data = decompress(mutated(rng, corpus), encoding, 100_000, lambda total: None)
         except FrazilError:
             continue
         assert len(data) <= 100_000

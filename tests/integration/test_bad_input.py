@@ -115,7 +115,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
         times = {row["body"]: row["time_unix_nano"] for row in rows if str(row["body"]).startswith("json ")}
         assert times in ({}, {"json 0": None, "json 1": 1, f"json {2**63 - 1}": 2**63 - 1})
         log = (receiver.folder / "receiver.log").read_text()
-        assert "defect while receiving" not in log, log[-3000:]
+        assert "request failed unexpectedly" not in log, log[-3000:]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from frazil.pipeline.datafile import Layout
 from frazil.tables import Promoted, TableSpec
 from frazil.tables.promoted import FILL_PROPERTY
 from frazil.wal.names import SegmentName
-from frazil.wal.promote import fill_columns
+from frazil.wal.rowgroups import fill_columns
 from frazil.wal.segment import SegmentWriter
 from tests.support.kept_lake import DAY, Kept
 

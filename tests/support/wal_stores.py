@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from frazil.config import S3WalConfig
-from frazil.storage import Entry, Listing
+from frazil.storage import Entry, Listing, Store
 from frazil.storage.s3 import S3Store
+from frazil.wal.reader import SET_ASIDE
 from frazil.wal.store import open_bucket
 from tests.components.s3 import S3Server
 
@@ -22,6 +24,12 @@ class HandClock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+def set_aside_copies(store: Store) -> list[tuple[str, dict[str, str]]]:
+    """Returns the path of each copy of an unreadable segment, with its JSON facts."""
+    notes = [entry.path for entry in store.list(f"{SET_ASIDE}/") if entry.path.endswith(".json")]
+    return [(path.removesuffix(".json"), json.loads(store.read(path))) for path in notes]
 
 
 def s3_store(server: S3Server, bucket: str, **settings: Any) -> S3Store:

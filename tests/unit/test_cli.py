@@ -246,7 +246,7 @@ def test_verify_names_a_corrupt_segment_and_changes_nothing() -> None:
     segment.write_bytes(b"PAR1 torn")
     result = runner.invoke(app, ["verify"])
     assert result.exit_code == 1
-    assert "is corrupt: not a whole Parquet file (9 bytes)" in result.stdout
+    assert "is corrupt: not a complete Parquet file (9 bytes)" in result.stdout
     said = json.loads(runner.invoke(app, ["verify", "--json"]).stdout)
     assert (said["ok"], len(said["problems"])) == (False, 1)
     assert not Path("frazil-data/catalog.db").exists()  # looking makes nothing

@@ -1,5 +1,4 @@
 """OTLP bytes to Arrow rows and back. Pure: no I/O, no Spark, no clock.
 
-`decode` turns requests into a table of one of the specs in `frazil.tables`; `encode` turns rows back into a
-request.
+`decode` turns requests into rows of a table in `frazil.tables`; `encode` turns rows back into a request.
 """

@@ -1,9 +1,8 @@
-"""Small vectorised steps that logs, spans and metrics share: lists to owners, defaults to NULL, rejected
-rows.
-"""
+"""Vectorised steps that logs, spans and metrics share: NULLs, rejected rows, resources and scopes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,20 +14,27 @@ import pyarrow.compute as pc
 
 from frazil.otlp.ids import Mask, hex_ids
 from frazil.otlp.values import Attributes, Codes
+from frazil.tables import Promoted, Signal
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.encoding import CODED
 
+LISTS: dict[Signal, tuple[str, str]] = {
+    "logs": ("scope_logs", "log_records"),
+    "spans": ("scope_spans", "spans"),
+    "metrics": ("scope_metrics", "metrics"),
+}
+"""The list of scopes in a resource, and the list of records in a scope."""
 INT64_MAX = np.uint64(2**63 - 1)
 Nanos = npt.NDArray[np.uint64]
 
 
 def owners(lists: pa.ListArray) -> Codes:
-    """For each element of the flattened lists, the index of the list that it is in."""
+    """Returns for each element of the flattened lists the index of its list."""
     return np.repeat(np.arange(len(lists), dtype=np.int32), np.diff(np.asarray(lists.offsets)))
 
 
 def repeated(column: pa.Array, owner: Codes) -> pa.Array:
-    """`column[owner]`; text becomes CODED, so that only integers move."""
+    """Returns `column[owner]`. Text is dictionary-encoded, so that only integers are copied."""
     if not pa.types.is_string(column.type):
         return column.take(pa.array(owner))
     if column.null_count == len(column):
@@ -40,7 +46,7 @@ def repeated(column: pa.Array, owner: Codes) -> pa.Array:
 
 
 def text_or_null(column: pa.StringArray) -> pa.StringArray:
-    """An unset string is empty on the wire and NULL in tables."""
+    """Replaces empty strings by NULL: OTLP does not distinguish empty and unset strings."""
     offsets = column.buffers()[1]
     if len(column) == 0 or offsets is None or column.offset:
         return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
@@ -53,12 +59,12 @@ def text_or_null(column: pa.StringArray) -> pa.StringArray:
 
 
 def long(column: pa.Array) -> pa.Int64Array:
-    """Unsigned 32-bit counters and flags; unsigned 64-bit ones that were checked."""
+    """Casts unsigned numbers that fit into a signed 64-bit integer."""
     return column.cast(pa.int64(), safe=False)
 
 
 def nanos_or_null(nanos: Nanos) -> pa.Int64Array:
-    """An unset time is 0 on the wire and NULL in tables."""
+    """Replaces 0 by NULL: OTLP writes an unset time as 0."""
     signed = nanos.view(np.int64)
     unset = nanos == 0
     return pa.array(signed, mask=unset) if unset.any() else pa.array(signed)
@@ -70,7 +76,7 @@ def timestamps(nanos: Nanos) -> pa.TimestampArray:
 
 @dataclass
 class Rejects:
-    """Rows that are invalid on their own, by reason. They are left out and counted; the rest is kept."""
+    """Invalid rows by reason. They are dropped and counted; the request's other rows are kept."""
 
     rows: int
     by_reason: dict[str, Mask] = field(default_factory=dict)
@@ -80,21 +86,21 @@ class Rejects:
             self.by_reason[reason] = self.by_reason[reason] | mask if reason in self.by_reason else mask
 
     def add_elements(self, elements: Rejects, lists: pa.ListArray) -> None:
-        """`elements` are rejects of the lists' elements (events, links, exemplars): rejects their rows."""
+        """Rejects the rows whose lists contain rejected `elements` (events, links, exemplars)."""
         for reason, mask in elements.by_reason.items():
             rows = np.zeros(self.rows, dtype=np.bool_)
             rows[owners(lists)[mask]] = True
             self.add(reason, rows)
 
     def add_range(self, rejects: Rejects, first: int) -> None:
-        """`rejects` are of the rows from `first` on."""
+        """Adds the rejects of the rows from `first`."""
         for reason, mask in rejects.by_reason.items():
             rows = np.zeros(self.rows, dtype=np.bool_)
             rows[first : first + rejects.rows] = mask
             self.add(reason, rows)
 
     def unsigned(self, name: str, column: pa.Array) -> Nanos:
-        """A time or counter column, with those beyond signed 64 bits rejected."""
+        """Returns a column of times or counters, and rejects values beyond signed 64 bits."""
         values: Nanos = np.asarray(column)
         self.add(f"{name} is beyond signed 64 bits", values > INT64_MAX)
         return values
@@ -117,31 +123,42 @@ class Rejects:
 
 @dataclass(frozen=True)
 class Envelope:
-    """The resource and scope of every record, and which request it came in."""
+    """The records of a batch (log records, spans or metrics), with their scopes, resources and requests."""
 
     resources: pa.StructArray
     scopes: pa.StructArray
+    records: pa.StructArray
     resource_attributes: Attributes
     scope_attributes: Attributes
     request_of_resource: Codes
     resource_of_scope: Codes
+    scope_of_record: Codes
+    depth_max: int
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, scope_field: str, depth_max: int) -> Envelope:
+    def of(cls, signal: Signal, batch: pa.RecordBatch, depth_max: int) -> Envelope:
+        scope_field, record_field = LISTS[signal]
         lists = batch.column(0)
         resources = lists.values
         scope_lists = resources.field(scope_field)
         scopes = scope_lists.values
+        record_lists = scopes.field(record_field)
         return cls(
             resources,
             scopes,
+            record_lists.values,
             Attributes(resources.field("resource").field("attributes"), depth_max),
             Attributes(scopes.field("scope").field("attributes"), depth_max),
             owners(lists),
             owners(scope_lists),
+            owners(record_lists),
+            depth_max,
         )
 
-    def columns(self, scope_of_row: Codes) -> dict[str, Any]:
+    def columns(
+        self, scope_of_row: Codes, attributes: Attributes, promoted: Sequence[Promoted]
+    ) -> dict[str, Any]:
+        """Returns the columns of resources and scopes, and the promoted columns."""
         resource_of_row = self.resource_of_scope[scope_of_row]
         resource, scope = self.resources.field("resource"), self.scopes.field("scope")
         return {
@@ -162,14 +179,34 @@ class Envelope:
                 long(scope.field("dropped_attributes_count")), scope_of_row
             ),
             "scope_schema_url": repeated(text_or_null(self.scopes.field("schema_url")), scope_of_row),
+            **{column.column: self._promoted(column, attributes, resource_of_row) for column in promoted},
         }
 
     def request_of_row(self, scope_of_row: Codes) -> Codes:
         return self.request_of_resource[self.resource_of_scope[scope_of_row]]
 
+    def _promoted(self, column: Promoted, attributes: Attributes, resource_of_row: Codes) -> pa.Array:
+        of_resource = column.source == "resource"
+        source = self.resource_attributes if of_resource else attributes
+        if not any(name in source.key_names for name in column.attributes):
+            coded = of_resource and column.type == "string"
+            return pa.nulls(len(resource_of_row), CODED if coded else column.arrow_type)
+        values = source.promoted(column)
+        return repeated(values, resource_of_row) if of_resource else values
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The decoded records of a batch: columns, attributes and rejects, and the scope of each row."""
+
+    columns: dict[str, Any]
+    attributes: Attributes
+    rejects: Rejects
+    scope_of_row: Codes
+
 
 def _entity_refs(lists: pa.ListArray) -> pa.StringArray:
-    """As the OTLP/JSON list; rare and a few a resource, so they go through Python."""
+    """Returns the OTLP/JSON lists. Goes through Python, because entity references are rare."""
     if len(lists.values) == 0:
         return pa.nulls(len(lists), pa.string())
     names = {

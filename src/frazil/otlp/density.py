@@ -1,7 +1,7 @@
-"""How long it will take to make the rows of a batch, estimated from the lengths of its lists.
+"""Estimates the time to decode a batch from the lengths of its lists.
 
-Two bytes on the wire can be an attribute, an event or a nested value. ptars reads a million of them in a
-tenth of a second, but the steps after it can take twenty times as long. The estimate is made between the two.
+Two bytes on the wire can be an attribute, an event or a nested value. ptars reads a million of them in 0.1 s,
+but the steps after it can take twenty times as long. The estimate is made between the two.
 """
 
 from __future__ import annotations
@@ -14,33 +14,29 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from frazil.errors import RequestTooLarge
+from frazil.otlp.columns import LISTS
+from frazil.otlp.metrics import TYPES
 from frazil.otlp.values import REPEATED_ENTRIES_MAX
 from frazil.tables import Signal
 
 _SECONDS_MAX = 0.12
-# Measured, and on the high side, for each:
+# Measured upper estimates for each:
 _MESSAGE_SECONDS = 0.8e-6  # record, data point, event, link
 _ATTRIBUTE_SECONDS = 0.7e-6
 _ENTITY_SECONDS = 3e-6
 _NUMBER_SECONDS = 0.02e-6
-_NESTED_SECONDS = 2e-6  # value in an array or a key-value list: these go through Python one by one
+_NESTED_SECONDS = 2e-6  # value in an array or a key-value list: decoded one by one in Python
 _REPEATED_SECONDS = 0.065e-6  # attribute of a resource, scope or metric, in each of its rows
 _NESTED_TAG = 0x0A
-_LISTS: dict[Signal, tuple[str, str]] = {
-    "logs": ("scope_logs", "log_records"),
-    "spans": ("scope_spans", "spans"),
-    "metrics": ("scope_metrics", "metrics"),
-}
-_POINTS = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 
 _Counts = npt.NDArray[np.int64]
 
 
 class TooDense(Exception):
-    """Decoding these requests at once would take too long: `times` as long as it may.
+    """Decoding these requests at once would take too long, by the factor `times`.
 
-    The caller decodes fewer records at once. The text is for the client, if a single record is too much.
-    `is_nested`: only nested values make it so, and their number is a guess from their bytes.
+    The caller decodes fewer records at once. The message is for the client, if a single record is too much.
+    `is_nested`: only nested values exceed the limit, and their number is estimated from their bytes.
     """
 
     def __init__(self, message: str, times: float, *, is_nested: bool) -> None:
@@ -50,9 +46,7 @@ class TooDense(Exception):
 
 
 def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
-    """Raises TooDense if it would take too long to make the rows of the batch, RequestTooLarge if its records
-    repeat too much.
-    """
+    """Raises TooDense if decoding would take too long, RequestTooLarge if rows would repeat too much."""
     requests = batch.column(0)
     repeated = _repeated(signal, requests.values)
     if repeated > REPEATED_ENTRIES_MAX:
@@ -73,9 +67,9 @@ def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to estimate one list: the time for each element, and the lists in the elements by their path.
+    """How to estimate one list: the time per element, and the lists in the elements by their path.
 
-    Types are looked at once: looking at those of a batch takes as long as decoding a hundred records.
+    Kept per signal, because inspecting a batch's types takes as long as decoding a hundred records.
     """
 
     each_seconds: float
@@ -115,7 +109,7 @@ def _lists_in(type_: pa.StructType, path: tuple[int, ...]) -> Iterator[tuple[tup
 
 
 def _seconds(lists: pa.ListArray, plan: _Plan) -> tuple[float, float]:
-    """For what is known from lengths, and for nested values."""
+    """Returns the time for everything known from lengths, and for nested values."""
     elements = lists.values
     count = len(elements)
     if not count:
@@ -133,7 +127,7 @@ def _seconds(lists: pa.ListArray, plan: _Plan) -> tuple[float, float]:
 
 
 def _tags(values: pa.BinaryArray) -> int:
-    """At most so many values are nested in these, whose framing was not read yet."""
+    """Returns an upper bound on the number of values nested in these unparsed ones."""
     data = values.buffers()[2]
     if data is None:
         return 0
@@ -141,8 +135,8 @@ def _tags(values: pa.BinaryArray) -> int:
 
 
 def _repeated(signal: Signal, resources: pa.StructArray) -> int:
-    """The attributes of resources, scopes and metrics, counted for each row that will repeat them."""
-    scope_name, record_name = _LISTS[signal]
+    """Counts the attributes of resources, scopes and metrics once for each row that will repeat them."""
+    scope_name, record_name = LISTS[signal]
     scope_lists = resources.field(scope_name)
     scopes = scope_lists.values
     record_lists = scopes.field(record_name)
@@ -150,7 +144,7 @@ def _repeated(signal: Signal, resources: pa.StructArray) -> int:
     if signal == "metrics":
         metrics = record_lists.values
         rows = np.zeros(len(metrics), np.int64)
-        for name in _POINTS:
+        for name in TYPES:
             rows += _lengths(metrics.field(name).field("data_points"))
         repeated += int(rows @ _lengths(metrics.field("metadata")))
         rows = _summed(rows, record_lists)
@@ -166,7 +160,7 @@ def _lengths(lists: pa.ListArray) -> _Counts:
 
 
 def _summed(counts: _Counts, lists: pa.ListArray) -> _Counts:
-    """For each list the sum of the counts of its elements."""
+    """Returns for each list the sum of its elements' counts."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     summed: _Counts = np.diff(before[np.asarray(lists.offsets)])
     return summed

@@ -1,4 +1,4 @@
-"""Rows of a table back to an OTLP request, grouped by resource and scope."""
+"""Encodes rows of a table as an OTLP request, grouped by resource and scope."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _METRIC_COLUMNS = (
 
 
 def encode(table: pa.Table, spec: TableSpec) -> Message:
-    """An export request with these rows. Rows that share a resource or scope share its envelope."""
+    """Returns an export request with these rows. Raises ValueError if the table has no OTLP records."""
     if (signal := spec.signal) is None:
-        raise ValueError(f"{spec.name} holds no OTLP records")
+        raise ValueError(f"{spec.name} has no OTLP records")
     request = REQUESTS[signal]()
     resources: dict[str, Any] = {}
     scopes: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def encode(table: pa.Table, spec: TableSpec) -> Message:
 
 
 def value(text: str | None, kind: str | None) -> AnyValue:
-    """The value that a text and its kind stand for; None is the empty value."""
+    """Returns the AnyValue of a text and its kind; None is the empty value."""
     if text is None:
         return AnyValue()
     match kind:
@@ -239,14 +239,8 @@ def _exponential_histogram(metric: Metric, row: Row) -> None:
 
 
 def _summary(metric: Metric, row: Row) -> None:
-    point = metric.summary.data_points.add(
-        attributes=_attributes(row["attributes"], row["attribute_types"]),
-        start_time_unix_nano=row["start_time_unix_nano"] or 0,
-        time_unix_nano=row["time_unix_nano"] or 0,
-        flags=row["flags"],
-        count=row["count"],
-        sum=row["sum"],
-    )
+    point = _point(metric.summary.data_points, row)
+    _set_present(point, row, "count", "sum")
     for quantile in row["quantile_values"] or ():
         point.quantile_values.add(quantile=quantile["quantile"], value=quantile["value"])
 

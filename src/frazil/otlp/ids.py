@@ -15,7 +15,7 @@ _HEX_PAIRS = np.array([int.from_bytes(f"{byte:02x}".encode(), "little") for byte
 
 @dataclass(frozen=True)
 class Ids:
-    """`text` is NULL where there is no id; `wrong_length` and `zero` are None when no row is so."""
+    """Decoded ids. `text` is NULL for a missing id; each mask is None if it would be all false."""
 
     text: pa.StringArray
     wrong_length: Mask | None
@@ -24,7 +24,7 @@ class Ids:
 
 
 def hex_ids(column: pa.BinaryArray, width: int, *, keep_zero: bool = False) -> Ids:
-    """Ids of `width` bytes as hex. All-zero ids mean "none" in OTLP and become NULL unless `keep_zero`."""
+    """Converts ids of `width` bytes to hex. All-zero ids mean "none" in OTLP: NULL unless `keep_zero`."""
     count = len(column)
     if count == 0:
         return Ids(pa.array([], pa.string()), None, None, None)

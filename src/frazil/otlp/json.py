@@ -1,10 +1,10 @@
-"""OTLP/JSON to OTLP protobuf bytes and back. Pure.
+"""Converts OTLP/JSON to OTLP protobuf bytes and back. Pure.
 
 OTLP/JSON is the protobuf JSON mapping with three differences: ids are in hex, enums are integers only, and
-fields have only their lowerCamelCase names. The stock parser therefore reads it wrong, and it is slow.
+fields have only their lowerCamelCase names. Protobuf's own JSON parser reads it wrong, and is slow.
 
-Reading goes straight from parsed JSON to wire bytes, with one writer a field, compiled at import from the
-protobuf descriptors: measured, that takes about half the time of filling messages and serialising them.
+JSON is converted directly to wire bytes by one writer function per field, built at import from the protobuf
+descriptors. Measured: about half the time of filling messages and serialising them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from frazil.errors import RequestInvalid
-from frazil.otlp.varint import varint
+from frazil.otlp.framing import varint
 
-# Deepest nesting of arrays and key-value lists that protobuf parsers, which stop at 100 messages, still read.
+# The deepest nesting of arrays and key-value lists that protobuf parsers accept (100 nested messages).
 VALUE_DEPTH_MAX = 32
 
 _REQUESTS: dict[str, Descriptor] = {
@@ -44,21 +44,21 @@ _IDS = {"trace_id", "span_id", "parent_span_id"}
 
 
 def request_from_json(signal: str, body: bytes, *, depth_max: int) -> bytes:
-    """An OTLP/JSON export request of `signal` (logs, spans or metrics) as OTLP protobuf bytes.
+    """Converts an OTLP/JSON export request to protobuf bytes. Raises RequestInvalid.
 
-    `depth_max` bounds the arrays and key-value lists around a value. Ids of a wrong length are kept.
+    `depth_max` limits the nesting of arrays and key-value lists. Ids of a wrong length are kept.
     """
-    return _written(_message_writers[_REQUESTS[signal]], _parsed(body), depth_max)
+    return _write(_message_writers[_REQUESTS[signal]], _parse(body), depth_max)
 
 
 def request_to_json(message: Message) -> bytes:
-    """Any OTLP message as OTLP/JSON."""
-    return orjson.dumps(_readable(message))
+    """Converts any OTLP message to OTLP/JSON."""
+    return orjson.dumps(_to_json(message))
 
 
 def any_value_from_json(value: Any, *, depth_max: int = VALUE_DEPTH_MAX) -> AnyValue:
-    """An AnyValue from its OTLP/JSON form, parsed."""
-    encoded = _written(_message_writers[AnyValue.DESCRIPTOR], value, depth_max)
+    """Converts parsed OTLP/JSON to an AnyValue."""
+    encoded = _write(_message_writers[AnyValue.DESCRIPTOR], value, depth_max)
     try:
         return AnyValue.FromString(encoded)
     except DecodeError:
@@ -66,19 +66,19 @@ def any_value_from_json(value: Any, *, depth_max: int = VALUE_DEPTH_MAX) -> AnyV
 
 
 def any_value_to_json(value: AnyValue) -> Any:
-    """An AnyValue's OTLP/JSON form, not yet serialised."""
-    return _readable(value)
+    """Converts an AnyValue to OTLP/JSON, not serialised."""
+    return _to_json(value)
 
 
 # From JSON ----------------------------------------------------------------------------------------
 
-_Writer = Callable[[Any, int], bytes]  # JSON value, nesting still allowed -> tag and value in wire format
+_Writer = Callable[[Any, int], bytes]  # JSON value, remaining nesting depth -> tag and value in wire format
 _FIELD = FieldDescriptor
 _UINT64_MAX = 2**64 - 1
 
 
 class _UnwritableError(Exception):
-    """A JSON value that its field cannot hold. The path is collected, innermost first, on the way up."""
+    """A JSON value that does not fit its field. The path is collected innermost first."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -101,7 +101,7 @@ def _mismatch(expected: str, value: Any) -> _UnwritableError:
     return _UnwritableError(f"expected {expected}, got {shown}")
 
 
-def _written(write: _Writer, value: Any, depth_max: int) -> bytes:
+def _write(write: _Writer, value: Any, depth_max: int) -> bytes:
     try:
         return write(value, depth_max)
     except _UnwritableError as error:
@@ -109,29 +109,29 @@ def _written(write: _Writer, value: Any, depth_max: int) -> bytes:
     except RecursionError:
         raise RequestInvalid("a value is nested too deeply") from None
     except UnicodeEncodeError:
-        raise RequestInvalid("a string holds a lone surrogate, which is not Unicode text") from None
+        raise RequestInvalid("a string contains a lone surrogate, which is not Unicode text") from None
 
 
-def _parsed(body: bytes) -> Any:
+def _parse(body: bytes) -> Any:
     try:
         document = orjson.loads(body)
         if _NEGATIVE_ZERO.search(body):
-            del document  # not both in memory
+            del document  # do not hold both in memory
             document = orjson.loads(_with_fractions(body))
     except orjson.JSONDecodeError as error:
         raise RequestInvalid(f"the body is not valid JSON: {error}") from None
     return document
 
 
-# Go writes the double -0.0 as -0, which orjson reads as the integer 0. The pattern is possessive and matched
-# from one to the next, so that no body costs more than linear time.
+# Go writes the double -0.0 as -0, which orjson reads as the integer 0. The pattern is possessive, so that
+# matching takes linear time for any body.
 _NEGATIVE_ZERO = re.compile(rb"-0\s*[,}\]]")
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _UP_TO_NEGATIVE_ZERO = re.compile(rb'(?:[^"-]++|' + _STRING + rb"|-(?!0\s*[,}\]]))*+-0")
 
 
 def _with_fractions(body: bytes) -> bytes:
-    """Valid JSON with every -0 outside of strings written as -0.0."""
+    """Replaces every -0 outside of strings by -0.0. `body` must be valid JSON."""
     out = bytearray()
     start = 0
     while match := _UP_TO_NEGATIVE_ZERO.match(body, start):
@@ -145,7 +145,7 @@ _message_writers: dict[Descriptor, _Writer] = {}
 
 
 def _message_writer(descriptor: Descriptor) -> _Writer:
-    """Writes a JSON object as the message, without tag and length."""
+    """Returns a writer of a JSON object as the message, without tag and length."""
     if descriptor in _message_writers:
         return _message_writers[descriptor]
     fields: dict[str, _Writer] = {}
@@ -180,7 +180,7 @@ def _check_oneofs(oneofs: list[list[str]], value: dict[str, Any]) -> None:
 
 
 def _field_writer(field: FieldDescriptor) -> _Writer:
-    """Writes a JSON value as the field, with its tag."""
+    """Returns a writer of a JSON value as the field, with its tag."""
     tag = _tag(field)
     if field.message_type is KeyValue.DESCRIPTOR and field.is_repeated:
         return _key_values_writer(tag)
@@ -197,7 +197,7 @@ def _field_writer(field: FieldDescriptor) -> _Writer:
 
 
 def _embedded_writer(tag: bytes, write: _Writer) -> _Writer:
-    """What `write` writes, behind tag and length."""
+    """Returns a writer that puts tag and length before the output of `write`."""
 
     def write_embedded(value: Any, depth_left: int) -> bytes:
         encoded = write(value, depth_left)
@@ -207,7 +207,7 @@ def _embedded_writer(tag: bytes, write: _Writer) -> _Writer:
 
 
 def _nested_writer(write: _Writer) -> _Writer:
-    """Counts the arrays and key-value lists around a value."""
+    """Returns a writer that limits the nesting of arrays and key-value lists."""
 
     def write_nested(value: Any, depth_left: int) -> bytes:
         if depth_left <= 0:
@@ -221,7 +221,7 @@ def _repeated_writer(write: _Writer) -> _Writer:
     def write_all(values: Any, depth_left: int) -> bytes:
         if type(values) is not list:
             raise _mismatch("an array", values)
-        out = bytearray()  # a list of parts would take ten times the memory of many small ones
+        out = bytearray()  # a list of small parts would take ten times the memory
         index = 0
         try:
             for index, value in enumerate(values):  # noqa: B007 (used below)
@@ -235,7 +235,7 @@ def _repeated_writer(write: _Writer) -> _Writer:
 
 
 def _key_values_writer(tag: bytes) -> _Writer:
-    """Attributes, with a short cut for what nearly all of them are: a short key and a short string."""
+    """Returns a writer of attributes, with a fast path for short keys with short string values."""
     heads = [tag + _varint(size) for size in range(128)]
     write_any = _embedded_writer(tag, _message_writer(KeyValue.DESCRIPTOR))
     write_value = _embedded_writer(b"\x12", _message_writer(AnyValue.DESCRIPTOR))
@@ -287,7 +287,7 @@ _URL_SAFE = str.maketrans("-_", "+/")
 
 
 def _scalar_writer(field: FieldDescriptor, tag: bytes) -> _Writer:
-    """Writes a JSON value behind `tag`, which is empty in packed fields."""
+    """Returns a writer of a scalar after `tag`, which is empty for packed fields."""
     if field.type == _FIELD.TYPE_STRING:
         return lambda value, _: tag + _string(value)
     if field.type == _FIELD.TYPE_BYTES:
@@ -327,7 +327,7 @@ def _hex(value: Any) -> bytes:
 
 
 def _base64(value: Any) -> bytes:
-    """Standard or URL-safe alphabet, padded or not, as protobuf's JSON parsers accept it."""
+    """Accepts the standard and the URL-safe alphabet, padded or not, as protobuf's JSON parsers do."""
     if type(value) is not str:
         raise _mismatch("base64", value)
     digits = value.translate(_URL_SAFE).rstrip("=")
@@ -370,12 +370,12 @@ def _enum_number(value: Any, enum: EnumDescriptor) -> int:
 
 def _integer(value: Any, expected: str, low: int, high: int) -> int:
     if type(value) is str:
-        # As most clients write them; the length keeps int() cheap.
+        # The usual form; the limit on the length keeps int() cheap.
         number = int(value) if len(value) < 24 and value.isdecimal() and value.isascii() else _exact(value)
     elif type(value) is int:
         number = value
     elif type(value) is float and value.is_integer() and -(2.0**63) < value < 2.0**64:
-        # Larger ones are refused, because orjson has rounded integers beyond 64 bits to doubles.
+        # Larger values are refused, because orjson rounds integers beyond 64 bits to doubles.
         number = int(value)
     else:
         raise _mismatch(expected, value)
@@ -385,7 +385,7 @@ def _integer(value: Any, expected: str, low: int, high: int) -> int:
 
 
 def _exact(text: str) -> int | None:
-    """The integer that a JSON number in a string stands for, if it is one of moderate size."""
+    """Returns the integer of a JSON number in a string; None if it is no integer or too large."""
     if len(text) > 100 or not _NUMBER.fullmatch(text):
         return None
     decimal = Decimal(text)
@@ -436,7 +436,7 @@ for _descriptor in _REQUESTS.values():
 _TEXT_INTEGERS = {_FIELD.TYPE_INT64, _FIELD.TYPE_UINT64, _FIELD.TYPE_FIXED64, _FIELD.TYPE_SFIXED64}
 
 
-def _readable(message: Message) -> dict[str, Any]:
+def _to_json(message: Message) -> dict[str, Any]:
     readers = _readers(message.DESCRIPTOR)
     out = {}
     for field, value in message.ListFields():
@@ -452,15 +452,15 @@ def _readers(descriptor: Descriptor) -> dict[int, tuple[str, Callable[[Any], Any
 
 def _reader(field: FieldDescriptor) -> Callable[[Any], Any]:
     if field.message_type is not None:
-        return _readable
+        return _to_json
     if field.type == _FIELD.TYPE_BYTES:
         return bytes.hex if field.name in _IDS else lambda value: b64encode(value).decode()
     if field.type == _FIELD.TYPE_DOUBLE:
-        return _readable_double
+        return _double_to_json
     return str if field.type in _TEXT_INTEGERS else lambda value: value
 
 
-def _readable_double(value: float) -> float | str:
+def _double_to_json(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -12,6 +12,7 @@ from frazil.otlp.columns import (
     Envelope,
     Nanos,
     Rejects,
+    Rows,
     long,
     nanos_or_null,
     owners,
@@ -20,10 +21,8 @@ from frazil.otlp.columns import (
     timestamps,
 )
 from frazil.otlp.ids import hex_ids
-from frazil.otlp.logs import promoted_columns
 from frazil.otlp.series import series_ids
-from frazil.otlp.values import Attributes, Codes, OneofTwice
-from frazil.tables import Promoted
+from frazil.otlp.values import Attributes, DuplicateOneof
 from frazil.tables.specs import EXEMPLAR, QUANTILE, table_spec
 
 TYPES = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
@@ -31,20 +30,16 @@ _COMMON = ("attributes", "start_time_unix_nano", "time_unix_nano", "flags")
 _WITH_TEMPORALITY = ("sum", "histogram", "exponential_histogram")
 
 
-def rows(
-    batch: pa.RecordBatch, promoted: Sequence[Promoted], received: Nanos, depth_max: int
-) -> tuple[dict[str, Any], Rejects, Codes]:
-    """Points of one type behind those of another; what all have in common is worked on once."""
-    envelope = Envelope.of(batch, "scope_metrics", depth_max)
-    lists = envelope.scopes.field("metrics")
-    metrics, scope_of_metric = lists.values, owners(lists)
-    _check_one_kind([metrics.field(name) for name in TYPES])
+def rows(envelope: Envelope, received: Nanos) -> Rows:
+    """Returns a row per data point, ordered by type. The fields common to all types are decoded at once."""
+    metrics, depth_max = envelope.records, envelope.depth_max
+    _check_oneof([metrics.field(name) for name in TYPES])
     point_lists = {name: metrics.field(name).field("data_points") for name in TYPES}
     present = [name for name in TYPES if len(point_lists[name].values)] or [TYPES[0]]
     counts = [len(point_lists[name].values) for name in present]
     metric_of_row = np.concatenate([owners(point_lists[name]) for name in present])
-    scope_of_row = scope_of_metric[metric_of_row]
-    request_of_row = envelope.request_of_row(scope_of_row)
+    scope_of_row = envelope.scope_of_record[metric_of_row]
+    received_of_row = received[envelope.request_of_row(scope_of_row)]
     common = {
         name: pa.concat_arrays([point_lists[type_name].values.field(name) for type_name in present])
         for name in _COMMON
@@ -56,7 +51,7 @@ def rows(
     start = rejects.unsigned("start_time_unix_nano", common["start_time_unix_nano"])
     type_of_row = np.repeat(np.array([TYPES.index(name) for name in present], dtype=np.int32), counts)
     columns = {
-        "time": timestamps(np.where(time != 0, time, received[request_of_row])),
+        "time": timestamps(np.where(time != 0, time, received_of_row)),
         "metric_name": repeated(metrics.field("name"), metric_of_row),
         "metric_type": pa.DictionaryArray.from_arrays(pa.array(type_of_row), pa.array(TYPES)),
         "unit": repeated(text_or_null(metrics.field("unit")), metric_of_row),
@@ -70,20 +65,18 @@ def rows(
         "time_unix_nano": nanos_or_null(time),
         "flags": long(common["flags"]),
     }
-    columns |= _of_types(metrics, point_lists, present, rejects, depth_max)
-    columns |= envelope.columns(scope_of_row)
-    columns |= promoted_columns(promoted, envelope, attributes, scope_of_row)
-    return columns, rejects, request_of_row
+    columns |= _type_columns(metrics, point_lists, present, rejects, depth_max)
+    return Rows(columns, attributes, rejects, scope_of_row)
 
 
-def _of_types(
+def _type_columns(
     metrics: pa.StructArray,
     point_lists: dict[str, pa.ListArray],
     present: Sequence[str],
     rejects: Rejects,
     depth_max: int,
 ) -> dict[str, Any]:
-    """The columns that only some types have: each type's own, NULL for the rows of the others."""
+    """Returns the columns that only some types have; NULL in the rows of the other types."""
     parts: dict[str, list[pa.Array]] = {name: [] for name in _SPECIFIC}
     first = 0
     for type_name in present:
@@ -107,15 +100,15 @@ def _of_types(
 
 
 def _number(points: pa.StructArray, rejects: Rejects) -> dict[str, Any]:
-    _check_one_kind([points.field("as_double"), points.field("as_int")])
+    _check_oneof([points.field("as_double"), points.field("as_int")])
     return {"value_double": points.field("as_double"), "value_int": points.field("as_int")}
 
 
-def _check_one_kind(members: Sequence[pa.Array]) -> None:
-    """`members` of a oneof: at most one may be there in a row."""
+def _check_oneof(members: Sequence[pa.Array]) -> None:
+    """Raises DuplicateOneof if a row has more than one of the oneof's members."""
     present = [np.asarray(member.is_valid()) for member in members if member.null_count < len(member)]
     if len(present) > 1 and (np.sum(present, axis=0) > 1).any():
-        raise OneofTwice
+        raise DuplicateOneof
 
 
 def _counter(name: str, points: pa.StructArray, rejects: Rejects) -> pa.Int64Array:
@@ -216,7 +209,7 @@ def _exemplars(lists: pa.ListArray, rejects: Rejects, depth_max: int) -> pa.List
     exemplars = lists.values
     if len(exemplars) == 0:
         return pa.ListArray.from_arrays(lists.offsets, pa.array([], EXEMPLAR))
-    _check_one_kind([exemplars.field("as_double"), exemplars.field("as_int")])
+    _check_oneof([exemplars.field("as_double"), exemplars.field("as_int")])
     element = Rejects(len(exemplars))
     attributes = Attributes(exemplars.field("filtered_attributes"), depth_max)
     time = element.unsigned("an exemplar's time_unix_nano", exemplars.field("time_unix_nano"))

@@ -1,7 +1,7 @@
-"""The identity of a time series: one 64-bit number, the same in every process and release.
+"""The id of a time series: a 64-bit hash, the same in every process and release.
 
-Strings are hashed once a distinct value; the rest is arithmetic on integers. Attributes are added up, so that
-their order does not matter.
+Each distinct string is hashed once; the rest is integer arithmetic. The hashes of attributes are added, so
+that their order does not matter.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _attribute_hashes(attributes: Attributes) -> Hashes:
 def _text_hashes(column: pa.StringArray) -> Hashes:
     encoded = column.dictionary_encode()
     distinct = [_hash(text) for text in encoded.dictionary.to_pylist()]
-    hashes = np.array([*distinct, 0], dtype=np.uint64)  # the last stands for NULL
+    hashes = np.array([*distinct, 0], dtype=np.uint64)  # the last is for NULL
     codes: Codes = np.asarray(encoded.indices.fill_null(len(distinct)))
     return hashes[codes]
 

@@ -1,9 +1,9 @@
-"""How many resources, scopes and records a request has, counted before it is decoded.
+"""Counts the resources, scopes and records of a request before it is decoded.
 
-Decoding an empty message costs as much as decoding a full one, and two bytes are enough for it. A request is
-therefore counted first. Small bodies are counted by protobuf's own parser (upb), which is given a schema of
-nothing but the way down to the records: 0.4 ns a byte, measured. It holds the interpreter's lock and a copy
-of the body, so larger bodies are walked here, field by field, and no further than the limits.
+An empty message has two bytes and costs as much to decode as a full one, so requests are counted first. Small
+bodies are counted by protobuf's parser (upb) with a schema that has only the path to the records: measured
+0.4 ns per byte. It holds the interpreter lock and copies the body, so larger bodies are scanned here field by
+field, up to the limits.
 """
 
 from __future__ import annotations
@@ -16,37 +16,30 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.protobuf.message import DecodeError
 
+from frazil.otlp.framing import Malformed, read_field, read_fields, skip_run
 from frazil.otlp.wire import REQUESTS, partial_field, partial_list, partial_request
 from frazil.tables import Signal
 
-RECORD_BYTES = 16
-"""Added to a record's own bytes as its cost: an empty record takes no bytes, but a row when decoded."""
 _PARSED_BYTES_MAX = 4 * 2**20
-"""Two million empty records are as large as this, and take 25 ms and 64 MB to parse."""
+"""Two million empty records have this size, and take 25 ms and 64 MB to parse."""
 OTHER_FIELDS_MAX = 100_000
-"""Fields that a walk passes one by one, beside resources, scopes and records: each costs half a microsecond.
-"""
+"""Limit on fields other than resources, scopes and records in a scan: each takes 0.5 µs."""
 REPEATED_BYTES_MAX = 1 << 36
-"""Bytes of resources and scopes, counted again for each record that shares them. A slice may repeat a GiB of
-text; a request with more than this could not be cut into slices.
+"""Limit on the bytes of resources and scopes, counted once for each of their records. A slice may repeat 1
+GiB of text; a request with more than this could not be split into slices.
 """
 COUNTED_AT_ONCE = 10_000
-UNBOUNDED = 1 << 62
 _RESOURCES, _SCOPES, _RECORDS = 0x0A, 0x12, 0x12
 _SHARED = 0x0A
-"""In a resource and in a scope: the part that its records share."""
-
-
-class Malformed(Exception):
-    """The framing cannot be read."""
+"""The tag of the part of a resource or scope that its records share."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`groups` are resources and scopes together. `records` are log records, spans or metrics.
-    `repeated_bytes` are those that records share, counted for each record.
+    """Counts of a request: `groups` are resources plus scopes; `records` are log records, spans or metrics.
 
-    Counting stops at the limits: a number above its limit says only that there are more than the limit.
+    `repeated_bytes` are the bytes of resources and scopes, counted once for each of their records. Counting
+    stops at the limits, so a number above its limit is a lower bound.
     """
 
     groups: int
@@ -61,19 +54,19 @@ class ShapeLimits:
 
 
 def shape_of(body: bytes, limits: ShapeLimits, parsed_bytes_max: int = _PARSED_BYTES_MAX) -> Shape | None:
-    """The shape of a request of any signal; None if its framing is malformed.
+    """Returns the shape of a request of any signal; None if its framing is malformed.
 
-    A body with very many fields of other kinds has more groups than allowed.
+    A body with more than OTHER_FIELDS_MAX other fields is reported with too many groups.
     """
     try:
         if len(body) <= parsed_bytes_max:
-            return _parsed(body, limits)
-        return _walked(body, limits)
+            return _parse(body, limits)
+        return _scan(body, limits)
     except (DecodeError, Malformed):
         return None
 
 
-def _parsed(body: bytes, limits: ShapeLimits) -> Shape:
+def _parse(body: bytes, limits: ShapeLimits) -> Shape:
     resources = _schema().FromString(body).resources
     groups, records, repeated = len(resources), 0, 0
     if groups > limits.groups_max:
@@ -97,8 +90,8 @@ class _TooMany(Exception):
     pass
 
 
-class _Walk:
-    """Counts by reading the framing alone. Stops at the limits, so that no body takes long."""
+class _Scan:
+    """Counts by reading the framing only. Stops at the limits, so that the time is bounded."""
 
     def __init__(self, body: bytes, limits: ShapeLimits) -> None:
         self._body = body
@@ -106,10 +99,10 @@ class _Walk:
         self.groups = self.records = self.others = self.repeated_bytes = 0
 
     def count(self) -> None:
-        for tag, _, at, stop in fields(self._body, 0, len(self._body)):
+        for tag, _, at, stop in read_fields(self._body, 0, len(self._body)):
             if self._is_group(tag == _RESOURCES):
                 before, shared = self.records, 0
-                for inner, _, begin, end in fields(self._body, at, stop):
+                for inner, _, begin, end in read_fields(self._body, at, stop):
                     if self._is_group(inner == _SCOPES):
                         self._count_records(begin, end)
                     elif inner == _SHARED:
@@ -128,11 +121,13 @@ class _Walk:
     def _count_records(self, at: int, end: int) -> None:
         before, shared = self.records, 0
         while at < end:
-            at, count = run(self._body, at, end, _RECORDS, count_max=self._limits.records_max - self.records)
+            at, count = skip_run(
+                self._body, at, end, _RECORDS, count_max=self._limits.records_max - self.records
+            )
             self.records += count
             if at < end:
-                tag, begin, at = field(self._body, at, end)
-                if tag == _RECORDS:  # beyond the limit, or with a tag in more bytes than it needs
+                tag, begin, at = read_field(self._body, at, end)
+                if tag == _RECORDS:  # beyond the limit, or with an overlong tag
                     self.records += 1
                 elif tag == _SHARED:
                     shared = at - begin
@@ -142,27 +137,27 @@ class _Walk:
         self.repeated_bytes += shared * (self.records - before)
 
 
-def _walked(body: bytes, limits: ShapeLimits) -> Shape:
-    walk = _Walk(body, limits)
+def _scan(body: bytes, limits: ShapeLimits) -> Shape:
+    scan = _Scan(body, limits)
     try:
-        walk.count()
+        scan.count()
     except _TooMany:
-        if walk.others > OTHER_FIELDS_MAX:
-            return Shape(limits.groups_max + 1, walk.records)
-    return Shape(walk.groups, walk.records, walk.repeated_bytes)
+        if scan.others > OTHER_FIELDS_MAX:
+            return Shape(limits.groups_max + 1, scan.records)
+    return Shape(scan.groups, scan.records, scan.repeated_bytes)
 
 
-def elements(signal: Signal, body: bytes) -> Iterator[int]:
-    """Counts the fields of all messages of a request, at any depth, with packed numbers one by one.
+def count_elements(signal: Signal, body: bytes) -> Iterator[int]:
+    """Counts the fields of a request's messages at any depth, including each packed number.
 
-    Gives the number so far, at least every COUNTED_AT_ONCE, and at last the number of all. Raises Malformed.
-    Each field costs about a microsecond, so this is for the few bodies that cannot be cut.
+    Yields the count so far, at least every COUNTED_AT_ONCE, and finally the total. Raises Malformed. Takes
+    about 1 µs per field, so it is used only for bodies that cannot be split.
     """
-    counted, said = 0, 0
+    counted, yielded = 0, 0
     pending = [(REQUESTS[signal].DESCRIPTOR, 0, len(body))]
     while pending:
         message, begin, end = pending.pop()
-        for tag, _, at, stop in fields(body, begin, end):
+        for tag, _, at, stop in read_fields(body, begin, end):
             counted += 1
             known = message.fields_by_number.get(tag >> 3)
             if tag & 7 == 2 and known is not None:
@@ -170,8 +165,8 @@ def elements(signal: Signal, body: bytes) -> Iterator[int]:
                     pending.append((known.message_type, at, stop))
                 elif known.is_repeated and known.type not in (known.TYPE_STRING, known.TYPE_BYTES):
                     counted += (stop - at) // _packed_bytes(known)
-            if counted >= said + COUNTED_AT_ONCE:
-                said = counted
+            if counted >= yielded + COUNTED_AT_ONCE:
+                yielded = counted
                 yield counted
     yield counted
 
@@ -181,98 +176,13 @@ def _packed_bytes(known: Any) -> int:
     return 8 if known.type in eight else 1
 
 
-# Framing ------------------------------------------------------------------------------------------
-
-
-def run(
-    message: bytes,
-    at: int,
-    end: int,
-    tag: int,
-    room: int = UNBOUNDED,
-    count_max: int = UNBOUNDED,
-    size_max: int = UNBOUNDED,
-) -> tuple[int, int]:
-    """Passes length-delimited fields of this one-byte tag; returns where it stopped, and how many it passed.
-
-    It stops before a field of another kind, a malformed one, one beyond `count_max`, one larger than
-    `size_max`, and one that would make the bytes and RECORD_BYTES for each field more than `room`. Every
-    record is passed here, in 0.1 µs.
-    """
-    count, limit = 0, at + room
-    try:
-        while at < end and message[at] == tag and count < count_max:
-            size = message[at + 1]
-            if size < 0x80:
-                stop = at + 2 + size
-            else:
-                more = message[at + 2]
-                if more < 0x80:
-                    stop = at + 3 + (size & 0x7F | more << 7)
-                else:
-                    size, payload = read_varint(message, at + 1)
-                    stop = payload + size
-            limit -= RECORD_BYTES
-            if stop > end or stop > limit or stop - at > size_max:
-                break
-            at = stop
-            count += 1
-    except (IndexError, Malformed):
-        pass
-    return at, count
-
-
-def fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """For each field: its tag, where the field begins, where its payload begins and ends."""
-    while at < end:
-        start = at
-        tag, at, stop = field(message, at, end)
-        yield tag, start, at, stop
-        at = stop
-
-
-def field(message: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The tag of the field at `at`, where its payload begins and where it ends."""
-    tag, at = read_varint(message, at)
-    wire_type = tag & 7
-    if wire_type == 2:
-        length, at = read_varint(message, at)
-        stop = at + length
-    elif wire_type == 0:
-        _, stop = read_varint(message, at)
-    elif wire_type in (1, 5):
-        stop = at + (8 if wire_type == 1 else 4)
-    else:  # also for groups, as protobuf 2 had them: no client writes them
-        raise Malformed
-    if stop > end:
-        raise Malformed
-    return tag, at, stop
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    try:
-        byte = data[at]
-        if byte < 0x80:
-            return byte, at + 1
-        value, shift = byte & 0x7F, 7
-        for position in range(at + 1, at + 10):
-            byte = data[position]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, position + 1
-            shift += 7
-    except IndexError:
-        pass
-    raise Malformed
-
-
-# Not a list: half a million empty ones would take long to add up. The last one counts.
+# Not a list: adding up half a million empty ones would take long. The last one counts.
 _SHARED_FIELD = partial_field("shared", 1)
 
 
 @cache
 def _schema() -> Any:
-    """The class of requests of which only the way to the records is known. It is the same in all signals."""
+    """Returns the message class that has only the path to the records; the same for all signals."""
     return partial_request(
         [
             DescriptorProto(name="Request", field=[partial_list("resources", 1, "Resource")]),

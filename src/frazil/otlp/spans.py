@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -12,33 +9,27 @@ from frazil.otlp.columns import (
     Envelope,
     Nanos,
     Rejects,
+    Rows,
     long,
     nanos_or_null,
-    owners,
     text_or_null,
     timestamps,
 )
 from frazil.otlp.ids import hex_ids
-from frazil.otlp.logs import promoted_columns
-from frazil.otlp.values import Attributes, Codes
-from frazil.tables import Promoted
+from frazil.otlp.values import Attributes
 from frazil.tables.specs import EVENT, LINK
 
 
-def rows(
-    batch: pa.RecordBatch, promoted: Sequence[Promoted], received: Nanos, depth_max: int
-) -> tuple[dict[str, Any], Rejects, Codes]:
-    envelope = Envelope.of(batch, "scope_spans", depth_max)
-    lists = envelope.scopes.field("spans")
-    spans, scope_of_row = lists.values, owners(lists)
-    request_of_row = envelope.request_of_row(scope_of_row)
+def rows(envelope: Envelope, received: Nanos) -> Rows:
+    spans, depth_max = envelope.records, envelope.depth_max
+    received_of_row = received[envelope.request_of_row(envelope.scope_of_record)]
     rejects = Rejects(len(spans))
     attributes = Attributes(spans.field("attributes"), depth_max)
     start = rejects.unsigned("start_time_unix_nano", spans.field("start_time_unix_nano"))
     end = rejects.unsigned("end_time_unix_nano", spans.field("end_time_unix_nano"))
     status = spans.field("status")
     columns = {
-        "time": timestamps(np.where(start != 0, start, np.where(end != 0, end, received[request_of_row]))),
+        "time": timestamps(np.where(start != 0, start, np.where(end != 0, end, received_of_row))),
         "name": spans.field("name"),
         "kind": spans.field("kind"),
         "duration_nano": _durations(start, end),
@@ -59,12 +50,11 @@ def rows(
         "dropped_events_count": long(spans.field("dropped_events_count")),
         "dropped_links_count": long(spans.field("dropped_links_count")),
     }
-    columns |= envelope.columns(scope_of_row) | promoted_columns(promoted, envelope, attributes, scope_of_row)
-    return columns, rejects, request_of_row
+    return Rows(columns, attributes, rejects, envelope.scope_of_record)
 
 
 def _durations(start: Nanos, end: Nanos) -> pa.Int64Array:
-    """Negative when the clock went back; both are below 2^63, so the difference fits."""
+    """Returns NULL if a time is unset. Durations may be negative; both times fit into 63 bits."""
     unknown = (start == 0) | (end == 0)
     return pa.array(end.view(np.int64) - start.view(np.int64), mask=unknown)
 
@@ -88,7 +78,7 @@ def _events(lists: pa.ListArray, rejects: Rejects, depth_max: int) -> pa.ListArr
 
 
 def _links(lists: pa.ListArray, rejects: Rejects, depth_max: int) -> pa.ListArray:
-    """All-zero ids are kept: the API allows a link without a valid context that carries attributes."""
+    """Keeps all-zero ids: the API allows a link without a valid context that has attributes."""
     links = lists.values
     if len(links) == 0:
         return pa.ListArray.from_arrays(lists.offsets, pa.array([], LINK))

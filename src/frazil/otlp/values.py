@@ -1,7 +1,8 @@
-"""OTLP values and attribute lists as text columns, vectorised.
+"""Converts OTLP values and attribute lists to text columns, vectorised.
 
 A value becomes text: ints in decimal, doubles in the shortest form that round-trips, bytes in base64, arrays
-and key-value lists as OTLP/JSON; an empty value is NULL. Its kind is kept beside it, so that nothing is lost.
+and key-value lists as OTLP/JSON; an empty value is NULL. Its kind is stored separately, so that nothing is
+lost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Codes = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 KINDS = ("string", "bool", "int", "double", "bytes", "array", "kvlist")
-"""Names of the kinds, as the `*_types` columns write them; a value's kind is its index here."""
+"""Names of the kinds in the `*_types` columns; a value's kind is an index into this tuple."""
 KIND = {name: code for code, name in enumerate(KINDS)}
 _FIELDS = (
     "string_value",
@@ -43,8 +44,8 @@ REPEATED_ENTRIES_MAX = 1 << 23
 _REPEATED_BYTES_MAX = 1 << 30
 
 
-class OneofTwice(Exception):
-    """A value has two members of its oneof on the wire; the caller normalises the request and tries again."""
+class DuplicateOneof(Exception):
+    """A value has two members of its oneof on the wire; the caller retries with the canonical encoding."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Values:
 
 
 def render(values: pa.StructArray, depth_max: int) -> Values:
-    """AnyValues as text and kinds."""
+    """Converts AnyValues to text and kinds."""
     children = [values.field(name) for name in _FIELDS[:-2]]
-    children += [_joined(values.field(name)) for name in _FIELDS[-2:]]
+    children += [_join_pieces(values.field(name)) for name in _FIELDS[-2:]]
     present = [len(child) - child.null_count for child in children]
     if not any(present[1:]):
         return Values(children[0], None)
@@ -72,28 +73,26 @@ def render(values: pa.StructArray, depth_max: int) -> Values:
         texts.append(_text(child, KINDS[code], depth_max))
     text = pc.coalesce(*texts) if len(texts) > 1 else texts[0]
     if len(text) - text.null_count != sum(present):
-        raise OneofTwice
+        raise DuplicateOneof
     return Values(text, kinds)
 
 
-def _joined(pieces: pa.ListArray) -> pa.Array:
-    """Nested messages come as the list of their pieces on the wire: none, nearly always one, or more."""
+def _join_pieces(pieces: pa.ListArray) -> pa.Array:
+    """Joins the pieces in which each nested message is on the wire: none, usually one, or more."""
     if len(pieces.values) == 0:
         return pa.nulls(len(pieces), pa.binary())
     starts = np.asarray(pieces.offsets)
     present = np.diff(starts) > 0
     values = pieces.values
     piece_starts = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1)
-    return (
-        pa.BinaryArray.from_buffers(  # pieces lie one behind the other: joining them is leaving out offsets
-            pa.binary(),
-            len(pieces),
-            [
-                pa.py_buffer(np.packbits(present, bitorder="little")),
-                pa.py_buffer(piece_starts[starts]),
-                values.buffers()[2],
-            ],
-        )
+    return pa.BinaryArray.from_buffers(  # pieces are contiguous: joining them means leaving out offsets
+        pa.binary(),
+        len(pieces),
+        [
+            pa.py_buffer(np.packbits(present, bitorder="little")),
+            pa.py_buffer(piece_starts[starts]),
+            values.buffers()[2],
+        ],
     )
 
 
@@ -102,7 +101,7 @@ def _text(child: pa.Array, kind: str, depth_max: int) -> pa.StringArray:
         return child
     if kind in ("bool", "int", "double"):
         return child.cast(pa.string())
-    encoded = child.dictionary_encode()  # what is left goes through Python once a distinct value
+    encoded = child.dictionary_encode()  # the other kinds go through Python, once per distinct value
     distinct = encoded.dictionary.to_pylist()
     if kind == "bytes":
         texts = [base64.b64encode(raw).decode() for raw in distinct]
@@ -125,7 +124,7 @@ def _nested_text(raw: bytes, kind: str, depth_max: int) -> str:
 
 
 def nesting(value: AnyValue) -> int:
-    """How many arrays and key-value lists lie inside one another. The parser bounds the recursion."""
+    """Returns the nesting depth of arrays and key-value lists. The parser limits the recursion."""
     which = value.WhichOneof("value")
     if which == "array_value":
         return 1 + max((nesting(item) for item in value.array_value.values), default=0)
@@ -135,7 +134,7 @@ def nesting(value: AnyValue) -> int:
 
 
 class Attributes:
-    """Attribute lists of `len(offsets) - 1` owners, with keys as codes into a small dictionary."""
+    """The attribute lists of `len(offsets) - 1` owners, with dictionary-encoded keys."""
 
     def __init__(self, column: pa.ListArray, depth_max: int) -> None:
         pairs = column.values
@@ -153,7 +152,7 @@ class Attributes:
         return len(self.offsets) - 1
 
     def _drop_repeated_keys(self) -> None:
-        """OTLP forbids a key twice in one list, and engines refuse such maps: the last one wins."""
+        """Keeps the last of repeated keys: OTLP forbids them, and query engines refuse such maps."""
         owners, distinct = len(self), len(self.key_names)
         slots = np.repeat(np.arange(owners, dtype=np.int64) * distinct, np.diff(self.offsets)) + self.codes
         if owners * distinct <= max(4 * len(slots), 1 << 20):
@@ -173,14 +172,14 @@ class Attributes:
         self.kinds = None if self.kinds is None else self.kinds[keep]
 
     def maps(self, *, coded: bool = True) -> pa.MapArray:
-        """A map an owner. Inside lists of structs the keys must be plain text."""
+        """Returns a map per owner. Maps inside lists of structs must not be `coded` (dictionary-encoded)."""
         keys = pa.DictionaryArray.from_arrays(pa.array(self.codes), self._key_dictionary)
         return pa.MapArray.from_arrays(
             pa.array(self.offsets), keys if coded else keys.cast(pa.string()), self.text
         )
 
     def repeated_maps(self, owner: Codes) -> pa.MapArray:
-        """The map of `owner[i]` in row i; only integers are moved."""
+        """Returns the map of `owner[i]` in row i. Copies only integers."""
         lengths = np.diff(self.offsets)[owner]
         self._check_repeated(owner, int(lengths.sum(dtype=np.int64)))
         offsets = np.zeros(len(owner) + 1, dtype=np.int32)
@@ -194,7 +193,7 @@ class Attributes:
         return pa.MapArray.from_arrays(pa.array(offsets), keys, texts)
 
     def _check_repeated(self, owner: Codes, entries: int) -> None:
-        """Few bytes of records can repeat a large resource a million times: bounded beforehand."""
+        """Raises RequestTooLarge if small records would repeat a large resource too often."""
         sizes = np.zeros(len(self.text) + 1, dtype=np.int64)
         np.cumsum(np.asarray(pc.fill_null(pc.binary_length(self.text), 0)), out=sizes[1:])
         expanded = int(np.diff(sizes[self.offsets])[owner].sum())
@@ -205,7 +204,7 @@ class Attributes:
             )
 
     def types(self) -> pa.StringArray:
-        """For each owner a JSON object from key to kind, for values that are not strings; else NULL."""
+        """Returns per owner a JSON object with the kinds of its non-string values by key; NULL if none."""
         if self.kinds is None:
             return pa.nulls(len(self), pa.string())
         typed = self.kinds != 0
@@ -227,13 +226,11 @@ class Attributes:
         return pc.if_else(pa.array(none), pa.scalar(None, pa.string()), objects) if none.any() else objects
 
     def promoted(self, column: Promoted) -> pa.Array:
-        """For each owner, the first of the column's attributes that has a value of the column's type; NULL
-        where none has.
-
-        Some owner has one of the attributes.
+        """Returns per owner the first of the column's attributes that has a value of the column's type; else
+        NULL. At least one owner must have one of the attributes.
         """
         found = [self._positions(name, column) for name in column.attributes if name in self.key_names]
-        if len(found[0]) == len(self):  # the first is in every list, and lists are in order
+        if len(found[0]) == len(self):  # every list has the first attribute, and lists are in order
             return self.text.take(pa.array(found[0])).cast(column.arrow_type)
         source = np.zeros(len(self), dtype=np.int64)
         missing = np.ones(len(self), dtype=np.bool_)
@@ -243,7 +240,7 @@ class Attributes:
         return self.text.take(pa.array(source, mask=missing)).cast(column.arrow_type)
 
     def _positions(self, name: str, column: Promoted) -> npt.NDArray[np.int64]:
-        """Where the attribute has a value of the column's type."""
+        """Returns the positions where the attribute has a value of the column's type."""
         positions = np.flatnonzero(self.codes == self.key_names.index(name))
         if column.type != "string":
             fitting = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}[column.type]

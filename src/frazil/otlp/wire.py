@@ -1,9 +1,9 @@
-"""OTLP protobuf bytes to nested Arrow arrays, by ptars.
+"""Converts OTLP protobuf bytes to nested Arrow arrays with ptars.
 
-The trick: ptars gets the OTLP descriptors with `AnyValue.array_value` and `.kvlist_value` re-declared as
-repeated bytes. That is the same wire format, it ends the recursion (so that a nesting bomb stays bytes until
-a bounded check), and it loses nothing: a message that is on the wire in two pieces is the two pieces joined.
-The string-table indices of profiles are left out: they have no meaning in these signals.
+ptars gets the OTLP descriptors with `AnyValue.array_value` and `.kvlist_value` declared as repeated bytes.
+The wire format is the same, the recursion ends there (a nesting bomb stays bytes until a bounded check), and
+nothing is lost: a message in two pieces on the wire equals the concatenated pieces. The string-table indices
+of profiles are left out: they have no meaning in these signals.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FILES = (
 _NESTED_AS_BYTES = frozenset({"array_value", "kvlist_value"})
 _GROUP_START = 3
 GROUPS_MAX = 1 << 15
-"""Safe on any thread's stack; `STACK_BYTES` of it are enough for `GROUPS_MAX_ON_STACK`."""
+"""Safe on any thread's stack. A stack of `STACK_BYTES` is enough for `GROUPS_MAX_ON_STACK`."""
 GROUPS_MAX_ON_STACK = 1 << 17
 STACK_BYTES = 32 << 20
 _PROFILES_ONLY = frozenset({"string_value_strindex", "key_strindex"})
@@ -83,56 +83,57 @@ def _handler(signal: Signal) -> Any:
     return handlers.get_for_message(pool.FindMessageTypeByName(request.full_name))
 
 
-def nested(signal: Signal, bodies: Sequence[bytes], groups_max: int = GROUPS_MAX) -> pa.RecordBatch:
-    """One row a request body, in OTLP's own nesting."""
+def to_arrow(signal: Signal, bodies: Sequence[bytes], groups_max: int = GROUPS_MAX) -> pa.RecordBatch:
+    """Returns one row per request body, nested as in OTLP. Raises RequestInvalid."""
     for body in bodies:
         _check_groups(signal, body, groups_max)
     try:
         return _handler(signal).list_to_record_batch(list(bodies))
     except ValueError as error:
         raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
-    except BaseException as error:  # ptars panics on some lengths that lie, and a panic is no Exception
+    except BaseException as error:  # ptars panics on some wrong lengths, and a panic is not an Exception
         if type(error).__name__ != "PanicException":
             raise
         raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
 
 
 def _check_groups(signal: Signal, body: bytes, groups_max: int) -> None:
-    """Refuses groups inside one another, as protobuf 2 had them, that are too deep for ptars.
+    """Refuses protobuf 2 groups that are nested too deeply for ptars.
 
-    It skips them by recursion without a bound: 110,000 of them end the process on a stack of 8 MiB. Each
-    needs a byte that may begin one. Bodies with more than `groups_max` such bytes are read by the stock
-    parser first, which is bounded, but costs a third of ptars' own work.
+    ptars skips them with unbounded recursion: 110,000 of them crash the process on a stack of 8 MiB. A body
+    with more than `groups_max` bytes that could start a group is first read by protobuf's parser, whose
+    recursion is bounded. That costs a third of ptars' time.
     """
     if len(body) <= groups_max:
         return
     if np.count_nonzero(np.frombuffer(body, dtype=np.uint8) & 7 == _GROUP_START) > groups_max:
-        _parsed(signal, body)
+        check_parsable(signal, body)
 
 
-def _parsed(signal: Signal, body: bytes) -> Message:
+def _parse(signal: Signal, body: bytes) -> Message:
     try:
         return REQUESTS[signal].FromString(body)
     except DecodeError as error:
         raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
 
 
-def check(signal: Signal, body: bytes) -> None:
-    """Raises RequestInvalid unless the reference parser can read the body."""
-    _parsed(signal, body)
+def check_parsable(signal: Signal, body: bytes) -> None:
+    """Raises RequestInvalid unless protobuf's parser can read the body."""
+    _parse(signal, body)
 
 
-def normalised(signal: Signal, body: bytes) -> bytes:
-    """The same request in its plainest encoding: of a oneof that is there twice, the last one is kept."""
-    return _parsed(signal, body).SerializeToString()
+def canonical(signal: Signal, body: bytes) -> bytes:
+    """Returns the request re-encoded by protobuf: only the last of duplicate oneof members is kept."""
+    return _parse(signal, body).SerializeToString()
 
 
 _PARTIAL = "frazil.partial"
 
 
 def partial_request(messages: Sequence[DescriptorProto]) -> Any:
-    """The class of requests of which only these messages are known; the first is the request itself. What is
-    not known stays as it is.
+    """Returns a message class that knows only these messages; the first is the request.
+
+    Unknown fields are kept as bytes.
     """
     pool = descriptor_pool.DescriptorPool()
     pool.Add(
@@ -144,12 +145,12 @@ def partial_request(messages: Sequence[DescriptorProto]) -> Any:
 
 
 def partial_list(name: str, number: int, of: str | None = None) -> FieldDescriptorProto:
-    """A field of such a message: a list of messages, or of bytes."""
+    """Declares a field of a partial message: a list of messages, or of bytes."""
     return partial_field(name, number, of, label=FieldDescriptorProto.LABEL_REPEATED)
 
 
 def partial_field(name: str, number: int, of: str | None = None, **options: Any) -> FieldDescriptorProto:
-    """A field of such a message: a message, or bytes."""
+    """Declares a field of a partial message: a message, or bytes."""
     return FieldDescriptorProto(
         name=name,
         number=number,

@@ -33,8 +33,7 @@ from frazil.tables import SEGMENT, Fill, TableSpec
 from frazil.tables.encoding import leaves, with_dictionary
 from frazil.tables.promoted import file_suffix
 from frazil.times import EPOCH_DAY
-from frazil.wal.promote import fill_columns
-from frazil.wal.rowgroups import coded_table
+from frazil.wal.rowgroups import coded_table, fill_columns
 
 _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})

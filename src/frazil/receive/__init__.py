@@ -1,4 +1,4 @@
-"""The OTLP receiver: HTTP on granian and gRPC on grpc.aio, with every bound and refusal.
+"""The OTLP receiver: HTTP on granian and gRPC on grpc.aio, with all limits and refusals.
 
-Never answers OK before the journal says that a request's records are durable.
+Never responds OK before the journal confirms that a request's records are durable. Start with `intake.py`.
 """

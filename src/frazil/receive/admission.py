@@ -1,4 +1,4 @@
-"""Which requests may come in, and how much at once: memory, requests, turns, and each tenant's rate."""
+"""Admission control: limits on memory and requests in flight, fair slots, and rate limits per tenant."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from frazil.config import LimitsConfig, RateLimit, RateLimitsConfig
 from frazil.errors import Overloaded
 
 _SHARE = 7 / 8
-"""Of the budget that one tenant may use, where there are several: the rest is for the others."""
+"""The fraction of the budget that one of several tenants may use."""
 _WAITING_MAX = 256
-"""Requests of one tenant that wait for room, where there are several: each is looked at for all that come."""
+"""Limit on waiting requests of one of several tenants: each admission scans the queue."""
 
 
 class Admission:
-    """A budget of bytes and requests in flight. Requests wait for room in order, then are refused.
+    """A budget of bytes and requests in flight. Requests wait in order, for a bounded time.
 
-    Where there are several tenants, none can have the whole budget, and requests that wait because of their
-    own tenant do not keep those of other tenants waiting.
+    If there are several tenants, none can use the whole budget, and requests that wait because their tenant
+    has used its share do not block other tenants.
     """
 
     def __init__(self, limits: LimitsConfig, *, tenants_share: bool = False) -> None:
@@ -35,7 +35,7 @@ class Admission:
         self._empty = asyncio.Event()
         self._empty.set()
         self._held: dict[str, list[int]] = {}
-        """Of each tenant with requests in flight: their bytes and their number."""
+        """Bytes and number of requests in flight, by tenant."""
         self.bytes = 0
         self.requests = 0
 
@@ -50,7 +50,7 @@ class Admission:
         return held_bytes + size <= self._bytes_share and held_requests < self._requests_share
 
     async def enter(self, size: int, tenant: str = "") -> Ticket:
-        """Room for a request of `size` bytes, as far as is known; it may grow."""
+        """Reserves `size` bytes for a request; the reservation may grow. Raises Overloaded."""
         if self._queue or not self._fits(size) or not self._fits_share(size, tenant):
             await self._wait(size, tenant)
         else:
@@ -67,7 +67,7 @@ class Admission:
 
     @property
     def is_contested(self) -> bool:
-        """Whether others wait for room."""
+        """Whether requests are waiting."""
         return bool(self._queue)
 
     async def emptied(self) -> None:
@@ -75,27 +75,27 @@ class Admission:
         await self._empty.wait()
 
     async def _wait(self, size: int, tenant: str) -> None:
-        """Returns when its turn has come and its part of the budget is taken."""
+        """Returns when the request is admitted and its size is reserved."""
         if sum(other == tenant for _, other, _ in self._queue) >= self._waiting_max:
             raise self._refusal()
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (size, tenant, turn)
-        self._queue.append(place)
-        self._next()  # those before it may wait for their own tenant's requests
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, tenant, admitted)
+        self._queue.append(entry)
+        self._next()  # requests before this one may wait for their own tenant's share
         try:
-            await asyncio.wait_for(turn, self._limits.admission_wait_seconds)
+            await asyncio.wait_for(admitted, self._limits.admission_wait_seconds)
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # its turn came at the very moment that it gave up
+            if admitted.done() and not admitted.cancelled():  # admitted just as the wait ended
                 self.leave(size, tenant)
-            elif place in self._queue:
-                self._queue.remove(place)
-                self._next()  # those behind it may fit where it did not
+            elif entry in self._queue:
+                self._queue.remove(entry)
+                self._next()  # smaller requests after this one may fit
             if isinstance(error, TimeoutError):
                 raise self._refusal() from None
             raise
 
     def grow(self, size: int, tenant: str = "") -> None:
-        """More of a request that is in: refused at once if there is no room, since it holds some itself."""
+        """Reserves more for an admitted request. Raises Overloaded at once: waiting could deadlock."""
         held = self._held[tenant]
         if self.bytes + size > self._limits.in_flight_bytes_max or held[0] + size > self._bytes_share:
             raise self._refusal()
@@ -120,12 +120,12 @@ class Admission:
         self._next()
 
     def _next(self) -> None:
-        """Admits all waiting requests that fit; requests of one tenant never overtake each other."""
+        """Admits all waiting requests that fit, in order within each tenant."""
         over_share: dict[str, None] = {}
         staying: list[tuple[int, str, asyncio.Future[None]]] = []
         while self._queue:
-            size, tenant, turn = self._queue[0]
-            if turn.done():
+            size, tenant, admitted = self._queue[0]
+            if admitted.done():
                 self._queue.popleft()
                 continue
             if tenant in over_share or not self._fits_share(size, tenant):
@@ -136,19 +136,19 @@ class Admission:
                 break
             self._queue.popleft()
             self._take(size, tenant)
-            turn.set_result(None)
+            admitted.set_result(None)
         self._queue.extendleft(reversed(staying))
 
     def _refusal(self) -> Overloaded:
         return Overloaded(
-            f"{self.bytes} bytes in {self.requests} requests are in flight; try again shortly",
+            f"the receiver has {self.bytes} bytes in {self.requests} requests in flight; retry later",
             bound="memory",
             retry_after_seconds=1,
         )
 
 
 class Ticket:
-    """A request's part of the budget, given back when it ends."""
+    """A request's reservation in the budget, released on exit."""
 
     def __init__(self, admission: Admission, size: int, tenant: str = "") -> None:
         self._admission = admission
@@ -157,7 +157,7 @@ class Ticket:
         self._ended = False
 
     def resize(self, size: int) -> None:
-        """The request turned out to hold `size` bytes. If it has ended, a thread of it may not know yet."""
+        """Changes the reservation to `size` bytes. Ignored after exit, since a thread may still call it."""
         if self._ended:
             return
         if size > self._size:
@@ -181,65 +181,61 @@ class Ticket:
             self._admission.leave(self._size, self._tenant)
 
 
-class Turns:
-    """A few places that tenants take in turn; within a tenant, in the order of asking.
+class FairSlots:
+    """Slots that are assigned to tenants in turn, and in order within a tenant.
 
-    A place is held from when the future of `ask` is done until `leave`. The future must not be cancelled.
+    A slot is held from completion of the future of `request` until `release`. Do not cancel the future.
     """
 
-    def __init__(self, places: int, *, per_tenant: int, waiting_max: int) -> None:
-        self._free = places
+    def __init__(self, slots: int, *, per_tenant: int, waiting_max: int) -> None:
+        self._free = slots
         self._per_tenant = per_tenant
         self._waiting_max = waiting_max
         self._held: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
-        place = self.ask(tenant)
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
+        slot = self.request(tenant)
         try:
-            await asyncio.shield(place)
+            await asyncio.shield(slot)
             yield
         finally:
-            self.leave(tenant, place)
+            self.release(tenant, slot)
 
-    def ask(self, tenant: str) -> asyncio.Future[None]:
-        """Raises Overloaded if too many of the tenant's wait already."""
+    def request(self, tenant: str) -> asyncio.Future[None]:
+        """Queues for a slot. Raises Overloaded if too many requests of the tenant are waiting."""
         queue = self._waiting.get(tenant, deque())
         if len(queue) >= self._waiting_max:
             raise Overloaded(
-                f"{len(queue)} requests of this tenant are already waiting; try again shortly", bound="turns"
+                f"{len(queue)} requests of this tenant are already waiting; retry later", bound="turns"
             )
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(place)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(slot)
         self._waiting[tenant] = queue
-        self._hand_out()
-        return place
+        self._assign()
+        return slot
 
-    def leave(self, tenant: str, place: asyncio.Future[None]) -> None:
-        """Gives the place back, or gives up waiting for it."""
-        if place.done():
+    def release(self, tenant: str, slot: asyncio.Future[None]) -> None:
+        """Releases the slot, or leaves the queue."""
+        if slot.done():
             self._free += 1
             self._held[tenant] -= 1
             if not self._held[tenant]:
                 del self._held[tenant]
         else:
             queue = self._waiting[tenant]
-            queue.remove(place)
+            queue.remove(slot)
             if not queue:
                 del self._waiting[tenant]
-        self._hand_out()
+        self._assign()
 
-    @property
-    def is_contested(self) -> bool:
-        return bool(self._waiting)
-
-    def _hand_out(self) -> None:
-        while any(self._serve(tenant) for tenant in list(self._waiting)):
+    def _assign(self) -> None:
+        while any(self._assign_to(tenant) for tenant in list(self._waiting)):
             pass
 
-    def _serve(self, tenant: str) -> bool:
-        """Whether the tenant got a place. It then goes to the end of the line."""
+    def _assign_to(self, tenant: str) -> bool:
+        """Returns whether the tenant got a slot. If so, it moves to the end of the rotation."""
         queue = self._waiting[tenant]
         if self._free == 0 or self._held.get(tenant, 0) >= self._per_tenant:
             return False
@@ -253,14 +249,14 @@ class Turns:
 
 
 class _Bucket:
-    """A token bucket that may go into debt: a request is let in while it is not empty, whatever its size."""
+    """A token bucket that may go negative: while it is positive, a request of any size is admitted."""
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate, self._burst = rate, burst
         self._level, self._at = burst, now
 
     def delay(self, now: float) -> float:
-        """Seconds until it is not empty; 0 if it is not now."""
+        """Returns the seconds until the bucket is positive; 0 if it is now."""
         self._level = min(self._burst, self._level + (now - self._at) * self._rate)
         self._at = now
         return 0.0 if self._level > 0 else -self._level / self._rate or 1e-3
@@ -270,7 +266,7 @@ class _Bucket:
 
 
 class RateLimits:
-    """Each tenant's limits on bytes and requests a second, in this worker."""
+    """Each tenant's limits on bytes and requests per second in this worker."""
 
     def __init__(self, config: RateLimitsConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -278,20 +274,20 @@ class RateLimits:
         self._buckets: dict[str, list[tuple[str, _Bucket]]] = {}
 
     def check(self, tenant: str) -> None:
-        """Raises Overloaded, with the time to wait, if the tenant has used up its rate."""
+        """Raises Overloaded, with the time to wait, if the tenant exceeds its rate."""
         now = self._clock()
-        for what, bucket in self._of(tenant, now):
+        for unit, bucket in self._of(tenant, now):
             delay = bucket.delay(now)
             if delay > 0:
                 raise Overloaded(
-                    f"tenant {tenant} sends more {what} a second than it may",
+                    f"tenant {tenant} exceeds its limit of {unit} per second; retry later",
                     bound="rate",
                     retry_after_seconds=delay,
                 )
 
     def spend(self, tenant: str, size: int) -> None:
-        for what, bucket in self._of(tenant, self._clock()):
-            bucket.take(size if what == "bytes" else 1)
+        for unit, bucket in self._of(tenant, self._clock()):
+            bucket.take(size if unit == "bytes" else 1)
 
     def _of(self, tenant: str, now: float) -> list[tuple[str, _Bucket]]:
         if tenant not in self._buckets:

@@ -1,4 +1,4 @@
-"""Decompression that stops at a bound, piece by piece, before the memory is taken."""
+"""Decompresses bodies piece by piece, up to a limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from frazil.errors import RequestInvalid, RequestTooLarge
 
 _PIECE_BYTES = 1 << 20
 _MEMBERS_MAX = 10_000
-"""gzip members in a body. An empty one is 20 bytes, so a body of only them would keep a core for minutes."""
+"""Limit on gzip members. An empty one has 20 bytes, so a hostile body could use a core for minutes."""
 _PADDING = re.compile(rb"\0*")
 _FIRST_FEED_BYTES = 256
 _ZSTD_WINDOW_BYTES_MAX = 32 << 20
@@ -23,8 +23,8 @@ _END = b"frazil: here the body ends"
 _END_FRAME = zstandard.ZstdCompressor(write_checksum=True).compress(_END)
 
 
-def decompressed(body: bytes, encoding: str, bytes_max: int, grow: Callable[[int], None]) -> bytes:
-    """The body's plain bytes. `grow` hears of the total before each piece is kept, and may refuse."""
+def decompress(body: bytes, encoding: str, bytes_max: int, grow: Callable[[int], None]) -> bytes:
+    """Returns the decompressed body. `grow` gets the total before each piece is kept, and may raise."""
     pieces: list[bytes] = []
     total = 0
     try:
@@ -43,16 +43,16 @@ def decompressed(body: bytes, encoding: str, bytes_max: int, grow: Callable[[int
 
 
 def _inflate(body: bytes, window_bits: int) -> Iterator[bytes]:
-    """gzip may have several members, one behind the other.
+    """Decompresses zlib data; gzip data may have several members.
 
-    What a stream does not use comes back as a copy. It is therefore given little at first, and then more and
-    more: else a body of many tiny members would be copied as many times.
+    Each member returns its unused input as a copy. The input is therefore fed in growing pieces: otherwise a
+    body of many tiny members would be copied as many times.
     """
     view, at, members = memoryview(body), 0, 0
     while at < len(view):
         members += 1
         if members > _MEMBERS_MAX:
-            raise EOFError(f"it has more than {_MEMBERS_MAX} members")
+            raise EOFError(f"more than {_MEMBERS_MAX} members")
         stream = isal_zlib.decompressobj(wbits=window_bits)
         data, feed = b"", _FIRST_FEED_BYTES
         while not stream.eof:
@@ -60,7 +60,7 @@ def _inflate(body: bytes, window_bits: int) -> Iterator[bytes]:
                 data = bytes(view[at : at + feed])
                 at, feed = at + len(data), min(2 * feed, _PIECE_BYTES)
                 if not data:
-                    raise EOFError("it ends too early")
+                    raise EOFError("truncated data")
             piece = stream.decompress(data, _PIECE_BYTES)
             data = stream.unconsumed_tail
             if piece:
@@ -71,24 +71,24 @@ def _inflate(body: bytes, window_bits: int) -> Iterator[bytes]:
 
 def _gzip(body: bytes) -> Iterator[bytes]:
     if not body:
-        raise EOFError("it is empty")
+        raise EOFError("no data")
     return _inflate(body, 31)
 
 
 def _deflate(body: bytes) -> Iterator[bytes]:
-    """HTTP means zlib's format; some clients send it raw."""
+    """Accepts zlib's format, as HTTP specifies, and raw deflate, which some clients send."""
     if not body:
-        raise EOFError("it is empty")
+        raise EOFError("no data")
     with_header = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     return _inflate(body, 15 if with_header else -15)
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
     if not body:
-        raise EOFError("it is empty")
+        raise EOFError("no data")
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
-    # The reader takes the end of its input for the end of the data, wherever that is: a frame of our own
-    # behind the body comes out again only if all before it was whole.
+    # The reader does not report truncated input. An extra frame after the body is decompressed correctly only
+    # if the body is complete.
     with decompressor.stream_reader(io.BytesIO(body + _END_FRAME), read_across_frames=True) as reader:
         held = b""
         while piece := reader.read(_PIECE_BYTES):
@@ -97,7 +97,7 @@ def _zstd(body: bytes) -> Iterator[bytes]:
                 yield held[: -len(_END)]
                 held = held[-len(_END) :]
     if held != _END:
-        raise EOFError("it ends too early")
+        raise EOFError("truncated data")
 
 
 _PIECES: dict[str, Callable[[bytes], Iterator[bytes]]] = {"gzip": _gzip, "deflate": _deflate, "zstd": _zstd}

@@ -14,7 +14,7 @@ import structlog
 from frazil import telemetry
 from frazil.config import TlsConfig, split_listen
 from frazil.errors import FrazilError
-from frazil.receive.admission_interceptor import AdmissionInterceptor, in_doorway
+from frazil.receive.admission_interceptor import AdmissionInterceptor, admitting
 from frazil.receive.intake import Intake, response
 from frazil.receive.status import PROTOBUF, Refusal, refusal
 from frazil.tables import Signal
@@ -27,13 +27,13 @@ METHODS: dict[str, Signal] = {
 }
 
 _STREAMS_MAX = 100
-"""Calls at a time on one connection; clients keep more to themselves until one has ended."""
+"""Concurrent calls per connection; clients queue further calls themselves."""
 
 log = structlog.get_logger("frazil.receive")
 
 
 class GrpcServer:
-    """Start and stop; stop is safe when never started."""
+    """The gRPC listener of one worker."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -50,7 +50,7 @@ class GrpcServer:
                 ("grpc.max_concurrent_streams", _STREAMS_MAX),
                 ("grpc.max_metadata_size", self._intake.config.receive.http.header_bytes_max),
                 ("grpc.so_reuseport", 1),
-                # clients ping every 10 s: tolerate a tenth more often than configured, with or without calls
+                # allow pings 10 % more often than configured, with or without calls
                 ("grpc.http2.min_ping_interval_without_data_ms", int(ping * 0.9)),
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
@@ -66,12 +66,12 @@ class GrpcServer:
         else:
             port = server.add_secure_port(self._config.listen, _credentials(tls))
         if port != split_listen(self._config.listen)[1]:
-            raise OSError(f"cannot listen on {self._config.listen}")
+            raise OSError(f"cannot listen on {self._config.listen} (receive.grpc.listen)")
         await server.start()
         self._server = server
 
     async def stop(self, grace_seconds: float) -> None:
-        """No new calls; those under way get `grace_seconds` to end."""
+        """Refuses new calls and gives running calls `grace_seconds` to end. Needs no start."""
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(grace_seconds)
@@ -81,24 +81,24 @@ class GrpcServer:
             metadata = _metadata(context)
             with telemetry.server_span("receive", metadata, signal=signal, transport="grpc"):
                 try:
-                    return await self._answered(signal, body, metadata)
+                    return await self._export_shielded(signal, body, metadata)
                 except Exception as error:
                     if not isinstance(error, FrazilError):
-                        log.exception("defect while receiving", signal=signal)
+                        log.exception("request failed unexpectedly", signal=signal, transport="grpc")
                     refused = refusal(error)
                     telemetry.refuse(refused.reason)
             await self._abort(context, signal, refused)
-            raise AssertionError("abort has raised already")
+            raise AssertionError("abort raises")
 
         return serve
 
-    async def _answered(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
-        # A client that gives up leaves its bytes in the journal's queue: they count until durable.
+    async def _export_shielded(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
+        # After a client cancels, its bytes stay in the journal's queue: count them until they are durable.
         export = asyncio.ensure_future(self._export(signal, body, metadata))
         try:
             return await asyncio.shield(export)
         except asyncio.CancelledError:
-            export.add_done_callback(_forget)
+            export.add_done_callback(_retrieve_error)
             raise
 
     async def _abort(self, context: Any, signal: Signal, refused: Refusal) -> None:
@@ -110,7 +110,7 @@ class GrpcServer:
 
     async def _export(self, signal: Signal, body: bytes, metadata: dict[str, Any]) -> bytes:
         intake, arrived = self._intake, time.perf_counter()
-        with in_doorway():
+        with admitting():
             tenant = intake.tenant(metadata.get("authorization"), metadata.get("x-api-key"))
             intake.check_durable()
             ticket = await intake.admission.enter(len(body), tenant)
@@ -124,14 +124,14 @@ def _metadata(context: Any) -> dict[str, Any]:
     return dict(context.invocation_metadata() or ())
 
 
-def _forget(export: asyncio.Future[bytes]) -> None:
-    """Takes note of the outcome that nobody waits for, so that asyncio does not report it as lost."""
+def _retrieve_error(export: asyncio.Future[bytes]) -> None:
+    """Retrieves the exception, so that asyncio does not log it as never retrieved."""
     if not export.cancelled():
         export.exception()
 
 
 def _credentials(tls: TlsConfig) -> Any:
-    """Read again for new connections when the files have changed."""
+    """Returns credentials that are reloaded for new connections when the files change."""
     read = _CertificateFiles(tls)
     return grpc.dynamic_ssl_server_credentials(
         read.configuration(), read.changed, require_client_authentication=tls.client_ca_file is not None
@@ -151,7 +151,7 @@ class _CertificateFiles:
         )
 
     def changed(self) -> Any:
-        """None means: go on with what you have. A file half-way through its renewal is no reason to fail."""
+        """Returns the new configuration, or None to keep the current one, also while files are incomplete."""
         try:
             now = stamps(self._tls)
             if now is None or now == self._seen or not is_usable(self._tls):

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: one ASGI application without a framework: every byte read is a decision made here."""
+"""OTLP over HTTP: an ASGI application without a framework, to control how each body is read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _BODY_TIMEOUTS_MAX = 10
-"""The whole body may take this many times the longest wait for its next bytes."""
+"""The whole body may take this many times `body_timeout_seconds`, the limit between two pieces."""
 _FAIR_BYTES_PER_SECOND = 256 * 1024
 _DRAIN_SECONDS = 10.0
 
@@ -49,12 +49,12 @@ class _Refused(Exception):
         self.refusal = refusal
 
 
-class _Gone(Exception):
-    """The client closed the connection, or broke the framing of its body: granian says the same for both."""
+class _Disconnected(Exception):
+    """The client closed the connection, or broke the framing of its body; granian reports both the same."""
 
 
 class HttpApp:
-    """Answers OTLP posts, health questions and scrapes."""
+    """Serves OTLP requests, health checks, status and metrics."""
 
     def __init__(self, intake: Intake) -> None:
         config = intake.config.receive.http
@@ -67,7 +67,7 @@ class HttpApp:
             config.metrics_path: "metrics",
         }
         self.stopping = False
-        # Without traffic only this finds out that the store is away.
+        # Without traffic, only this check detects that the store is unreachable.
         check = reachable_check(intake.config)
         self._store = None if check is None else Checked(check)
 
@@ -91,15 +91,15 @@ class HttpApp:
         body = _Body(receive, self._config)
         try:
             answer, content_type = await self._export(signal, headers, body)
-        except _Gone:
+        except _Disconnected:
             self._intake.metrics.refused(signal, "http", "disconnected")
             telemetry.refuse("disconnected")
-            await self._refuse(DISCONNECTED, headers, send)  # without an answer granian would say 500
+            await self._refuse(DISCONNECTED, headers, send)  # without a response, granian would send 500
         except (_Refused, FrazilError) as error:
             refused = error.refusal if isinstance(error, _Refused) else refusal(error)
             await self._refused(signal, refused, body, headers, send)
         except Exception:
-            log.exception("defect while receiving", signal=signal)
+            log.exception("request failed unexpectedly", signal=signal, transport="http")
             await self._refused(signal, refusal(RuntimeError()), body, headers, send)
         else:
             await _send(send, 200, answer, content_type, self._cors(headers))
@@ -110,7 +110,7 @@ class HttpApp:
         self._intake.metrics.refused(signal, "http", refused.reason)
         telemetry.refuse(refused.reason)
         if refused is not TIMED_OUT:
-            await body.drain(self._bytes_max)  # a client in the middle of sending would not read the answer
+            await body.drain(self._bytes_max)  # a client that is still sending does not read the response
         await self._refuse(refused, headers, send, () if body.ended else [(b"connection", b"close")])
 
     async def _export(self, signal: Signal, headers: dict[str, str], body: _Body) -> tuple[bytes, str]:
@@ -128,12 +128,11 @@ class HttpApp:
         tenant = intake.tenant(headers.get("authorization"), headers.get("x-api-key"))
         intake.check_durable()
         bytes_max = intake.bytes_max(content_type)
-        announced = _announced(headers, bytes_max)
-        with await intake.admission.enter(announced, tenant) as ticket:
+        with await intake.admission.enter(_content_length(headers, bytes_max), tenant) as ticket:
             intake.metrics.in_flight(intake.admission.bytes)
             raw = await body.read(bytes_max, ticket, intake.admission)
             arrived = time.perf_counter()
-            plain = await intake.plain(raw, encoding or None, content_type, ticket, tenant)
+            plain = await intake.decompress(raw, encoding or None, content_type, ticket, tenant)
             del raw
             ticket.resize(len(plain))
             request = await intake.protobuf(signal, plain, content_type, tenant)
@@ -161,10 +160,10 @@ class HttpApp:
     async def _preflight(self, headers: dict[str, str], send: Send) -> None:
         cors = self._cors(headers)
         if cors:
-            wanted = headers.get("access-control-request-headers", "content-type")
+            requested = headers.get("access-control-request-headers", "content-type")
             cors += [
                 (b"access-control-allow-methods", b"POST"),
-                (b"access-control-allow-headers", wanted.encode("latin-1")),
+                (b"access-control-allow-headers", requested.encode("latin-1")),
                 (b"access-control-max-age", b"7200"),
             ]
         await _send(send, 204, b"", None, cors)
@@ -190,7 +189,7 @@ class HttpApp:
         return health.Health("receiver", failing={"receiver": problem} if problem else {})
 
     async def _problem(self) -> str:
-        """Returns why data cannot be made durable, or an empty text."""
+        """Returns why data cannot be made durable, or an empty string."""
         if self.stopping:
             return "shutting down"
         if (failure := self._intake.journal.failure) is not None or self._store is None:
@@ -198,8 +197,8 @@ class HttpApp:
         return await asyncio.to_thread(self._store.problem)
 
 
-class _Pace:
-    """Looks after a body once a second, which costs the usual one, here at once, next to nothing."""
+class _SpeedCheck:
+    """Checks every second whether a body arrives too slowly. Costs little for a body that arrives at once."""
 
     def __init__(self, admission: Admission, wait_seconds: float, now: float) -> None:
         self._admission = admission
@@ -207,24 +206,24 @@ class _Pace:
         self._begin = self._last = now
         self.total = 0
 
-    def came(self, size: int) -> None:
+    def received(self, size: int) -> None:
         self.total += size
         self._last = asyncio.get_running_loop().time()
 
     @contextmanager
-    def watching(self, scope: asyncio.Timeout) -> Iterator[None]:
-        """Lets `scope` time out when the body is too slow."""
+    def running(self, scope: asyncio.Timeout) -> Iterator[None]:
+        """Makes `scope` time out when the body is too slow."""
         loop = asyncio.get_running_loop()
         interval = min(1.0, self._wait_seconds / 2)
         timers: list[asyncio.TimerHandle] = []
 
-        def look() -> None:
+        def check() -> None:
             if self._is_too_slow(loop.time()):
                 scope.reschedule(loop.time())
             else:
-                timers[:] = [loop.call_later(interval, look)]
+                timers[:] = [loop.call_later(interval, check)]
 
-        timers.append(loop.call_later(interval, look))
+        timers.append(loop.call_later(interval, check))
         try:
             yield
         finally:
@@ -237,7 +236,7 @@ class _Pace:
 
 
 class _Body:
-    """The request's body as it comes: bounded in size, in waiting and in all."""
+    """The request's body as it arrives, with limits on its size, on each wait and on the total time."""
 
     def __init__(self, receive: Receive, config: HttpConfig) -> None:
         self._receive = receive
@@ -249,21 +248,21 @@ class _Body:
         return self._ended
 
     async def read(self, bytes_max: int, ticket: Ticket, admission: Admission) -> bytes:
-        """The whole body. It holds room for what it announced: while others wait, it must not dawdle."""
+        """Returns the whole body. Its Content-Length is reserved, so slow senders fail while others wait."""
         loop = asyncio.get_running_loop()
-        pace = _Pace(admission, self._wait_seconds, loop.time())
+        speed = _SpeedCheck(admission, self._wait_seconds, loop.time())
         pieces: list[bytes] = []
         try:
             async with asyncio.timeout(self._wait_seconds * _BODY_TIMEOUTS_MAX) as scope:
-                with pace.watching(scope):
+                with speed.running(scope):
                     while not self._ended:
                         piece = await self._next()
                         pieces.append(piece)
-                        pace.came(len(piece))
-                        if pace.total > bytes_max:
+                        speed.received(len(piece))
+                        if speed.total > bytes_max:
                             raise _too_large(bytes_max)
-                        if pace.total > ticket.size:
-                            ticket.resize(pace.total)
+                        if speed.total > ticket.size:
+                            ticket.resize(speed.total)
         except TimeoutError:
             raise _Refused(TIMED_OUT) from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -272,19 +271,19 @@ class _Body:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             self._ended = True
-            raise _Gone
+            raise _Disconnected
         self._ended = not message.get("more_body", False)
         body: bytes = message.get("body", b"")
         return body
 
     async def drain(self, bytes_max: int) -> None:
-        """Reads what is still to come and forgets it, within bounds."""
+        """Reads and discards the rest of the body, within limits."""
         seen = 0
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while not self._ended and seen <= bytes_max:
                     seen += len(await self._next())
-        except (TimeoutError, _Gone):
+        except (TimeoutError, _Disconnected):
             return
 
 
@@ -293,12 +292,12 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _content_type(headers: dict[str, str]) -> str | None:
-    """Parameters and case do not matter."""
+    """Returns None for an unsupported type. Ignores parameters and case."""
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     return given if given in (PROTOBUF, JSON) else None
 
 
-def _announced(headers: dict[str, str], bytes_max: int) -> int:
+def _content_length(headers: dict[str, str], bytes_max: int) -> int:
     try:
         length = int(headers.get("content-length", "0"))
     except ValueError:

@@ -1,6 +1,4 @@
-"""What both transports do with a request once its bytes are here: who sent it, may it come in, make it
-durable.
-"""
+"""The steps that HTTP and gRPC share: authenticate, check limits, decompress, make durable."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from frazil.keys import KeyRing, given_key
 from frazil.otlp.json import request_from_json, request_to_json
 from frazil.otlp.shape import REPEATED_BYTES_MAX, Shape, ShapeLimits, shape_of
 from frazil.otlp.wire import RESPONSES
-from frazil.receive.admission import Admission, RateLimits, Ticket, Turns
-from frazil.receive.body import decompressed
+from frazil.receive.admission import Admission, FairSlots, RateLimits, Ticket
+from frazil.receive.body import decompress
 from frazil.receive.metrics import ReceiverMetrics
 from frazil.receive.status import JSON
 from frazil.tables import Signal
@@ -24,28 +22,35 @@ from frazil.wal.group import Receipt
 from frazil.wal.journal import Journal
 
 THREAD_BYTES = 64 * 1024
-"""Bodies over this are decompressed and translated beside the event loop, not in it."""
+"""Larger bodies are decompressed and converted in a thread instead of the event loop."""
 _INFLATED_BYTES = 1 << 20
-"""And so are bodies that are larger than this after decompression, or have more objects than the next."""
+"""The same limit for the size after decompression."""
 _OBJECTS = 2_000
+"""The same limit for the number of JSON objects and arrays."""
 _COUNTED_BYTES, _COUNTED_GROUPS = 1 << 19, 2_000
-"""Requests up to this are counted in the event loop: in a few milliseconds."""
-_BESIDE_MAX = 2
-"""Threads that decompress and count, of all tenants together; a tenant has one of them."""
+"""Requests up to this are counted in the event loop, in a few milliseconds."""
+_THREADS_MAX = 2
+"""Threads that decompress and count, for all tenants together; one per tenant."""
 _WAITING_MAX = 256
 
 
 @dataclass(frozen=True)
 class Intake:
+    """Receives requests in one worker, for both transports."""
+
     config: Config
     journal: Journal
     metrics: ReceiverMetrics
     admission: Admission
     keys: KeyRing
     rates: RateLimits
-    _beside: Turns = field(default_factory=lambda: Turns(_BESIDE_MAX, per_tenant=1, waiting_max=_WAITING_MAX))
-    _large_json: Turns = field(default_factory=lambda: Turns(1, per_tenant=1, waiting_max=_WAITING_MAX))
-    """One at a time: parsing holds many times the bytes of the body."""
+    _threads: FairSlots = field(
+        default_factory=lambda: FairSlots(_THREADS_MAX, per_tenant=1, waiting_max=_WAITING_MAX)
+    )
+    _large_json: FairSlots = field(
+        default_factory=lambda: FairSlots(1, per_tenant=1, waiting_max=_WAITING_MAX)
+    )
+    """One at a time, because parsing needs many times the body's memory."""
 
     @classmethod
     def of(cls, config: Config, journal: Journal, metrics: ReceiverMetrics) -> Intake:
@@ -59,19 +64,19 @@ class Intake:
         )
 
     def tenant(self, authorization: str | None, api_key: str | None) -> str:
-        """From the authenticated identity alone; raises Unauthenticated, Forbidden or Overloaded (rate)."""
+        """Returns the tenant of the API key. Raises Unauthenticated, Forbidden or Overloaded (rate limit)."""
         if not self.keys:
             tenant = self.config.tenants.default
         else:
             key = self.keys.identify(given_key(authorization, api_key))
             if "write" not in key.roles:
-                raise Forbidden(f"the API key {key.name} may not write")
+                raise Forbidden(f"the API key {key.name} lacks the role write")
             tenant = key.tenant
         self.rates.check(tenant)
         return tenant
 
     def check_durable(self) -> None:
-        """Refuses early while nothing can be made durable."""
+        """Raises the journal's failure, to refuse requests before they are read."""
         if (failure := self.journal.failure) is not None:
             raise failure.again()
 
@@ -83,16 +88,16 @@ class Intake:
             else limits.request_bytes_max
         )
 
-    async def plain(
+    async def decompress(
         self, body: bytes, encoding: str | None, content_type: str, ticket: Ticket, tenant: str
     ) -> bytes:
-        """The body, decompressed within the limits. The ticket grows with it."""
+        """Decompresses the body within the limits, and resizes the ticket."""
         if encoding is None:
             return body
         bound = self.bytes_max(content_type)
         if len(body) <= THREAD_BYTES:
             try:
-                return decompressed(
+                return decompress(
                     body,
                     encoding,
                     min(bound, _INFLATED_BYTES),
@@ -106,11 +111,11 @@ class Intake:
         def grow(total: int) -> None:
             asyncio.run_coroutine_threadsafe(_call(ticket, max(len(body), total)), loop).result()
 
-        async with self._beside.turn(tenant):
-            return await asyncio.to_thread(decompressed, body, encoding, bound, grow)
+        async with self._threads.slot(tenant):
+            return await asyncio.to_thread(decompress, body, encoding, bound, grow)
 
     async def protobuf(self, signal: Signal, body: bytes, content_type: str, tenant: str) -> bytes:
-        """The request in protobuf. JSON that is refused is charged to the tenant's rate."""
+        """Converts the request to protobuf. Invalid JSON counts towards the tenant's rate limit."""
         if content_type != JSON:
             return body
         depth_max = self.config.receive.limits.nesting_depth_max
@@ -118,14 +123,14 @@ class Intake:
             objects = self._json_objects(body)
             if len(body) <= THREAD_BYTES and objects <= _OBJECTS:
                 return request_from_json(signal, body, depth_max=depth_max)
-            async with self._large_json.turn(tenant):
+            async with self._large_json.slot(tenant):
                 return await asyncio.to_thread(request_from_json, signal, body, depth_max=depth_max)
         except FrazilError:
             self.rates.spend(tenant, len(body))
             raise
 
     def _json_objects(self, body: bytes) -> int:
-        """At most so many objects and arrays are in the body."""
+        """Returns an upper bound on the objects and arrays in the body. Raises RequestTooLarge."""
         objects = body.count(b"{") + body.count(b"[")
         if objects > (bound := self.config.receive.limits.json_objects_max):
             raise RequestTooLarge(
@@ -135,18 +140,18 @@ class Intake:
             )
         return objects
 
-    async def _counted(self, body: bytes, tenant: str) -> Shape | None:
-        """The shape of the request; RequestTooLarge if it has more resources or records than allowed."""
+    async def _shape(self, body: bytes, tenant: str) -> Shape | None:
+        """Counts the request's resources and records. Raises RequestTooLarge if they exceed the limits."""
         limits = self.config.receive.limits
         groups_max, records_max = limits.resources_per_request_max, limits.records_per_request_max
         shape = None
         if is_small := len(body) <= _COUNTED_BYTES:
             shape = shape_of(body, ShapeLimits(min(groups_max, _COUNTED_GROUPS), records_max))
         if not is_small or (shape is not None and _COUNTED_GROUPS < shape.groups <= groups_max):
-            async with self._beside.turn(tenant):
+            async with self._threads.slot(tenant):
                 shape = await asyncio.to_thread(shape_of, body, ShapeLimits(groups_max, records_max))
         if shape is None:
-            return None  # malformed: decoding will say how
+            return None  # malformed: decoding will report the error
         if shape.groups > groups_max:
             raise RequestTooLarge(
                 f"the request has more than {groups_max} resources and scopes "
@@ -168,11 +173,11 @@ class Intake:
     async def accept(
         self, signal: Signal, body: bytes, tenant: str, transport: str, arrived: float
     ) -> Receipt:
-        """Returns when the request is durable. `arrived` is when it was here as a whole (`perf_counter`)."""
+        """Returns when the request is durable. `arrived` is the `perf_counter` of its complete arrival."""
         self.rates.spend(tenant, len(body))
         telemetry.note(tenant=tenant)
         received_unix_nano = time.time_ns()
-        shape = await self._counted(body, tenant)
+        shape = await self._shape(body, tenant)
         records = 0 if shape is None else shape.records
         receipt = await self.journal.append(signal, body, tenant, received_unix_nano, records)
         self.metrics.accepted(
@@ -188,7 +193,7 @@ class Intake:
 
 
 def has_several_tenants(config: Config) -> bool:
-    """Whether API keys of more than one tenant may write."""
+    """Returns whether API keys of more than one tenant have the role write."""
     return len({key.tenant for key in config.auth.keys if "write" in key.roles}) > 1
 
 
@@ -204,7 +209,7 @@ _REJECTED_FIELD: dict[Signal, str] = {
 
 
 def response(signal: Signal, receipt: Receipt, content_type: str) -> bytes:
-    """Empty for full success; `partial_success` where records were rejected."""
+    """Returns an empty response, or `partial_success` if records were rejected."""
     if not receipt.rejected:
         return b"{}" if content_type == JSON else b""
     message = RESPONSES[signal]()

@@ -1,6 +1,4 @@
-"""What the receiver counts. Several workers share the numbers through files, so that any of them can report
-all.
-"""
+"""The receiver's metrics. Workers share them through files, so that any worker can report all of them."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 
 
 
 def share_between_processes() -> str:
-    """To be called once in the supervisor, before prometheus_client is imported anywhere below it."""
-    # In memory where there is such a place: a mapped file on a full disk kills the worker that writes it.
+    """Creates the shared folder. Call once in the supervisor, before prometheus_client is imported."""
+    # In memory if possible: writing a mapped file on a full disk kills the worker.
     memory = Path("/dev/shm")  # noqa: S108
     folder = tempfile.mkdtemp(
         prefix="frazil-metrics-", dir=memory if os.access(memory, os.W_OK | os.X_OK) else None
@@ -35,7 +33,7 @@ def share_between_processes() -> str:
 
 
 class ReceiverMetrics:
-    """Made once a worker. It is the journal's observer too."""
+    """The metrics of one worker; also the journal's observer."""
 
     def __init__(self, config: Config) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -45,67 +43,78 @@ class ReceiverMetrics:
         from frazil.role_status import RoleStatus
 
         self._config = config
-        self.status = RoleStatus(lambda: self._of_all_workers().collect(), os.getppid())
+        self.status = RoleStatus(lambda: self._all_workers().collect(), os.getppid())
         self.registry = registry = CollectorRegistry()
         StoreMetrics(registry)
         self._objectives = Objectives(registry, config, ["ack"])
         self._requests = Counter(
             "frazil_receive_requests",
-            "Requests by how they were answered: ok, partial, or the reason of the refusal",
+            "Requests by outcome: ok, partial, or the reason of the refusal.",
             ("signal", "transport", "outcome"),
             registry=registry,
         )
         self._records = Counter(
             "frazil_receive_records",
-            "Records accepted and rejected",
+            "Records of accepted requests, by outcome: accepted or rejected.",
             ("signal", "outcome"),
             registry=registry,
         )
         self._bytes = Counter(
-            "frazil_receive_bytes", "Bytes of accepted requests, decompressed", ("signal",), registry=registry
+            "frazil_receive_bytes",
+            "Bytes of accepted requests after decompression.",
+            ("signal",),
+            registry=registry,
         )
         self._ack = Histogram(
             "frazil_receive_ack_seconds",
-            "From the whole request's arrival to its durable answer",
+            "Seconds from the complete arrival of a request until it is durable and acknowledged.",
             ("signal", "transport"),
             buckets=_SECONDS,
             registry=registry,
         )
         self._in_flight = Gauge(
             "frazil_receive_in_flight_bytes",
-            "Bytes received and not yet durable",
+            "Bytes of requests in flight: received and not yet durable.",
             registry=registry,
             multiprocess_mode="livesum",
         )
         self._ready = Gauge(
             "frazil_receive_ready_workers",
-            "Workers that can make data durable now",
+            "Receiver workers that can make data durable.",
             registry=registry,
             multiprocess_mode="livesum",
         )
         self._clock_skew = Gauge(
             "frazil_receive_clock_skew_seconds",
-            "How far the receiver's clock is ahead of the clock of the WAL's store; negative if behind.",
+            "Seconds by which the receiver's clock is ahead of the WAL store's clock; negative if behind.",
             registry=registry,
             multiprocess_mode="livemostrecent",
         )
         self._segments = Counter(
-            "frazil_wal_segments", "Segments made durable", ("signal",), registry=registry
+            "frazil_wal_segments", "WAL segments made durable.", ("signal",), registry=registry
         )
-        self._segment_rows = Counter("frazil_wal_rows", "Rows made durable", ("signal",), registry=registry)
-        self._segment_bytes = Counter("frazil_wal_bytes", "Bytes of segments", ("signal",), registry=registry)
+        self._segment_rows = Counter(
+            "frazil_wal_rows", "Rows of durable WAL segments.", ("signal",), registry=registry
+        )
+        self._segment_bytes = Counter(
+            "frazil_wal_bytes", "Bytes of durable WAL segments.", ("signal",), registry=registry
+        )
         self._encode = Histogram(
-            "frazil_wal_encode_seconds", "Making a segment", ("signal",), buckets=_SECONDS, registry=registry
+            "frazil_wal_encode_seconds",
+            "Seconds to decode the requests of a WAL segment and encode it.",
+            ("signal",),
+            buckets=_SECONDS,
+            registry=registry,
         )
         self._store = Histogram(
             "frazil_wal_store_seconds",
-            "Storing a segment durably",
+            "Seconds to store a WAL segment durably.",
             ("signal",),
             buckets=_SECONDS,
             registry=registry,
         )
         self._failures = Counter(
-            "frazil_wal_failures", "Segments that could not be stored", registry=registry
+            "frazil_wal_failures", "WAL segments that could not be stored.", registry=registry
         )
 
     def refused(self, signal: str, transport: str, reason: str) -> None:
@@ -146,15 +155,15 @@ class ReceiverMetrics:
     def exposition(self) -> bytes:
         from prometheus_client import generate_latest
 
-        return bytes(generate_latest(self._of_all_workers()))
+        return bytes(generate_latest(self._all_workers()))
 
-    def _of_all_workers(self) -> CollectorRegistry:
+    def _all_workers(self) -> CollectorRegistry:
         from prometheus_client import CollectorRegistry, ProcessCollector
         from prometheus_client.multiprocess import MultiProcessCollector
 
         from frazil.role_metrics import RoleCollector
 
-        _forget_dead_workers(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        _remove_dead_workers(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         registry = CollectorRegistry()
         collector: Any = MultiProcessCollector
         collector(registry)
@@ -164,13 +173,13 @@ class ReceiverMetrics:
         return registry
 
 
-def _forget_dead_workers(folder: str) -> None:
-    """The gauges of a worker that is gone say nothing. Its counters stay: what it counted was received."""
+def _remove_dead_workers(folder: str) -> None:
+    """Removes the gauges of workers that no longer run, and keeps their counters."""
     from prometheus_client import multiprocess
 
     for file in Path(folder).glob("gauge_live*_*.db"):
         worker = int(file.stem.rpartition("_")[2])
         if not psutil.pid_exists(worker):
             mark_dead: Any = multiprocess.mark_process_dead
-            with contextlib.suppress(FileNotFoundError):  # another scrape was faster
+            with contextlib.suppress(FileNotFoundError):  # removed by another scrape
                 mark_dead(worker, folder)

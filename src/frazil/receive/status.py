@@ -1,4 +1,4 @@
-"""From what went wrong to what a client is told: the one map, for HTTP and gRPC alike."""
+"""Maps errors to responses of HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Refusal:
-    """`reason` is what the metric of refused requests counts by."""
+    """The response to a refused request. `reason` is the metric's label `outcome`."""
 
     http: int
     grpc: grpc.StatusCode
@@ -47,14 +47,14 @@ class Refusal:
         return status
 
     def body(self, content_type: str) -> bytes:
-        """A google.rpc.Status in the request's own encoding."""
+        """Returns a google.rpc.Status in the request's encoding."""
         if content_type == PROTOBUF:
             return bytes(self.status.SerializeToString())
         return orjson.dumps({"code": self.grpc.value[0], "message": self.message})
 
 
 def refusal(error: Exception) -> Refusal:
-    """What `error` means on the wire. What may pass by itself is retryable; a defect counts as that."""
+    """Returns the response to `error`. Transient errors and bugs are retryable."""
     message = str(error)
     delay = max(1, math.ceil(error.retry_after_seconds)) if isinstance(error, Transient) else None
     match error:
@@ -73,16 +73,16 @@ def refusal(error: Exception) -> Refusal:
         case Forbidden():
             return Refusal(403, grpc.StatusCode.PERMISSION_DENIED, "forbidden", message)
         case _:
-            return Refusal(503, grpc.StatusCode.UNAVAILABLE, "internal", "an internal error; try again", 1)
+            return Refusal(503, grpc.StatusCode.UNAVAILABLE, "internal", "internal error; retry later", 1)
 
 
 NOT_FOUND = Refusal(
     404,
     grpc.StatusCode.NOT_FOUND,
     "not_found",
-    "no such path; OTLP is posted to /v1/logs, /v1/traces and /v1/metrics unless configured otherwise",
+    "no such path; send OTLP to /v1/logs, /v1/traces and /v1/metrics, or to the configured paths",
 )
-METHOD_NOT_ALLOWED = Refusal(405, grpc.StatusCode.UNIMPLEMENTED, "method", "only POST is allowed here")
+METHOD_NOT_ALLOWED = Refusal(405, grpc.StatusCode.UNIMPLEMENTED, "method", "only POST is allowed")
 UNSUPPORTED_TYPE = Refusal(
     415, grpc.StatusCode.INVALID_ARGUMENT, "content_type", f"the content type must be {PROTOBUF} or {JSON}"
 )
@@ -92,5 +92,5 @@ UNSUPPORTED_ENCODING = Refusal(
     "content_encoding",
     "the content encoding must be gzip, zstd, deflate or identity",
 )
-TIMED_OUT = Refusal(408, grpc.StatusCode.DEADLINE_EXCEEDED, "slow_body", "the body came too slowly")
-DISCONNECTED = Refusal(400, grpc.StatusCode.INVALID_ARGUMENT, "disconnected", "the body ended before its end")
+TIMED_OUT = Refusal(408, grpc.StatusCode.DEADLINE_EXCEEDED, "slow_body", "the body arrived too slowly")
+DISCONNECTED = Refusal(400, grpc.StatusCode.INVALID_ARGUMENT, "disconnected", "the body is incomplete")

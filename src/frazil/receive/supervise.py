@@ -21,7 +21,7 @@ log = structlog.get_logger("frazil.receive")
 
 
 def run(config: Config) -> int:
-    """Runs until SIGINT or SIGTERM. Workers that die are replaced."""
+    """Runs until SIGINT or SIGTERM. Restarts workers that die."""
     config = with_ports(config)
     _check_promoted(config)
     for name, address in (("http", config.receive.http.listen), ("grpc", config.receive.grpc.listen)):
@@ -36,7 +36,7 @@ def run(config: Config) -> int:
     server = _server(config)
     listen.watch_certificates(config.receive.tls)
     log.info(
-        "receiving",
+        "receiver started",
         http=config.receive.url("http"),
         grpc=config.receive.url("grpc") if config.receive.grpc.enabled else "off",
         workers=config.receive.workers,
@@ -49,7 +49,7 @@ def run(config: Config) -> int:
 
 
 def _load_worker(config: Config) -> Any:
-    """Runs in each new process. The parent does not import what only workers need: it would hold it."""
+    """Runs in each worker process. The parent avoids the workers' imports to save memory."""
     from frazil.receive.worker import Worker, set_up_process
 
     die_with_parent()

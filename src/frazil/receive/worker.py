@@ -1,4 +1,4 @@
-"""One receiver process: its journal, its HTTP application and its gRPC server, from start to clean end."""
+"""One receiver process: its journal, HTTP application and gRPC server, and their lifecycle."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from frazil.receive.intake import Intake
 from frazil.receive.metrics import ReceiverMetrics
 from frazil.wal.journal import open_journal
 
-_LAST_WORDS_SECONDS = 1.0
-"""For answers to reach their clients after the last request is durable."""
+_RESPONSE_SECONDS = 1.0
+"""Time for responses to reach their clients after the last request is durable."""
 
 _SWITCH_SECONDS = 0.001
-"""Python lets a thread that counts or translates a large request run for 5 ms before another gets its turn,
-and an answer needs many turns of the event loop and of the encoding thread."""
+"""With the default of 5 ms, a thread that counts or converts a large request delays other requests, which
+need many switches between the event loop and the encoding thread."""
 _LARGE_BYTES = 32 * 2**20
 
 log = structlog.get_logger("frazil.receive")
@@ -37,21 +37,21 @@ log = structlog.get_logger("frazil.receive")
 
 def set_up_process(config: Config) -> None:
     configure_logging(config.log)
-    pa.set_cpu_count(1)  # a worker is meant to fill one core; rows are decoded one slice at a time
+    pa.set_cpu_count(1)  # a worker uses one core, and decodes one slice at a time
     pa.set_io_thread_count(1)
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def give_back_memory() -> None:
-    """After large requests: allocators keep what was freed, and a receiver would seem to need it for ever."""
-    gc.collect()  # a refusal's traceback and frames refer to each other, and hold the request's body
+def release_memory() -> None:
+    """Returns freed memory to the system after large requests: allocators would keep it."""
+    gc.collect()  # a refusal's traceback and frames form a cycle that holds the request's body
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Worker:
-    """The ASGI application that granian runs; its lifespan is the receiver's."""
+    """The ASGI application that granian runs in each worker."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -62,54 +62,53 @@ class Worker:
         self._http = HttpApp(self._intake)
         self._grpc = GrpcServer(self._intake) if config.receive.grpc.enabled else None
         self._watch: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._shutdown: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             await self._journal.start()
             if self._grpc is not None:
                 await self._grpc.start()
-        except Exception as error:  # a defect too: granian would go on, with a receiver that never answers
+        except Exception as error:  # bugs too: granian would continue with a receiver that never responds
             if not isinstance(error, FrazilError | OSError | RuntimeError):
-                log.exception("defect while starting")
-            await self._end()
+                log.exception("receiver start failed unexpectedly")
+            await self._shut_down()
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         self._watch = asyncio.create_task(self._report())
-        self._hear_signals()
+        self._handle_signals()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._begin_end()
+        await self._begin_shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _hear_signals(self) -> None:
-        """granian ends the lifespan when all connections have, which a slow client can put off for ever.
-
-        The end begins with the signal itself. granian's handler runs too: uvloop calls it from its own list.
+    def _handle_signals(self) -> None:
+        """Starts the shutdown with the signal itself: granian waits until all connections have ended, which a
+        slow client can delay for ever. granian's own handler runs too, called by uvloop.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._begin_end))
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._begin_shutdown))
 
-    def _begin_end(self) -> asyncio.Task[None]:
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end())
-            # All is durable and answered by then; whatever connection is still open is not worth waiting for.
-            self._ending.add_done_callback(
-                lambda _: asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, os._exit, 0)
+    def _begin_shutdown(self) -> asyncio.Task[None]:
+        if self._shutdown is None:
+            self._shutdown = asyncio.create_task(self._shut_down())
+            # All requests are durable and acknowledged by then; open connections are not waited for.
+            self._shutdown.add_done_callback(
+                lambda _: asyncio.get_running_loop().call_later(_RESPONSE_SECONDS, os._exit, 0)
             )
-        return self._ending
+        return self._shutdown
 
-    async def _end(self) -> None:
-        """Stop taking calls, make durable what is in, then end."""
-        await asyncio.to_thread(telemetry.stop)  # first: it may be itself that has to take what is left
+    async def _shut_down(self) -> None:
+        """Refuses new requests and makes the accepted ones durable."""
+        await asyncio.to_thread(telemetry.stop)  # first: this receiver may be the target of its own telemetry
         self._http.stopping = True
         if self._watch is not None:
             self._watch.cancel()
@@ -121,8 +120,9 @@ class Worker:
         log.info("receiver stopped")
 
     async def _close_journal(self) -> None:
-        """Waits until no request is in flight, for half the grace time: the rest is for what then still waits
-        for company to become durable and be answered."""
+        """Waits up to half the grace time until no request is in flight; the other half is for the requests
+        that the journal has queued.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.receive.shutdown_grace_seconds / 2):
                 await self._intake.admission.emptied()
@@ -134,7 +134,7 @@ class Worker:
         await asyncio.to_thread(metrics.status.begin)
         while True:
             if large:
-                await asyncio.to_thread(give_back_memory)
+                await asyncio.to_thread(release_memory)
             large = admission.bytes > _LARGE_BYTES
             metrics.in_flight(self._intake.admission.bytes)
             metrics.ready(self._journal.failure is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frazil.sql.types import duckdb_type, text
 from frazil.tables import Promoted
-from frazil.wal.promote import FITTING
+from frazil.wal.rowgroups import FITTING
 
 
 def from_map(item: Promoted) -> str:

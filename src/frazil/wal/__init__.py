@@ -1,6 +1,7 @@
-"""The write-ahead log: requests become durable segments, and are read back exactly once.
+"""The write-ahead log (WAL): stores requests as durable segments, which landing reads exactly once.
 
-Never acks before the store says that the bytes are durable, and never uses a segment's name twice.
+Never acknowledges a request before the store confirms that it is durable. Never reuses a segment name.
+Start with `journal.py` (write path) and `reader.py` (read path).
 """
 
 from frazil.wal.names import SegmentName, new_stream

@@ -1,7 +1,7 @@
-"""Deleting segments that have landed, and finding out which closed streams have left nothing behind.
+"""Deletes segments that have landed, and reports which closed streams are empty.
 
-A tombstone goes last: until then it fences a writer that wakes up. Afterwards the writer's own clock does
-(see stream.py).
+Tombstones are deleted last, because a tombstone fences a suspended writer that resumes. After that, the
+writer's own clock fences it (see `Stream`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from frazil.errors import DeleteRefused
 from frazil.position import WalPosition
 from frazil.storage import Store
 from frazil.tables import Signal
-from frazil.wal.reader import Segment, WalReader, side_by_side
+from frazil.wal.reader import Segment, WalReader, prefetched
 
 SEGMENTS_AT_ONCE_MAX = 10_000
 """Bounds memory, and the time until a pass can be stopped."""
@@ -22,18 +22,16 @@ SEGMENTS_AT_ONCE_MAX = 10_000
 
 @dataclass(frozen=True)
 class CleanUp:
-    """`gone_streams` are closed and have nothing left in the store: the next landing may drop them."""
+    """The result of a clean-up. The next landing may drop `empty_streams`: closed, with no segment left."""
 
     deleted: int
     bytes: int
-    gone_streams: frozenset[str]
+    empty_streams: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Segments that were deleted. `first` has the lowest sequence that may be left in each of their
-    streams.
-    """
+    """A batch of deleted segments. `first` maps each stream to the lowest sequence that may remain."""
 
     deleted: int
     bytes: int
@@ -46,10 +44,9 @@ CleanUpPass = Generator[Batch, None, frozenset[str]]
 def clean_up(
     store: Store, signal: Signal, position_old_enough: WalPosition, limit: int | None = None
 ) -> CleanUp:
-    """Deletes all segments below a position that no running query begins before, oldest first.
+    """Deletes up to `limit` segments below a position, oldest first. No running query may start below it.
 
-    `limit` bounds their number. Streams that the position does not name are left alone. May fail anywhere
-    and be done again.
+    Streams that the position does not name are left alone. After a failure the call can be repeated.
     """
     steps, deleted, size = clean_up_pass(store, signal, position_old_enough, limit), 0, 0
     while True:
@@ -63,16 +60,16 @@ def clean_up(
 def clean_up_pass(
     store: Store, signal: Signal, position_old_enough: WalPosition, limit: int | None = None
 ) -> CleanUpPass:
-    """Does the same batch by batch, and returns the streams that are gone. The caller may stop anywhere.
+    """Like `clean_up`, but yields after each batch and returns the empty streams. May be stopped anywhere.
 
-    If the store refuses to delete some segments, all the others go, tombstones stay, and DeleteRefused comes
-    at the end.
+    If the store refuses to delete some segments, deletes all others, keeps the tombstones, and then raises
+    DeleteRefused.
     """
     reader = WalReader(store)
-    there = [name for name in reader.streams(signal) if name in position_old_enough.streams]
+    streams = [name for name in reader.streams(signal) if name in position_old_enough.streams]
     tombstones: list[Segment] = []
     refused: DeleteRefused | None = None
-    landed = islice(_landed(reader, signal, there, position_old_enough), limit)
+    landed = islice(_landed(reader, signal, streams, position_old_enough), limit)
     others = _without_tombstones(landed, position_old_enough, tombstones)
     while batch := list(islice(others, SEGMENTS_AT_ONCE_MAX)):
         try:
@@ -85,13 +82,13 @@ def clean_up_pass(
         yield _delete(store, batch)
         del tombstones[: len(batch)]
     closed = {name for name, stream in position_old_enough.streams.items() if stream.closed}
-    return _gone(store, signal, closed)
+    return _remove_empty(store, signal, closed)
 
 
 def _landed(
     reader: WalReader, signal: Signal, streams: list[str], position: WalPosition
 ) -> Iterator[Segment]:
-    listings = side_by_side(reader.stream(signal, stream) for stream in streams)
+    listings = prefetched(reader.stream(signal, stream) for stream in streams)
     for stream, listing in zip(streams, listings, strict=True):
         for segment in listing:
             if segment.name.sequence >= position.streams[stream].sequence:
@@ -102,7 +99,7 @@ def _landed(
 def _without_tombstones(
     segments: Iterator[Segment], position: WalPosition, tombstones: list[Segment]
 ) -> Iterator[Segment]:
-    """Puts the tombstones into the list: at most one for each stream."""
+    """Yields the segments that are not tombstones and appends the others to `tombstones`."""
     for segment in segments:
         stream = position.streams[segment.name.stream]
         if stream.closed and segment.name.sequence == stream.sequence - 1:
@@ -120,15 +117,18 @@ def _delete(store: Store, segments: list[Segment]) -> Batch:
     )
 
 
-def _gone(store: Store, signal: Signal, closed: set[str]) -> frozenset[str]:
-    """Confirmed by looking, after the deletions; and what was deleted stays so after a power loss."""
+def _remove_empty(store: Store, signal: Signal, closed: set[str]) -> frozenset[str]:
+    """Lists the closed streams again, and returns those without segments.
+
+    Their folders are removed durably: the deletions survive a power loss.
+    """
     reader = WalReader(store)
-    there = set(reader.streams(signal))
-    gone = {
+    present = set(reader.streams(signal))
+    empty = {
         stream
         for stream in closed
-        if stream not in there or next(reader.stream(signal, stream), None) is None
+        if stream not in present or next(reader.stream(signal, stream), None) is None
     }
-    for stream in sorted(gone):
+    for stream in sorted(empty):
         store.remove_folder(f"{signal}/{stream}/")
-    return frozenset(gone)
+    return frozenset(empty)

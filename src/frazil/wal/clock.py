@@ -1,4 +1,4 @@
-"""A clock that also counts while the machine sleeps, and how far the wall clock is from the store's."""
+"""A clock that includes system sleep, and a monitor of the wall clock's skew from the store's clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from frazil.errors import ClockSkewed
 
 Clock = Callable[[], float]
-"""Seconds since some moment; never goes back."""
+"""Returns seconds since an arbitrary moment; monotonic."""
 
-# macOS has no CLOCK_BOOTTIME, and needs none: its CLOCK_MONOTONIC counts sleep.
+# macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC includes system sleep.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -19,8 +19,10 @@ def boot_seconds() -> float:
 
 
 class ClockWatch:
-    """Compares the wall clock with the store's. Between two measurements the boot clock measures the time
-    that has passed, so a change of the wall clock is noticed at once.
+    """Compares the wall clock with the store's clock.
+
+    Between measurements the boot clock extrapolates the store's time, so a change of the wall clock is
+    detected immediately.
     """
 
     def __init__(
@@ -39,11 +41,11 @@ class ClockWatch:
         """The store's time minus the boot clock's."""
 
     def measure(self) -> None:
-        """Asks the store. Raises StoreUnavailable."""
+        """Reads the store's clock. Raises StoreUnavailable."""
         before = self._clock()
         store = self._store_now()
         after = self._clock()
-        # The store read its clock between both moments: of the possible differences the smallest counts.
+        # The store read its clock between `before` and `after`: use the smallest possible difference.
         offset = self._wall() - after
         most, least = offset - (store - after), offset - (store - before)
         skew = least if least > 0 else most if most < 0 else 0.0
@@ -51,18 +53,16 @@ class ClockWatch:
 
     @property
     def skew_seconds(self) -> float | None:
-        """How far the wall clock is ahead of the store's clock, negative if it is behind. None before the
-        first measurement.
-        """
+        """Seconds by which the wall clock is ahead of the store's; negative if behind, None if unmeasured."""
         return None if self._base is None else self._wall() - self._clock() - self._base
 
     @property
     def failure(self) -> ClockSkewed | None:
-        """Why no request may be stamped now; None while the clock is right or was not measured yet."""
+        """The reason to refuse requests; None while the skew is within the limit or unmeasured."""
         skew = self.skew_seconds
         if skew is None or abs(skew) <= self._seconds_max:
             return None
         return ClockSkewed(
             f"this machine's clock is {abs(skew):,.0f} s {'ahead of' if skew > 0 else 'behind'} the store's, "
-            f"more than receive.clock_skew_seconds_max ({self._seconds_max:g} s); set the clock (NTP)"
+            f"more than receive.clock_skew_seconds_max ({self._seconds_max:g} s); correct the clock (NTP)"
         )

@@ -1,11 +1,11 @@
-"""Group commit: requests that wait together are made durable together.
+"""Group commit: requests that arrive close together are made durable together.
 
-While one group is under way, requests that arrive wait and share the next; each is answered when its records
-are durable, or with the error that is its own. What a group becomes (a segment, messages of Kafka) is up to
-the kind of lane.
+While one group is processed, new requests queue for the next group. Each request completes when its records
+are durable, or fails with its own error. Subclasses of `Lane` decide the output: a segment, or Kafka
+messages.
 
-Tenants take turns. A large group is worked on slice by slice; between two slices, groups of tenants that are
-not part of it get their turn. A tenant with more than a slice to decode has a group of its own.
+Scheduling is fair between tenants. A large group is processed slice by slice, and groups of other tenants run
+between two slices. A tenant with more than one slice to decode gets its own group.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from typing import Generic, Protocol, TypeVar
 from frazil import telemetry
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge, StoreUnavailable
 from frazil.otlp.decode import Decoder
-from frazil.otlp.wire import STACK_BYTES, check
+from frazil.otlp.wire import STACK_BYTES, check_parsable
 from frazil.wal.names import SegmentName
 from frazil.wal.slices import SLICE_BYTES, PendingRequest, SliceDecoder
 
 _GAP_SECONDS_MAX = 1.0
+"""Caps each gap in the moving average of the time between requests: a burst after a pause counts soon."""
 _GAP_WEIGHT = 0.2
-_APART_SECONDS = 60.0
-"""The mean time between requests is a moving one; a burst after a pause counts soon."""
+_ISOLATION_SECONDS = 60.0
+"""After a refused request, the tenant's requests are grouped separately for this long."""
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a request that was made durable: `rejected` records were invalid on their own."""
+    """The result of a durable request. `rejected` counts its invalid records, `reason` says why."""
 
     accepted: int
     rejected: int = 0
@@ -44,7 +45,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class SegmentWritten:
-    """For the observer: one durable segment."""
+    """Event: one segment is durable."""
 
     name: SegmentName
     requests: int
@@ -70,18 +71,18 @@ class LaneSettings:
 ReceiptT = TypeVar("ReceiptT", bound=Receipt)
 ResultT = TypeVar("ResultT")
 Steps = Generator[None, None, ResultT]
-"""Work in steps: between two of them, others have their turn."""
+"""Work in steps. Other groups run between two steps."""
 
 
 @dataclass
 class Waiting(Generic[ReceiptT]):
-    """A request that was not answered yet."""
+    """A request without a result yet."""
 
     request: PendingRequest
     done: asyncio.Future[ReceiptT]
     arrived: float = field(default_factory=time.monotonic)
-    taken: float | None = None
-    """When its group was complete."""
+    grouped: float | None = None
+    """When the request's group was complete."""
 
     @property
     def size(self) -> int:
@@ -90,7 +91,7 @@ class Waiting(Generic[ReceiptT]):
 
 @dataclass
 class _Job(Generic[ReceiptT]):
-    """A group under way."""
+    """A group in progress."""
 
     group: list[Waiting[ReceiptT]]
     tenants: list[str]
@@ -99,10 +100,10 @@ class _Job(Generic[ReceiptT]):
 
 
 class Lane(ABC, Generic[ReceiptT]):
-    """`run` is a task for the lane's life; `append` waits for durability; `close` flushes and ends it."""
+    """A queue of one signal's requests, and the thread that makes them durable group by group."""
 
-    _work = "wal.write"
-    """What traces call the work on a group."""
+    _span_name = "wal.write"
+    """The name of the trace span for processing a group."""
 
     def __init__(self, decoder: Decoder, settings: LaneSettings, observer: Observer) -> None:
         self._decoder = decoder
@@ -111,9 +112,9 @@ class Lane(ABC, Generic[ReceiptT]):
         self._group_wait_seconds = settings.group_wait_seconds
         self._group_bytes_max = settings.group_bytes_max
         self._waiting: dict[str, deque[Waiting[ReceiptT]]] = {}
-        """By tenant. A tenant that was served goes to the end."""
+        """Queues by tenant, in round-robin order."""
         self._refused: dict[str, float] = {}
-        """When a request of a tenant was last refused by decoding."""
+        """The time of each tenant's last request that failed to decode."""
         self._waiting_bytes = 0
         self._jobs: deque[_Job[ReceiptT]] = deque()
         self._arrived = asyncio.Event()
@@ -125,20 +126,20 @@ class Lane(ABC, Generic[ReceiptT]):
 
     @abstractmethod
     def _process(self, requests: Sequence[PendingRequest]) -> Steps[list[ReceiptT]]:
-        """Does all of these requests' work, step by step, in the lane's thread; a receipt for each.
+        """Makes the requests durable, in steps of about one slice, and returns a receipt for each.
 
-        A step takes as long as a slice. RequestInvalid or RequestTooLarge if some of them cannot be taken:
-        the others are then tried without. StoreUnavailable if none can be: requests are refused until
-        `failure` is None again.
+        Runs in the lane's thread. Raises RequestInvalid or RequestTooLarge if some requests are at fault: the
+        others are then retried without them. Raises StoreUnavailable if the store fails: requests are
+        refused until `failure` is None again.
         """
 
     @property
     def load_bytes(self) -> int:
-        """What waits and what is being made durable."""
+        """Bytes of requests that are queued or in progress."""
         return self._waiting_bytes + sum(job.size for job in self._jobs)
 
     async def append(self, body: bytes, tenant: str, received_unix_nano: int, records: int = 0) -> ReceiptT:
-        """Returns when the request's records are durable. It was counted to have so many `records`."""
+        """Returns when the request's records are durable. `records` is the counted number of records."""
         if self._closing:
             raise StoreUnavailable("the receiver is shutting down")
         if self.failure is not None:
@@ -154,28 +155,29 @@ class Lane(ABC, Generic[ReceiptT]):
         try:
             return await done
         finally:
-            if waiting.taken is not None:
-                telemetry.past("wal.wait", waiting.arrived, waiting.taken)
-                telemetry.past(self._work, waiting.taken, time.monotonic())
+            if waiting.grouped is not None:
+                telemetry.past("wal.wait", waiting.arrived, waiting.grouped)
+                telemetry.past(self._span_name, waiting.grouped, time.monotonic())
 
     async def run(self) -> None:
+        """Processes groups until `close` is called and the queue is empty."""
         last: _Job[ReceiptT] | None = None
         while await self._work_is_ready():
             self._begin_jobs()
-            if self._jobs[0] is last:  # those that have just begun come before the one that had its turn
+            if self._jobs[0] is last:  # new jobs run before the job that ran last
                 self._jobs.rotate(-1)
             last = self._jobs[0]
             await self._advance(last)
 
     async def _advance(self, job: _Job[ReceiptT]) -> None:
-        """One step of a job. After the last one its requests are answered."""
+        """Runs one step of a job. After the last step, completes the job's requests."""
         loop = asyncio.get_running_loop()
         outcomes: Sequence[ReceiptT | FrazilError] | None
         try:
             outcomes = await loop.run_in_executor(self._thread, _next_step, job)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a defect, or a panic in Rust: clients retry, the lane lives on
+        except BaseException as error:  # a bug, or a panic in Rust: clients retry, the lane continues
             failure = StoreUnavailable(f"the segment could not be written: {error!r}")
             self._observer.segment_failed(failure)
             outcomes = [failure] * len(job.group)
@@ -186,7 +188,7 @@ class Lane(ABC, Generic[ReceiptT]):
             if isinstance(outcome, RequestInvalid | RequestTooLarge):
                 self._refused[waiting.request.tenant] = time.monotonic()
             if waiting.done.done():
-                continue  # the client has gone
+                continue  # the client disconnected
             if isinstance(outcome, FrazilError):
                 waiting.done.set_exception(outcome.again())
             else:
@@ -194,7 +196,7 @@ class Lane(ABC, Generic[ReceiptT]):
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """While the store fails, what waits must not try it group by group, each until its time is over."""
+        """Refuses all queued requests while the store fails: each group would wait for its own timeout."""
         if self.failure is None:
             return
         refused = [waiting for queue in self._waiting.values() for waiting in queue]
@@ -208,14 +210,14 @@ class Lane(ABC, Generic[ReceiptT]):
         self._jobs.clear()
 
     async def close(self) -> None:
-        """No new requests; what waits becomes durable now. Ends `run`."""
+        """Refuses new requests, makes the queued ones durable, and ends `run`."""
         self._closing = True
         self._arrived.set()
 
     async def _work_is_ready(self) -> bool:
-        """Waits for a first request and then for others; False when closed and nothing is left.
+        """Waits for a first request, then for the group wait. Returns False when closed and empty.
 
-        While a job is under way there is no need to wait.
+        Does not wait while a job is in progress.
         """
         while not self._waiting and not self._jobs:
             if self._closing:
@@ -238,12 +240,12 @@ class Lane(ABC, Generic[ReceiptT]):
         return True
 
     def _wait_seconds(self) -> float:
-        """Where requests come further apart than the wait, no company is to be expected: hardly wait."""
+        # If requests arrive less often than the group wait, batching gains nothing: use a tenth of the wait.
         wait = self._group_wait_seconds
         return wait if self._gap_seconds < wait else wait / 10
 
     def _begin_jobs(self) -> None:
-        """Groups of those who wait and have none under way: a tenant with much to decode has its own."""
+        """Starts groups for tenants without a job in progress: one per heavy tenant, one for the rest."""
         busy = {tenant for job in self._jobs for tenant in job.tenants}
         light = [tenant for tenant in self._waiting if tenant not in busy]
         if len(light) > 1:
@@ -255,18 +257,18 @@ class Lane(ABC, Generic[ReceiptT]):
             self._begin_job(light)
 
     def _is_heavy(self, tenant: str) -> bool:
-        """Also a tenant of which requests were refused lately: its group may have to be tried in halves."""
+        """True if more than a slice is queued, or after a refusal: such a group may be retried in halves."""
         refused = self._refused.get(tenant)
         if refused is not None:
-            if time.monotonic() - refused < _APART_SECONDS:
+            if time.monotonic() - refused < _ISOLATION_SECONDS:
                 return True
             del self._refused[tenant]
         return sum(waiting.request.cost for waiting in self._waiting[tenant]) > SLICE_BYTES
 
     def _begin_job(self, tenants: list[str]) -> None:
-        """One request of each tenant after the other, up to the bytes of a group.
+        """Takes requests from the tenants in turn, up to the size of a group.
 
-        A request of more than a slice goes alone: if it is refused, nothing else was decoded in vain.
+        A request larger than a slice ends the group: if it is refused, little else was decoded in vain.
         """
         group: list[Waiting[ReceiptT]] = []
         size, turns, now = 0, deque(tenants), time.monotonic()
@@ -277,7 +279,7 @@ class Lane(ABC, Generic[ReceiptT]):
             if group and (is_large or size + queue[0].size > self._group_bytes_max):
                 continue
             waiting = queue.popleft()
-            waiting.taken = now
+            waiting.grouped = now
             group.append(waiting)
             size += waiting.size
             del self._waiting[tenant]
@@ -290,10 +292,10 @@ class Lane(ABC, Generic[ReceiptT]):
         steps = self._commit([waiting.request for waiting in group])
         self._jobs.append(_Job(group, sorted({one.request.tenant for one in group}), size, steps))
 
-    # What follows runs in the lane's thread.
+    # The methods below run in the lane's thread.
 
     def _commit(self, group: list[PendingRequest]) -> Steps[list[ReceiptT | FrazilError]]:
-        """Processes the group; where it cannot be taken as a whole, does so without the culprits."""
+        """Processes the group. If some requests are refused, retries the others without them."""
         try:
             return [*(yield from self._process(group))]
         except (RequestInvalid, RequestTooLarge) as error:
@@ -304,9 +306,9 @@ class Lane(ABC, Generic[ReceiptT]):
             self.failure = error
             self._observer.segment_failed(error)
             return [error for _ in group]
-        refused = (yield from self._all_malformed(group)) if is_malformed else [None] * len(group)
+        refused = (yield from self._check_all(group)) if is_malformed else [None] * len(group)
         good = [request for request, error in zip(group, refused, strict=True) if error is None]
-        if len(good) == len(group):  # well-formed, and yet refused: nested too deeply, or too much together
+        if len(good) == len(group):  # well-formed, but refused: nested too deeply, or too large together
             half = len(group) // 2
             yield
             outcomes = yield from self._commit(group[:half])
@@ -318,27 +320,27 @@ class Lane(ABC, Generic[ReceiptT]):
         kept = iter((yield from self._commit(good)) if good else ())
         return [error if error is not None else next(kept) for error in refused]
 
-    def _all_malformed(self, group: list[PendingRequest]) -> Steps[list[FrazilError | None]]:
+    def _check_all(self, group: list[PendingRequest]) -> Steps[list[FrazilError | None]]:
         refused, size = [], 0
         for request in group:
             size += len(request.body)
             if size > SLICE_BYTES:
                 size = 0
                 yield
-            refused.append(self._malformed(request))
+            refused.append(self._check(request))
         return refused
 
-    def _malformed(self, request: PendingRequest) -> FrazilError | None:
-        """By the reference parser: 10 µs for a small request, where decoding it alone takes 3 ms."""
+    def _check(self, request: PendingRequest) -> FrazilError | None:
+        """Parses with the reference parser: 10 µs for a small request; decoding it alone takes 3 ms."""
         try:
-            check(self._decoder.signal, request.body)
+            check_parsable(self._decoder.signal, request.body)
         except RequestInvalid as error:
             return error
         return None
 
 
 def _next_step(job: _Job[ReceiptT]) -> list[ReceiptT | FrazilError] | None:
-    """None while there are more steps."""
+    """Runs one step. Returns the outcomes after the last step, None before."""
     try:
         next(job.steps)
     except StopIteration as end:
@@ -348,11 +350,11 @@ def _next_step(job: _Job[ReceiptT]) -> list[ReceiptT | FrazilError] | None:
 
 
 def _thread(name: str) -> ThreadPoolExecutor:
-    """One thread, with a stack that decoding cannot overflow. It costs memory only where it is touched."""
-    usual = threading.stack_size(STACK_BYTES)
+    """Returns one thread with a stack that decoding cannot overflow. Only touched pages use memory."""
+    default = threading.stack_size(STACK_BYTES)
     try:
         thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        thread.submit(int).result()  # threads are started with the first work
+        thread.submit(int).result()  # the executor starts its thread with the first call
     finally:
-        threading.stack_size(usual)
+        threading.stack_size(default)
     return thread

@@ -1,7 +1,7 @@
-"""Closing streams whose writers are gone, so that positions do not grow with every restart of a receiver.
+"""Closes streams whose writers are gone, so that positions do not grow with every restart of a receiver.
 
-The next sequence is created as a tombstone. If its writer lives after all, exactly one of the two creates
-succeeds: either the stream goes on, or the writer finds itself fenced and opens a new one.
+Creates the stream's next sequence as a tombstone. If the writer is still alive, exactly one of the two
+creates succeeds: either the stream stays open, or the writer is fenced and opens a new stream.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _CLOSED_AT_ONCE_MAX = 100
 
 
 @dataclass(frozen=True)
-class _Rest:
-    """Since when a stream's position has stood still, by our own clock."""
+class _IdleSince:
+    """The local time since which a stream's position has not changed."""
 
     sequence: int
     since: float
 
 
 class IdleStreamCloser:
-    """Remembers in memory only: after a restart a stream is silent from the first look on.
+    """Closes streams whose position has not changed for `stream_idle_seconds`.
 
-    A stream counts as silent while its position stands still. That what comes next is not there either, the
-    create itself finds out; so a look costs no request.
+    Idle times are kept in memory and start again after a restart. Checking costs no store request: whether
+    the next segment exists is decided by the create of the tombstone.
     """
 
     def __init__(
@@ -46,31 +46,31 @@ class IdleStreamCloser:
         self._clock = clock
         self._idle_seconds = stream_idle_seconds
         self._spec_of = spec_of
-        self._resting: dict[Signal, dict[str, _Rest]] = {}
+        self._open: dict[Signal, dict[str, _IdleSince]] = {}
 
     def close_idle(self, signal: Signal, position: WalPosition) -> list[SegmentName]:
-        """Creates tombstones in the streams that have been silent for too long; a bounded number a call.
+        """Creates tombstones in idle streams, at most 100 per call, and returns their names.
 
-        `position` is the table's, read just now. Landing finds the tombstones as it finds segments.
+        `position` is the table's current position. Landing reads tombstones like segments.
         """
         now = self._clock()
-        before = self._resting.get(signal, {})
-        resting = self._resting[signal] = {
+        before = self._open.get(signal, {})
+        streams = self._open[signal] = {
             name: before[name]
             if name in before and before[name].sequence == stream.sequence
-            else _Rest(stream.sequence, now)
+            else _IdleSince(stream.sequence, now)
             for name, stream in position.streams.items()
             if not stream.closed
         }
-        silent = [name for name, rest in resting.items() if now - rest.since >= self._idle_seconds]
+        idle = [name for name, state in streams.items() if now - state.since >= self._idle_seconds]
         closed = []
-        for stream in sorted(silent)[:_CLOSED_AT_ONCE_MAX]:
+        for stream in sorted(idle)[:_CLOSED_AT_ONCE_MAX]:
             end = SegmentName(signal, stream, position.streams[stream].sequence)
             rows = position.streams[stream].durable_rows
             try:
                 self._store.create(end.path, tombstone(end, rows, self._spec_of(signal)))
                 closed.append(end)
             except FileExistsError:
-                pass  # its writer lives, or another has closed it: what is there will land
-            del resting[stream]
+                pass  # the writer is alive, or another process closed the stream: the segment will land
+            del streams[stream]
         return closed

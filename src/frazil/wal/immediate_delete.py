@@ -1,8 +1,8 @@
-"""Segments that go at once, and not some minutes after they landed: what is to be erased cannot wait.
+"""Deletes landed segments at once, for erasure, instead of some minutes after landing.
 
-Queries count on those minutes: they read a table's position first, and the log behind it afterwards. So a
-mark is left in the log before anything is deleted. It says how many rows had landed by then, and a query
-whose position knows of fewer reads the position again.
+Queries rely on that delay: they read a table's position first and the WAL after it. So a mark is written to
+the WAL before the deletion. It holds the number of rows landed by then, and a query whose position has fewer
+rows reads the position again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from frazil.wal.cleanup import clean_up
 from frazil.wal.reader import SWEPT, WalReader
 
 MARK_SECONDS = 3600.0
-"""How long a mark stays. Nobody has a position that is as old."""
+"""How long a mark is kept. No query holds a position that is older."""
 _MARK = re.compile(SWEPT + r"([0-9]{20})-([0-9]{10})")
 
 
 @dataclass(frozen=True)
-class Mark:
-    """`rows` had landed when everything before them was deleted."""
+class DeletionMark:
+    """Records an immediate deletion. `rows` is the number of rows that had landed by then."""
 
     rows: int
     unix_seconds: int
@@ -34,25 +34,25 @@ class Mark:
         return f"{SWEPT}{self.rows:020d}-{self.unix_seconds:010d}"
 
     @classmethod
-    def parse(cls, name: str) -> Mark | None:
+    def parse(cls, name: str) -> DeletionMark | None:
         match = _MARK.fullmatch(name)
         return None if match is None else cls(int(match[1]), int(match[2]))
 
 
-def leave_mark(store: Store, signal: Signal, position: WalPosition, now_seconds: float) -> None:
-    """Durable when it returns. `position` is the table's, and everything below it may be deleted once those
-    who look at the log just now have ended.
+def write_mark(store: Store, signal: Signal, position: WalPosition, now_seconds: float) -> None:
+    """Writes a mark durably. Afterwards everything below the table's `position` may be deleted as soon as the
+    queries that have already listed the WAL have ended.
     """
-    mark = Mark(position.rows, int(now_seconds))
-    if any(Mark.parse(name) == mark for name in store.children(f"{signal}/").folders):
+    mark = DeletionMark(position.rows, int(now_seconds))
+    if any(DeletionMark.parse(name) == mark for name in store.children(f"{signal}/").folders):
         return
     store.create(f"{signal}/{mark.name}/{secrets.token_hex(8)}", b"swept")
 
 
-def sweep(store: Store, signal: Signal, position: WalPosition) -> list[str]:
-    """Deletes everything that lies below the position; the paths. `leave_mark` comes before."""
+def delete_landed_segments(store: Store, signal: Signal, position: WalPosition) -> list[str]:
+    """Deletes all segments below the position and returns their paths. Call `write_mark` first."""
     reader = WalReader(store)
-    there = [
+    paths = [
         segment.name.path
         for stream in reader.streams(signal)
         if (at := position.streams.get(stream)) is not None
@@ -61,12 +61,12 @@ def sweep(store: Store, signal: Signal, position: WalPosition) -> list[str]:
     ]
     while clean_up(store, signal, position).deleted:
         pass
-    return there
+    return paths
 
 
 def remove_old_marks(store: Store, signal: Signal, now_seconds: float) -> int:
-    """May fail anywhere and be done again."""
-    found = [Mark.parse(name) for name in store.children(f"{signal}/").folders]
+    """Deletes expired marks and returns their number. After a failure the call can be repeated."""
+    found = [DeletionMark.parse(name) for name in store.children(f"{signal}/").folders]
     old = [mark for mark in found if mark is not None and mark.unix_seconds + MARK_SECONDS < now_seconds]
     for mark in old:
         folder = f"{signal}/{mark.name}/"

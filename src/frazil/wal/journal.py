@@ -1,4 +1,4 @@
-"""The WAL of one receiver process: lanes for every signal, and recovery when the store fails."""
+"""The WAL of one receiver process: lanes for each signal, and recovery after store failures."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from frazil.wal.store import open_store, probe_store
 
 _RECOVERY_SECONDS = 1.0
 _START_SECONDS = 5.0
-"""How long a start waits for the store's probe before it says that it is not ready."""
-_TIDY_SECONDS = 600.0
+"""How long a start waits for the store probe before it continues as not ready."""
+_REMOVE_ABANDONED_SECONDS = 600.0
 _CLOCK_SECONDS = 60.0
-"""How often the store's clock is asked. Three requests on S3."""
+"""Interval between measurements of the store's clock. Each takes three requests on S3."""
 
 log = structlog.get_logger("frazil.wal")
 
 
 def decoders(config: Config) -> dict[Signal, Decoder]:
-    """A decoder for each signal, with the promoted columns of the configuration.
+    """Returns a decoder for each signal, with the configured promoted columns.
 
-    ValueError if a promoted column has the name of one that the table has already.
+    Raises ValueError if a promoted column has the name of a built-in column.
     """
     extra = promoted(config)
     depth_max = config.receive.limits.nesting_depth_max
@@ -49,42 +49,41 @@ def decoders(config: Config) -> dict[Signal, Decoder]:
 
 
 class Journal(Protocol):
-    """Makes requests durable. Start, append, close."""
+    """Makes requests durable."""
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Checks the store. If it does not respond yet, requests are refused until it does."""
 
     async def append(
         self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
     ) -> Receipt:
-        """Returns when the request's records are durable. It was counted to have so many `records`."""
+        """Returns when the request's records are durable. `records` is the counted number of records."""
         ...
 
     async def close(self) -> None:
-        """Returns when what was appended is durable or refused."""
+        """Returns when all appended requests are durable or refused. Idempotent; needs no start."""
 
     @property
     def failure(self) -> FrazilError | None:
-        """Why nothing can be made durable now; None if it can."""
+        """The reason why no request can be made durable now, or None."""
         ...
 
     @property
     def clock_skew_seconds(self) -> float | None:
-        """How far this machine's clock is ahead of the store's; None if that is not known."""
+        """Seconds by which this machine's clock is ahead of the store's; None if unknown."""
         ...
 
 
 def open_journal(config: Config, observer: Observer) -> Journal:
     if config.wal.type == "kafka":
-        from frazil.wal.kafka.journal import KafkaJournal  # a receiver without Kafka need not load its client
+        from frazil.wal.kafka.journal import KafkaJournal  # loads the Kafka client only when needed
 
         return KafkaJournal(config, observer)
     return SegmentJournal(config, open_store(config), observer)
 
 
 class SegmentJournal:
-    """Start, append, close. While the store fails, requests are refused at once and the store is tried every
-    second.
-    """
+    """Writes segments. While the store fails, it refuses requests and retries every second."""
 
     def __init__(
         self,
@@ -116,110 +115,101 @@ class SegmentJournal:
         self._recovery: asyncio.Task[None] | None = None
         self._measured = 0.0
         self._was_skewed = False
-        self._unprobed: FrazilError | None = StoreUnavailable("the receiver is starting")
+        self._probe_failure: FrazilError | None = StoreUnavailable("the receiver is starting")
 
     async def start(self) -> None:
-        """Raises StoreUnsafe on a store whose conditional writes do not hold.
-
-        A store that does not answer yet is no reason not to start: requests are refused until it has been
-        probed.
-        """
+        """Probes the store. Raises StoreUnsafe if its conditional writes do not work."""
         probing = asyncio.create_task(asyncio.to_thread(self._probe))
         await asyncio.wait({probing}, timeout=_START_SECONDS)
         try:
             if probing.done():
                 probing.result()
             else:
-                raise StoreUnavailable(f"{self._store.describe()} has not answered yet")
+                raise StoreUnavailable(f"{self._store.describe()} has not responded yet")
         except StoreUnavailable as error:
-            self._unprobed = error
-            log.warning("store does not answer; requests are refused until it does", reason=str(error))
+            self._probe_failure = error
+            log.warning("store probe failed; requests refused until the store responds", reason=str(error))
         await asyncio.to_thread(self._warm_up)
-        self._tasks = [asyncio.create_task(lane.run()) for lane in self._all()]
+        self._tasks = [asyncio.create_task(lane.run()) for lane in self._all_lanes()]
         self._recovery = asyncio.create_task(self._recover(None if probing.done() else probing))
 
     async def append(
         self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
     ) -> Receipt:
-        """Returns when the request's records are durable. It was counted to have so many `records`."""
-        if self._unprobed is not None:
-            raise self._unprobed.again()
+        if self._probe_failure is not None:
+            raise self._probe_failure.again()
         if (skewed := self._watch.failure) is not None:
             raise skewed
         lane = min(self._lanes[signal], key=lambda lane: lane.load_bytes)
         return await lane.append(body, tenant, received_unix_nano, records)
 
     async def close(self) -> None:
-        """Makes durable what waits, then ends. Safe when never started and when called twice."""
         if self._recovery is not None:
             self._recovery.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._recovery
             self._recovery = None
-        for lane in self._all():
+        for lane in self._all_lanes():
             await lane.close()
         await asyncio.gather(*self._tasks)
         self._tasks = []
 
     @property
     def failure(self) -> FrazilError | None:
-        """Why nothing can be made durable now; None while all is well."""
         return self._store_failure or self._watch.failure
 
     @property
     def clock_skew_seconds(self) -> float | None:
-        """How far this machine's clock is ahead of the store's. None if it is not known."""
         return self._watch.skew_seconds
 
     @property
     def _store_failure(self) -> FrazilError | None:
-        return self._unprobed or next(
-            (lane.failure for lane in self._all() if lane.failure is not None), None
+        return self._probe_failure or next(
+            (lane.failure for lane in self._all_lanes() if lane.failure is not None), None
         )
 
-    def _all(self) -> list[SegmentLane]:
+    def _all_lanes(self) -> list[SegmentLane]:
         return [lane for lanes in self._lanes.values() for lane in lanes]
 
     async def _recover(self, probing: asyncio.Task[None] | None) -> None:
-        """Tries the store while it fails; `probing` is an attempt that is under way since the start."""
-        tidied, told = time.monotonic(), ""
+        """Retries the store while it fails. `probing` is the start's probe, if it is still running."""
+        removed, logged = time.monotonic(), ""
         while True:
             if probing is None:
                 await asyncio.sleep(_RECOVERY_SECONDS)
             if self._store_failure is None and probing is None:
                 await self._watch_clock()
-                if time.monotonic() - tidied > _TIDY_SECONDS:
-                    tidied = time.monotonic()
-                    await asyncio.to_thread(self._tidy)
+                if time.monotonic() - removed > _REMOVE_ABANDONED_SECONDS:
+                    removed = time.monotonic()
+                    await asyncio.to_thread(self._remove_abandoned)
                 continue
-            attempt = probing or asyncio.to_thread(self._probe if self._unprobed else self._try_store)
+            attempt = probing or asyncio.to_thread(self._probe if self._probe_failure else self._try_store)
             probing = None
             try:
                 await attempt
-            except (
-                StoreUnsafe
-            ) as error:  # for good: a store that lets two win now and then may pass the next probe
-                self._unprobed = error
-                log.error("store refused; restart the receiver when it is mended", reason=str(error))
+            except StoreUnsafe as error:
+                # Do not probe again: a store whose conditional writes fail sometimes may pass the next probe.
+                self._probe_failure = error
+                log.error("store rejected as unsafe; fix it and restart the receiver", reason=str(error))
                 return
             except StoreUnavailable as error:
-                if self._unprobed is not None:
-                    self._unprobed = error
-                if str(error) != told:  # once a second would bury everything else
-                    log.warning("store still fails", reason=str(error))
-                told = str(error)
+                if self._probe_failure is not None:
+                    self._probe_failure = error
+                if str(error) != logged:  # log each reason once, not every second
+                    log.warning("store check failed", reason=str(error))
+                logged = str(error)
                 continue
             except asyncio.CancelledError:
                 raise
-            except BaseException:  # a defect is no reason to stay unready for ever
-                log.exception("defect while trying the store")
+            except BaseException:  # a bug must not keep the receiver unready for ever
+                log.exception("store check failed unexpectedly")
                 continue
-            for lane in self._all():
+            for lane in self._all_lanes():
                 lane.failure = None
-            log.info("store works again", store=self._store.describe())
+            log.info("store recovered", store=self._store.describe())
 
     async def _watch_clock(self) -> None:
-        """Asks the store for its time now and then, and at once while this machine's clock seems wrong."""
+        """Measures the clock skew once a minute, and on every call while the skew is over the limit."""
         skewed = self._watch.failure
         if skewed is None and time.monotonic() < self._measured + _CLOCK_SECONDS:
             return
@@ -229,28 +219,28 @@ class SegmentJournal:
             log.debug("store clock not measured", reason=str(error))
         before, self._was_skewed = self._was_skewed, self._watch.failure is not None
         if self._was_skewed and not before:
-            log.error("clock skew over the limit; requests are refused", reason=str(self._watch.failure))
+            log.error("clock skew exceeded the limit; requests refused", reason=str(self._watch.failure))
         elif before and not self._was_skewed:
-            log.info("clock skew within the limit again", skew_seconds=self._watch.skew_seconds)
+            log.info("clock skew returned within the limit", skew_seconds=self._watch.skew_seconds)
 
     def _measure(self) -> None:
         self._measured = time.monotonic()
         self._watch.measure()
 
-    def _tidy(self) -> None:
+    def _remove_abandoned(self) -> None:
         if isinstance(self._store, LocalStore):
             self._store.remove_abandoned()
 
     def _warm_up(self) -> None:
-        """The first decoding of a signal builds its tables of descriptors: a tenth of a second."""
+        """Decodes an empty request per signal: the first decoding builds descriptor tables (0.1 s)."""
         for signal in SIGNALS:
             Decoder(signal).decode([b""], [""], [1])
 
     def _probe(self) -> None:
         result = probe_store(self._store)
-        self._tidy()
+        self._remove_abandoned()
         self._measure()
-        self._unprobed = None
+        self._probe_failure = None
         log.info(
             "store probed",
             store=self._store.describe(),

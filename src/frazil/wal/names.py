@@ -1,7 +1,7 @@
 """Names in the WAL: `<signal>/<stream>/<sequence>.parquet`.
 
-A stream is one writer's life. Its id begins with the time and ends with random bits, so that ids sort by age
-and a name is never used twice, also not after clean-up.
+A stream belongs to one writer. Its id is a time followed by random bits, so that ids sort by age and no name
+is ever reused, even after clean-up.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PATH = re.compile(rf"(logs|spans|metrics)/({_STREAM})/([0-9]{{20}})\.parquet")
 
 
 def new_stream(now_seconds: float | None = None) -> str:
-    """For example `20261115T081823123-9f86d081884c7d65`: UTC to the millisecond, then 64 random bits."""
+    """Returns an id such as `20261115T081823123-9f86d081884c7d65`: UTC in milliseconds, 64 random bits."""
     now = time.time() if now_seconds is None else now_seconds
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
     return f"{stamp}{int(now * 1000) % 1000:03d}-{secrets.token_hex(8)}"
 
 
 def is_stream(name: str) -> bool:
-    """Whether it is a stream's id; people and tools leave other things lying about."""
+    """Returns whether the folder name is a stream's id; the WAL may contain other folders."""
     return re.fullmatch(_STREAM, name) is not None
 
 
@@ -46,7 +46,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, path: str) -> SegmentName | None:
-        """None for anything that is not a segment's path."""
+        """Returns None if the path is not a segment's."""
         match = _PATH.fullmatch(path)
         if match is None:
             return None

@@ -1,7 +1,8 @@
-"""Reading the WAL back: streams, their contiguous segments, and what has to be set aside."""
+"""Reads the WAL: lists streams and their contiguous segments, and sets unreadable segments aside."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,8 @@ from frazil.wal.segment import Facts, read_facts, read_rows
 
 NOTHING_LANDED = WalPosition()
 SWEPT = "swept-"
-"""How the names of the marks begin that sweep.py leaves; the number of rows follows, in 20 digits."""
-_SET_ASIDE = "set-aside"
+"""Prefix of the marks of immediate_delete.py, followed by the number of rows in 20 digits."""
+SET_ASIDE = "set-aside"
 _LISTINGS_AT_ONCE_MAX = 16
 
 
@@ -29,45 +30,37 @@ class Segment:
     name: SegmentName
     size: int
     durable_seconds: float | None = field(default=None, compare=False)
-    """When it was made durable, as its store says: for people."""
-
-
-@dataclass(frozen=True)
-class SetAsideSegment:
-    """A segment that could not be read: its bytes are kept under `path`, with the reason beside them."""
-
-    name: SegmentName
-    path: str
-    reason: str
+    """When it became durable, by the store's clock. For display only."""
 
 
 class WalReader:
-    """Stateless: every call looks at the store."""
+    """Reads a WAL's store. Stateless: every call reads the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def segments(self, signal: Signal) -> Iterator[Segment]:
-        """All segments of a signal, by stream and sequence."""
+        """Yields all segments of a signal, by stream and sequence."""
         for entry in self._store.list(f"{signal}/"):
             name = SegmentName.parse(entry.path)
             if name is not None:
                 yield Segment(name, entry.size, entry.modified_seconds)
 
     def streams(self, signal: Signal) -> list[str]:
-        """Those that have a segment, or had one a moment ago; oldest first."""
-        return self.look(signal)[0]
+        """Returns the streams that have a segment, or had one recently; oldest first."""
+        return self.streams_and_swept_rows(signal)[0]
 
-    def look(self, signal: Signal) -> tuple[list[str], int]:
-        """The streams, and how many rows had landed when segments were last deleted at once: a position that
-        knows of fewer may lack some. 0 if that never was, or is long past.
+    def streams_and_swept_rows(self, signal: Signal) -> tuple[list[str], int]:
+        """Returns the streams, and the number of landed rows at the last immediate deletion of segments.
+
+        A position with fewer rows may miss deleted segments. 0 if there was no recent immediate deletion.
         """
         names = self._store.children(f"{signal}/").folders
         swept = [rows for name in names if (rows := _swept_rows(name)) is not None]
         return [name for name in names if is_stream(name)], max(swept, default=0)
 
     def stream(self, signal: Signal, stream: str, first: int = 0) -> Iterator[Segment]:
-        """The segments of one stream from a sequence on, in order. What lies before it is not listed."""
+        """Yields the segments of one stream from sequence `first`, in order."""
         after = SegmentName(signal, stream, first - 1).path if first > 0 else None
         for entry in self._store.list(f"{signal}/{stream}/", after):
             name = SegmentName.parse(entry.path)
@@ -75,84 +68,73 @@ class WalReader:
                 yield Segment(name, entry.size, entry.modified_seconds)
 
     def pending(self, signal: Signal, position: WalPosition = NOTHING_LANDED) -> Iterator[Segment]:
-        """The contiguous segments of each stream from its position on.
+        """Yields the contiguous segments of each stream from its position.
 
-        A sequence that is not there yet ends its stream: what lies behind it waits. A stream that the
-        position does not name begins at 0; one that is closed has nothing more to give.
+        A missing sequence ends the stream's listing: segments after the gap wait. A stream that the position
+        does not name starts at 0. Closed streams are skipped.
         """
         for stream in self.streams(signal):
             yield from self._contiguous(signal, stream, position)
 
     def pending_by_stream(self, signal: Signal, position: WalPosition) -> list[Iterator[Segment]]:
-        """The same, each stream by itself. Streams are listed side by side, and no further than is read."""
+        """Returns `pending` as one iterator per stream. Streams are listed concurrently, page by page."""
         streams = self.streams(signal)
-        return list(side_by_side(self._contiguous(signal, stream, position) for stream in streams))
+        return list(prefetched(self._contiguous(signal, stream, position) for stream in streams))
 
     def _contiguous(self, signal: Signal, stream: str, position: WalPosition) -> Iterator[Segment]:
         at = position.streams.get(stream, StreamPosition())
         if at.closed:
             return
-        for wanted, segment in enumerate(self.stream(signal, stream, at.sequence), at.sequence):
-            if segment.name.sequence != wanted:
+        for expected, segment in enumerate(self.stream(signal, stream, at.sequence), at.sequence):
+            if segment.name.sequence != expected:
                 return
             yield segment
 
     def strays(self, signal: Signal, position: WalPosition) -> Iterator[Segment]:
-        """Segments that will never land, for the ledger.
+        """Yields segments that will never land: after a stream's end, or in an unknown stream without
+        sequence 0.
 
-        They are behind a stream's end, or in a stream that the position does not name and that lacks its
-        beginning. Nobody was told that they are durable (a writer that woke up too late writes such a one),
-        or something is wrong. The position must be one that was read after the last landing's commit.
+        Such a segment was never acknowledged (a suspended writer that resumed too late writes one), or
+        something is wrong. `position` must have been read after the last landing's commit.
         """
         for stream in self.streams(signal):
             at = position.streams.get(stream)
             if at is not None and at.closed:
                 yield from self.stream(signal, stream, at.sequence)
-            elif at is None and not self._begins(signal, stream):
+            elif at is None and not self._has_first(signal, stream):
                 yield from self.stream(signal, stream)
 
-    def _begins(self, signal: Signal, stream: str) -> bool:
-        """Asked twice: in a first look that is overtaken by a writer, 1 may be there and 0 not yet."""
+    def _has_first(self, signal: Signal, stream: str) -> bool:
+        """Lists twice: a listing concurrent with a writer may contain sequence 1 and not 0."""
         return any(
             next((segment.name.sequence == 0 for segment in self.stream(signal, stream)), True)
             for _ in range(2)
         )
 
     def facts(self, name: SegmentName) -> Facts:
-        """Checks every byte. FileNotFoundError means that it was cleaned up, not that it is corrupt."""
+        """Reads and verifies a segment. FileNotFoundError means that it was cleaned up, not corrupt."""
         return read_facts(name, self._store.read(name.path))
 
     def rows(self, name: SegmentName, spec: TableSpec) -> tuple[Facts, pa.Table]:
         return read_rows(name, self._store.read(name.path), spec)
 
-    def set_aside(self, name: SegmentName, error: SegmentCorrupt | SegmentUnknown) -> SetAsideSegment:
-        """Keeps a copy with the reason beside it, where landing does not look. The original stays until
-        clean-up.
+    def set_aside(self, name: SegmentName, error: SegmentCorrupt | SegmentUnknown) -> str:
+        """Copies an unreadable segment, and the reason as JSON, to a folder that landing does not read.
+
+        Returns the path of the copy. The original stays until clean-up.
         """
-        path = f"{_SET_ASIDE}/{name.path}"
-        reason = str(error)
+        path = f"{SET_ASIDE}/{name.path}"
         for target, data in (
             (path, self._store.read(name.path)),
-            (f"{path}.json", json.dumps({"segment": name.path, "reason": reason}).encode()),
+            (f"{path}.json", json.dumps({"segment": name.path, "reason": str(error)}).encode()),
         ):
-            try:
+            with contextlib.suppress(FileExistsError):  # set aside before
                 self._store.create(target, data)
-            except FileExistsError:
-                continue  # set aside before
-        return SetAsideSegment(name, path, reason)
-
-    def set_aside_segments(self) -> Iterator[SetAsideSegment]:
-        for entry in self._store.list(f"{_SET_ASIDE}/"):
-            if not entry.path.endswith(".json"):
-                continue
-            facts = json.loads(self._store.read(entry.path))
-            name = SegmentName.parse(facts["segment"])
-            if name is not None:
-                yield SetAsideSegment(name, entry.path.removesuffix(".json"), facts["reason"])
+        return path
 
 
-def side_by_side(listings: Iterable[Iterator[Segment]]) -> Iterator[Iterator[Segment]]:
-    """The same listings, with the first requests of several made at once: in a bucket each takes a while."""
+def prefetched(listings: Iterable[Iterator[Segment]]) -> Iterator[Iterator[Segment]]:
+    """Returns the same listings with their first items read concurrently: on S3 each takes a request."""
     rest = iter(listings)
     while group := list(islice(rest, _LISTINGS_AT_ONCE_MAX)):
         if len(group) == 1:

@@ -1,7 +1,6 @@
-"""The format of a WAL segment: a Parquet file in the table's own schema, with its facts and a checksum in the
-footer.
+"""The format of a WAL segment: a Parquet file in the table's schema, with facts and a checksum in its footer.
 
-Any Parquet reader can query it. The checksum covers every byte of the file, itself read as zeros.
+Any Parquet reader can read it. The checksum covers every byte of the file, with its own digits as zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _CHECKSUM_ZERO = b"0" * 16
 
 @dataclass(frozen=True)
 class Facts:
-    """What a segment's footer says of it. `stream_rows` counts the stream's rows up to and with it."""
+    """The metadata in a segment's footer. `stream_rows` counts the stream's rows including this segment."""
 
     name: SegmentName
     rows: int
@@ -38,16 +37,15 @@ class Facts:
     received_max_unix_nano: int
     nonce: str
     tombstone: bool = False
-    """The stream ends here. A tombstone has no rows and no receive times."""
+    """The segment ends its stream. A tombstone has no rows and no receive times."""
     fill: str = ""
-    """The fingerprint of how its promoted columns were filled; empty in segments of older versions."""
+    """Fingerprint of the rule that filled the promoted columns; empty in segments of older versions."""
 
 
 class SegmentWriter:
-    """Collects tables as row groups; `finish` gives the file's bytes. Holds the compressed bytes only."""
+    """Collects tables as compressed row groups; `finish` returns the file's bytes."""
 
     def __init__(self, compression_level: int, fill: str = "") -> None:
-        """`fill` is the fingerprint of how the promoted columns are filled."""
         self._fill = fill
         self._sink = pa.BufferOutputStream()
         self._level = compression_level
@@ -68,15 +66,15 @@ class SegmentWriter:
                 },
                 use_dictionary=with_dictionary(table.schema),
                 write_statistics=["time"],
-                store_schema=False,  # rows are read in the table's plain types, not as codes
+                store_schema=False,  # readers get the table's plain types, not dictionaries
             )
         self._writer.write_table(table, row_group_size=table.num_rows)
         self.rows += table.num_rows
 
     def finish(self, name: SegmentName, *, stream_rows: int, received: tuple[int, int]) -> bytes:
-        """The file. `stream_rows` counts the rows of the stream's earlier segments."""
+        """Returns the file. `stream_rows` counts the rows of the stream's earlier segments."""
         if self._writer is None:
-            raise ValueError("a segment without rows is not written")
+            raise ValueError("a segment needs at least one row")
         facts = Facts(
             name, self.rows, stream_rows + self.rows, *received, secrets.token_hex(16), fill=self._fill
         )
@@ -84,10 +82,9 @@ class SegmentWriter:
 
 
 def tombstone(name: SegmentName, stream_rows: int, spec: TableSpec | None = None) -> bytes:
-    """A file without rows that says that the stream ends here, after `stream_rows` rows.
+    """Returns a segment without rows that ends the stream after `stream_rows` rows.
 
-    It has the table's columns, so that queries over all files of a folder can take it like any other;
-    `spec` is the table where it has columns that only the configuration knows.
+    It has the columns of `spec`, so that a query over all files of a folder can include it.
     """
     sink = pa.BufferOutputStream()
     writer = pq.ParquetWriter(sink, (spec or table_spec(name.signal)).arrow_schema, store_schema=False)
@@ -95,7 +92,7 @@ def tombstone(name: SegmentName, stream_rows: int, spec: TableSpec | None = None
 
 
 def _sealed(writer: pq.ParquetWriter, sink: pa.BufferOutputStream, facts: Facts) -> bytes:
-    """Ends the file with its facts and its checksum."""
+    """Writes the footer with the metadata and the checksum, and returns the file."""
     name = facts.name
     writer.add_key_value_metadata(
         {
@@ -121,8 +118,8 @@ def _sealed(writer: pq.ParquetWriter, sink: pa.BufferOutputStream, facts: Facts)
 
 
 def _compression(table: pa.Table) -> dict[str, str]:
-    """By leaf column. Measured: zstd costs 20 microseconds a column however little is in it, so the columns
-    that hold nothing, or the codes of a value or two, are left as they are.
+    """Returns the codec of each leaf column. Measured: zstd costs at least 20 µs per column, so columns that
+    are empty or dictionary-encoded stay uncompressed.
     """
     tiny = {
         name
@@ -133,22 +130,22 @@ def _compression(table: pa.Table) -> dict[str, str]:
 
 
 def _checksum_at(data: bytes | bytearray) -> int:
-    """Where the checksum's digits begin; -1 if there are none."""
+    """Returns the offset of the checksum's digits, or -1."""
     key = data.rfind(_CHECKSUM_KEY)
     mark = data.find(_CHECKSUM_MARK, key) if key >= 0 else -1
     return mark + len(_CHECKSUM_MARK) if mark >= 0 else -1
 
 
 def read_facts(name: SegmentName, data: bytes) -> Facts:
-    """Checks the whole file and says what its footer says; raises SegmentCorrupt or SegmentUnknown."""
+    """Verifies the whole file and returns its metadata. Raises SegmentCorrupt or SegmentUnknown."""
     return open_segment(name, data)[0]
 
 
 def open_segment(name: SegmentName, data: bytes) -> tuple[Facts, pq.ParquetFile]:
-    """As `read_facts`, with the open file. Parsing the footer costs as much as reading some columns."""
+    """Like `read_facts`, and returns the open file too: parsing the footer again would be expensive."""
     path = name.path
     if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1":
-        raise SegmentCorrupt(path, f"not a whole Parquet file ({len(data)} bytes)")
+        raise SegmentCorrupt(path, f"not a complete Parquet file ({len(data)} bytes)")
     at = _checksum_at(data)
     if at < 0:
         raise SegmentCorrupt(path, "no checksum in the footer")
@@ -156,18 +153,18 @@ def open_segment(name: SegmentName, data: bytes) -> tuple[Facts, pq.ParquetFile]
     digest.update(_CHECKSUM_ZERO)
     digest.update(memoryview(data)[at + 16 :])
     if digest.hexdigest().encode() != data[at : at + 16]:
-        raise SegmentCorrupt(path, "its checksum does not match its bytes")
+        raise SegmentCorrupt(path, "the checksum does not match")
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
     except MemoryError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are no text
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not UTF-8
         raise SegmentCorrupt(path, str(error)) from None
     try:
         found = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
         return _facts(name, found), file
     except (KeyError, ValueError) as error:
-        raise SegmentCorrupt(path, f"its footer is not a segment's: {error!r}") from None
+        raise SegmentCorrupt(path, f"the footer has no valid segment metadata: {error!r}") from None
 
 
 def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
@@ -178,7 +175,7 @@ def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
         f"{facts['frazil.signal']}/{facts['frazil.stream']}/{int(facts['frazil.sequence']):020d}.parquet"
     )
     if found != name:
-        raise SegmentCorrupt(path, f"it was written as {found.path if found else 'something else'}")
+        raise SegmentCorrupt(path, f"the footer names {found.path if found else 'an invalid segment'}")
     return Facts(
         name,
         int(facts["frazil.rows"]),
@@ -192,7 +189,7 @@ def _facts(name: SegmentName, facts: dict[str, str]) -> Facts:
 
 
 def read_rows(name: SegmentName, data: bytes, spec: TableSpec) -> tuple[Facts, pa.Table]:
-    """The rows in the spec's schema. Columns that the spec has gained since are NULL."""
+    """Reads the rows in the spec's schema. Columns that the file lacks are NULL."""
     facts, file = open_segment(name, data)
     try:
         table = file.read()
@@ -201,13 +198,13 @@ def read_rows(name: SegmentName, data: bytes, spec: TableSpec) -> tuple[Facts, p
     except (pa.ArrowException, OSError) as error:
         raise SegmentCorrupt(name.path, str(error)) from None
     if table.num_rows != facts.rows:
-        raise SegmentCorrupt(name.path, f"{table.num_rows} rows where its footer says {facts.rows}")
-    columns = [_as(table, column) for column in spec.columns]
+        raise SegmentCorrupt(name.path, f"{table.num_rows} rows, but the footer says {facts.rows}")
+    columns = [_cast(table, column) for column in spec.columns]
     return facts, pa.table(columns, schema=spec.arrow_schema)
 
 
-def _as(table: pa.Table, column: Column) -> pa.ChunkedArray:
-    """NULL where the file has no such column, or, by an older configuration, one of another type."""
+def _cast(table: pa.Table, column: Column) -> pa.ChunkedArray:
+    """Returns NULLs if the file lacks the column, or has it with another type (older configuration)."""
     if column.name in table.column_names:
         with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return table.column(column.name).cast(column.type)

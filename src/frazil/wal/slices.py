@@ -1,4 +1,4 @@
-"""Decoding a group of requests in slices of bounded size, and counting what each request had."""
+"""Decodes a group of requests in slices of bounded size, and counts each request's records."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import structlog
 from frazil.errors import FrazilError, RequestInvalid, RequestTooLarge
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.otlp.density import TooDense
-from frazil.otlp.shape import RECORD_BYTES, UNBOUNDED, Malformed, ShapeLimits, elements, shape_of
+from frazil.otlp.framing import RECORD_BYTES, UNBOUNDED, Malformed
+from frazil.otlp.shape import ShapeLimits, count_elements, shape_of
 from frazil.otlp.split import split
 from frazil.tables import Signal
 
 SLICE_BYTES = 2 * 2**20
-"""Decoded at once. Bounds the memory beside the request itself, and how long the interpreter's lock is held.
-"""
+"""Size of a slice. Bounds the memory for decoding, and how long the interpreter lock is held."""
 _WHOLE_ELEMENTS_MAX = 100_000
-"""In what is larger than a slice and cannot be cut, such as a record with a very long body."""
+"""Limit for a part larger than a slice that cannot be split, such as a record with a very long body."""
 
 _UNLIMITED = ShapeLimits(UNBOUNDED, UNBOUNDED)
 
@@ -27,9 +27,7 @@ log = structlog.get_logger("frazil.wal")
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """An OTLP request in protobuf, whose it is and when it came. `records` are as many as it was counted to
-    have.
-    """
+    """An OTLP request in protobuf, with its tenant, receive time and counted number of records."""
 
     body: bytes
     tenant: str
@@ -38,13 +36,13 @@ class PendingRequest:
 
     @property
     def cost(self) -> int:
-        """Its bytes, with RECORD_BYTES for each record: SLICE_BYTES of it are decoded at once."""
+        """Decoding cost in bytes: the body plus RECORD_BYTES per record. A slice holds SLICE_BYTES of it."""
         return len(self.body) + RECORD_BYTES * self.records
 
 
 @dataclass
 class Tally:
-    """What a request had: all of its records, and those of them that are invalid on their own."""
+    """Counts of one request: all records, and the invalid ones with the reasons."""
 
     seen: int = 0
     rejected: int = 0
@@ -54,15 +52,15 @@ class Tally:
     def accepted(self) -> int:
         return self.seen - self.rejected
 
-    def explained(self, signal: Signal) -> str:
+    def reason(self, signal: Signal) -> str:
         return explain(signal, self.rejected, self.reasons) if self.rejected else ""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What was decoded together: small requests as they came, or a piece of a large one.
+    """Bodies that were decoded together: several small requests, or a piece of a large one.
 
-    `bodies[i]` is of the request at `owners[i]` in the group, and the i-th for `decoded`.
+    `bodies[i]` belongs to the request at `owners[i]` in the group, and has index i in `decoded`.
     """
 
     owners: list[int]
@@ -71,17 +69,17 @@ class Slice:
 
 
 class SliceDecoder:
-    """Decodes groups of one signal's requests, of which each may have so many records and no more."""
+    """Decodes groups of one signal's requests."""
 
     def __init__(self, decoder: Decoder, records_per_request_max: int) -> None:
         self._decoder = decoder
         self._records_per_request_max = records_per_request_max
 
     def slices(self, group: Sequence[PendingRequest], tallies: Sequence[Tally]) -> Iterator[Slice | None]:
-        """All of the group in order; counts what each request had into its tally.
+        """Yields the group's slices in order, and adds each request's counts to its tally.
 
-        None gives other jobs a turn after a step that took long by itself.
-        RequestInvalid or RequestTooLarge is due to some of the requests; it does not say to which.
+        Yields None after a long step without a slice, so that other jobs can run. Raises RequestInvalid or
+        RequestTooLarge if some request is at fault; the error does not say which.
         """
         for owners, bodies in self._packed(group):
             if not bodies:
@@ -94,9 +92,9 @@ class SliceDecoder:
                 yield part
 
     def _packed(self, group: Sequence[PendingRequest]) -> Iterator[tuple[list[int], list[bytes]]]:
-        """Bodies packed to about SLICE_BYTES, large ones cut; with the index of the body of each piece.
+        """Yields owners and bodies of about SLICE_BYTES each; splits large bodies.
 
-        There are no bodies after a step that took long by itself.
+        Yields empty lists after a long step without a slice.
         """
         owners: list[int] = []
         pieces: list[bytes] = []
@@ -108,10 +106,10 @@ class SliceDecoder:
                     owners, pieces, size = [], [], 0
                 bound = self._records_per_request_max
                 for number, piece in enumerate(split(self._decoder.signal, request.body, SLICE_BYTES, bound)):
-                    if number == 0 or piece is None:  # all of the body was walked for the first one
+                    if number == 0 or piece is None:  # finding the first piece scanned the whole body
                         yield [], []
                     if piece is not None:
-                        for _ in self._checking_whole(piece):
+                        for _ in self._check_unsplit(piece):
                             yield [], []
                         yield [owner], [piece]
                 continue
@@ -124,14 +122,15 @@ class SliceDecoder:
         if pieces:
             yield owners, pieces
 
-    def _checking_whole(self, piece: bytes) -> Iterator[None]:
-        """What could not be cut to a slice is decoded at once: it must not hold many small things. Counts in
-        short steps.
+    def _check_unsplit(self, piece: bytes) -> Iterator[None]:
+        """Raises RequestTooLarge if a piece that could not be split to a slice has too many fields.
+
+        Counts in short steps.
         """
         if len(piece) <= 2 * SLICE_BYTES:
             return
         try:
-            for counted in elements(self._decoder.signal, piece):
+            for counted in count_elements(self._decoder.signal, piece):
                 if counted > _WHOLE_ELEMENTS_MAX:
                     raise RequestTooLarge(
                         f"a record, a resource or a scope is larger than {SLICE_BYTES} bytes and holds more "
@@ -145,7 +144,7 @@ class SliceDecoder:
     def _decoded(
         self, owners: list[int], bodies: list[bytes], group: Sequence[PendingRequest]
     ) -> Iterator[Slice | None]:
-        """As one slice, or as several where these bodies hold very many small things."""
+        """Yields one slice, or several if the bodies decode to too many small values."""
         try:
             decoded = self._decode(bodies, [group[owner] for owner in owners])
         except TooDense as dense:
@@ -158,17 +157,18 @@ class SliceDecoder:
         for some_owners, some_bodies in smaller:
             yield from self._decoded(some_owners, some_bodies, group)
         if not smaller:
-            yield from self._checking_dense(bodies[0], error)
+            yield from self._check_dense(bodies[0], error)
             decoded = self._decode(bodies, [group[owner] for owner in owners], bounded=False)
             yield Slice(owners, bodies, decoded)
 
-    def _checking_dense(self, body: bytes, error: TooDense) -> Iterator[None]:
-        """RequestTooLarge if a body that cannot be cut is as dense as it seems. New lines in nested text look
-        like nested values to the estimate.
+    def _check_dense(self, body: bytes, error: TooDense) -> Iterator[None]:
+        """Raises RequestTooLarge if a body that cannot be split really is too dense.
+
+        The estimate behind TooDense counts line ends in nested text as nested values.
         """
         if not error.is_nested:
             raise RequestTooLarge(str(error), bytes_max=0)
-        for counted in elements(self._decoder.signal, body):
+        for counted in count_elements(self._decoder.signal, body):
             if counted > _WHOLE_ELEMENTS_MAX:
                 raise RequestTooLarge(str(error), bytes_max=0)
             yield
@@ -176,7 +176,7 @@ class SliceDecoder:
     def _smaller(
         self, owners: list[int], bodies: list[bytes], error: TooDense
     ) -> list[tuple[list[int], list[bytes]]]:
-        """Nothing if it is one body that cannot be cut."""
+        """Splits the bodies further. Returns an empty list for one body that cannot be split."""
         if len(bodies) > 1:
             half = len(bodies) // 2
             return [(owners[:half], bodies[:half]), (owners[half:], bodies[half:])]
@@ -184,8 +184,8 @@ class SliceDecoder:
         shape = shape_of(body, _UNLIMITED)
         records = 0 if shape is None else shape.records
         for size in (len(body) + RECORD_BYTES * records, len(body)):
-            cut = split(self._decoder.signal, body, int(size / (error.times + 1)))
-            pieces = [piece for piece in cut if piece is not None]
+            parts = split(self._decoder.signal, body, int(size / (error.times + 1)))
+            pieces = [piece for piece in parts if piece is not None]
             if len(pieces) > 1:
                 return [(owners, [piece]) for piece in pieces]
         return []
@@ -198,7 +198,7 @@ class SliceDecoder:
             raise RequestTooLarge(f"a request may have at most {bound} records", bytes_max=0)
 
     def _decode(self, bodies: list[bytes], owners: list[PendingRequest], *, bounded: bool = True) -> Decoded:
-        """A defect, or a panic in Rust, is due to some request: it must not take its neighbours down."""
+        """Turns a bug, or a panic in Rust, into RequestInvalid: it must not fail the other requests."""
         try:
             return self._decoder.decode(
                 bodies,
@@ -209,5 +209,5 @@ class SliceDecoder:
         except (FrazilError, MemoryError, TooDense):
             raise
         except BaseException as error:
-            log.exception("defect while decoding", signal=self._decoder.signal)
+            log.exception("request decoding failed unexpectedly", signal=self._decoder.signal)
             raise RequestInvalid(f"the request cannot be decoded: {type(error).__name__}") from None

@@ -1,7 +1,7 @@
-"""Opens the WAL's store, and probes that its conditional writes hold, because everything rests on them.
+"""Opens the WAL's store, and probes its conditional writes, on which the WAL's guarantees depend.
 
-Many writers create the same name at the same moment: exactly one may win, and what is there afterwards must
-be the winner's. A store that lets two win would let two writers both believe that a sequence is theirs.
+The probe creates the same name from many writers at once. Exactly one may succeed, and the object must have
+its content. Otherwise two writers could both own the same sequence of a stream.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def open_store(config: Config) -> Store:
 
 
 def open_bucket(s3: S3WalConfig | None, create_seconds_max: float) -> S3Store:
-    """Returns the store in the WAL's bucket. The client is imported only where it is used."""
+    """Returns the store in the WAL's bucket. Loads the S3 client only when needed."""
     from frazil.storage.s3 import S3Endpoint, S3Store
 
-    assert s3 is not None  # the configuration has checked that  # noqa: S101
+    assert s3 is not None  # checked by the configuration  # noqa: S101
     secret = s3.secret_access_key
     connection = S3Endpoint(
         endpoint=s3.endpoint,
@@ -56,7 +56,7 @@ class ProbeResult:
 
 
 def probe_store(store: Store, writers: int = 8, rounds: int = 3) -> ProbeResult:
-    """Raises StoreUnsafe if conditional writes do not hold, StoreUnavailable if the store does not answer."""
+    """Raises StoreUnsafe if conditional writes do not hold, StoreUnavailable if the store is unreachable."""
     begin = time.perf_counter()
     with ThreadPoolExecutor(writers) as pool:
         for _ in range(rounds):
@@ -66,11 +66,11 @@ def probe_store(store: Store, writers: int = 8, rounds: int = 3) -> ProbeResult:
 
 def _one_round(store: Store, writers: int, pool: ThreadPoolExecutor) -> None:
     path = f"probe/{secrets.token_hex(16)}"
-    together = threading.Barrier(writers)
+    barrier = threading.Barrier(writers)
 
     def attempt(number: int) -> bytes | None:
         data = b"%d:%s" % (number, secrets.token_hex(16).encode())
-        together.wait()
+        barrier.wait()
         try:
             store.create(path, data)
         except FileExistsError:
@@ -90,13 +90,13 @@ def _one_round(store: Store, writers: int, pool: ThreadPoolExecutor) -> None:
         if len(winners) > 1:
             raise StoreUnsafe(
                 f"{store.describe()}: {len(winners)} of {writers} concurrent writers created the same "
-                "object, so its conditional writes do not work; use a store that honours If-None-Match "
+                "object, so its conditional writes do not work; use a store that supports If-None-Match "
                 "(AWS S3, MinIO, versitygw, Ceph 19 or newer) or wal.type local"
             )
         if failure is not None:
             raise failure
         if len(winners) != 1 or _read(store, path) != winners[0]:
-            raise StoreUnsafe(f"{store.describe()}: what was read back is not what the winning writer wrote")
+            raise StoreUnsafe(f"{store.describe()}: the object read back differs from the one written")
     finally:
         with contextlib.suppress(StoreUnavailable):
             store.delete(path)

@@ -45,7 +45,7 @@ def _work(what: str, root: str, position: str) -> None:
     store, at = LocalStore(Path(root)), landing_position(position).wal
     if what == "clean up":
         cleanup.SEGMENTS_AT_ONCE_MAX = 2  # so that it also ends between two batches
-        say_facts(names=sorted(clean_up(store, "logs", at).gone_streams))
+        say_facts(names=sorted(clean_up(store, "logs", at).empty_streams))
         return
     clock = HandClock()
     closer = IdleStreamCloser(store, clock, 10)

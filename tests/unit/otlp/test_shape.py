@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from frazil.otlp.shape import COUNTED_AT_ONCE, Malformed, Shape, ShapeLimits, elements, shape_of
+from frazil.otlp.framing import Malformed
+from frazil.otlp.shape import COUNTED_AT_ONCE, Shape, ShapeLimits, count_elements, shape_of
 from frazil.otlp.wire import REQUESTS
 from tests.support.otlp_wire import delimited, number, within
 from tests.unit.otlp.test_split import FORMS, SIGNAL_REQUESTS
@@ -75,7 +76,7 @@ def test_any_bytes_are_counted_or_malformed(parsed_bytes_max: int, body: bytes) 
     shape_of(body, UNLIMITED, parsed_bytes_max)
     for signal in REQUESTS:
         try:
-            list(elements(signal, body))
+            list(count_elements(signal, body))
         except Malformed:
             continue
 
@@ -127,14 +128,14 @@ def test_very_many_unknown_fields_are_too_many_groups() -> None:
 
 def test_elements_are_counted_at_any_depth_and_in_packed_lists() -> None:
     array = within((5, 5), delimited(1, number(3, 1)) * 50)
-    assert [*elements("logs", within((1, 2, 2), array))][-1] == 3 + 2 + 50 * 2
+    assert [*count_elements("logs", within((1, 2, 2), array))][-1] == 3 + 2 + 50 * 2
     buckets = within((1, 2, 2, 10, 1, 8), delimited(2, b"\x01" * 300))
-    assert [*elements("metrics", buckets)][-1] == 7 + 300
+    assert [*count_elements("metrics", buckets)][-1] == 7 + 300
     attributes = within((1, 2, 2), delimited(6, b"") * 100_000)
-    steps = list(elements("logs", attributes))
+    steps = list(count_elements("logs", attributes))
     assert steps[-1] == 3 + 100_000
     assert all(after - before <= COUNTED_AT_ONCE for before, after in pairwise([0, *steps]))
 
 
 def test_text_is_not_looked_into() -> None:
-    assert [*elements("logs", within((1, 2, 2, 5, 1), b"\x0a\x00" * 1_000_000))][-1] == 5
+    assert [*count_elements("logs", within((1, 2, 2, 5, 1), b"\x0a\x00" * 1_000_000))][-1] == 5

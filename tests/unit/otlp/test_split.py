@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from frazil.errors import FrazilError
 from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
-from frazil.otlp.shape import RECORD_BYTES
+from frazil.otlp.framing import RECORD_BYTES
 from frazil.otlp.split import split
 from frazil.otlp.wire import REQUESTS
 from frazil.tables import Signal

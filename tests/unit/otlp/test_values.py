@@ -15,8 +15,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 
 from frazil.otlp.encode import value
 from frazil.otlp.json import any_value_to_json
-from frazil.otlp.values import KINDS, Attributes, OneofTwice, Values, nesting, render
-from frazil.otlp.wire import nested
+from frazil.otlp.values import KINDS, Attributes, DuplicateOneof, Values, nesting, render
+from frazil.otlp.wire import to_arrow
 from frazil.tables import Promoted
 from tests.support.otlp_canonical import canonical
 from tests.support.otlp_requests import any_values, attribute_lists
@@ -27,7 +27,7 @@ patient = settings(deadline=None, max_examples=40, suppress_health_check=[Health
 
 def records(items: list[LogRecord]) -> pa.StructArray:
     body = delimited(1, ResourceLogs(scope_logs=[ScopeLogs(log_records=items)]).SerializeToString())
-    return nested("logs", [body]).column(0).values.field("scope_logs").values.field("log_records").values
+    return to_arrow("logs", [body]).column(0).values.field("scope_logs").values.field("log_records").values
 
 
 def rendered(values: list[AnyValue | None], depth_max: int = 32) -> Values:
@@ -77,8 +77,8 @@ def test_nested_values_are_their_otlp_json(nested_value: AnyValue) -> None:
 
 def test_a_value_with_two_members_on_the_wire_is_reported_not_guessed() -> None:
     body = log_with_body(delimited(1, b"a") + number(3, 5))
-    logs = nested("logs", [body]).column(0).values.field("scope_logs").values.field("log_records").values
-    with pytest.raises(OneofTwice):
+    logs = to_arrow("logs", [body]).column(0).values.field("scope_logs").values.field("log_records").values
+    with pytest.raises(DuplicateOneof):
         render(logs.field("body"), 32)
 
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from frazil.config import LimitsConfig, RateLimit, RateLimitsConfig
 from frazil.errors import Overloaded
 from frazil.receive import admission as module
-from frazil.receive.admission import Admission, RateLimits, Ticket, Turns
+from frazil.receive.admission import Admission, FairSlots, RateLimits, Ticket
 
 KIB = 1024
 
@@ -561,71 +561,71 @@ def test_a_tenant_cannot_fill_the_line() -> None:
 
 def test_tenants_take_turns() -> None:
     async def test() -> None:
-        places = Turns(2, per_tenant=1, waiting_max=10)
+        slots = FairSlots(2, per_tenant=1, waiting_max=10)
         order: list[str] = []
 
         async def use(tenant: str) -> None:
-            async with places.turn(tenant):
+            async with slots.slot(tenant):
                 order.append(tenant)
                 await turns(3)
 
         await asyncio.gather(*(use(tenant) for tenant in "aaaabbc"))
         assert sorted(order) == list("aaaabbc")
         assert order[-2:] == ["a", "a"]  # who asks for most waits longest
-        assert not places.is_contested
-        assert places._held == {}
+        assert not slots._waiting
+        assert slots._held == {}
 
     run(test())
 
 
 def test_one_tenant_alone_has_only_its_share_of_the_places() -> None:
     async def test() -> None:
-        places = Turns(3, per_tenant=2, waiting_max=10)
-        asked = [places.ask("a") for _ in range(4)]
-        assert [place.done() for place in asked] == [True, True, False, False]
-        other = places.ask("b")
+        slots = FairSlots(3, per_tenant=2, waiting_max=10)
+        requested = [slots.request("a") for _ in range(4)]
+        assert [slot.done() for slot in requested] == [True, True, False, False]
+        other = slots.request("b")
         assert other.done()
-        places.leave("a", asked[2])  # gives up
-        places.leave("a", asked[0])
-        assert asked[3].done()
-        for tenant, place in (("a", asked[1]), ("a", asked[3]), ("b", other)):
-            places.leave(tenant, place)
-        assert places._free == 3
+        slots.release("a", requested[2])  # gives up
+        slots.release("a", requested[0])
+        assert requested[3].done()
+        for tenant, slot in (("a", requested[1]), ("a", requested[3]), ("b", other)):
+            slots.release(tenant, slot)
+        assert slots._free == 3
 
     run(test())
 
 
 def test_more_waiting_requests_of_a_tenant_than_allowed_are_refused() -> None:
     async def test() -> None:
-        places = Turns(1, per_tenant=1, waiting_max=2)
-        asked = [places.ask("a") for _ in range(3)]
+        slots = FairSlots(1, per_tenant=1, waiting_max=2)
+        requested = [slots.request("a") for _ in range(3)]
         with pytest.raises(Overloaded):
-            places.ask("a")
-        waiting = places.ask("b")
-        places.leave("a", asked[0])
-        assert asked[1].done()
-        places.leave("a", asked[1])  # the tenant that was served goes to the end of the line
+            slots.request("a")
+        waiting = slots.request("b")
+        slots.release("a", requested[0])
+        assert requested[1].done()
+        slots.release("a", requested[1])  # the tenant that was served goes to the end of the line
         assert waiting.done()
-        assert not asked[2].done()
+        assert not requested[2].done()
 
     run(test())
 
 
 def test_a_request_that_goes_away_while_it_waits_leaves_the_line() -> None:
     async def test() -> None:
-        places = Turns(1, per_tenant=1, waiting_max=2)
-        first = places.ask("a")
+        slots = FairSlots(1, per_tenant=1, waiting_max=2)
+        first = slots.request("a")
 
         async def use() -> None:
-            async with places.turn("b"):
+            async with slots.slot("b"):
                 raise AssertionError
 
         waiting = asyncio.create_task(use())
         await turns()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert not places.is_contested
-        places.leave("a", first)
-        assert places._free == 1
+        assert not slots._waiting
+        slots.release("a", first)
+        assert slots._free == 1
 
     run(test())

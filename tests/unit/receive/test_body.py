@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frazil.errors import FrazilError, Overloaded, RequestInvalid, RequestTooLarge
-from frazil.receive.body import ENCODINGS, decompressed
+from frazil.receive.body import ENCODINGS, decompress
 
 MIB = 1 << 20
 
@@ -43,7 +43,7 @@ each_form = pytest.mark.parametrize("form", list(COMPRESSORS))
 
 
 def plain(body: bytes, encoding: str, bytes_max: int = 64 * MIB) -> bytes:
-    return decompressed(body, encoding, bytes_max, lambda total: None)
+    return decompress(body, encoding, bytes_max, lambda total: None)
 
 
 def test_the_encodings_are_those_of_otlp() -> None:
@@ -157,7 +157,7 @@ def test_a_bomb_stops_at_the_bound_before_the_memory_is_taken(form: str) -> None
     tracemalloc.start()
     try:
         with pytest.raises(RequestTooLarge):
-            decompressed(bomb, encoding, 4 * MIB, heard.append)
+            decompress(bomb, encoding, 4 * MIB, heard.append)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -185,7 +185,7 @@ def test_growing_is_asked_for_before_each_piece_and_may_be_refused(form: str) ->
             raise Overloaded("no room", bound="memory")
 
     with pytest.raises(Overloaded):
-        decompressed(compress(bytes(32 * MIB)), encoding, 64 * MIB, grow)
+        decompress(compress(bytes(32 * MIB)), encoding, 64 * MIB, grow)
     assert 3 * MIB < heard[-1] <= 5 * MIB
 
 

@@ -20,7 +20,7 @@ from frazil.wal.cleanup import CleanUp, clean_up
 from frazil.wal.reader import WalReader
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.s3 import S3Server
-from tests.support.wal_stores import MemoryStore, s3_store
+from tests.support.wal_stores import MemoryStore, s3_store, set_aside_copies
 from tests.unit.wal.test_reader import STREAMS, name
 
 NOTHING = frozenset[str]()
@@ -84,7 +84,7 @@ def test_a_closed_stream_with_something_above_its_end_is_not_gone(store: Store) 
 def test_a_closed_stream_with_a_foreign_file_is_gone_and_the_file_stays(store: Store) -> None:
     holding((0, 3), store=store)
     store.create(f"logs/{STREAMS[0]}/notes.txt", b"x")
-    assert clean_up(store, "logs", at(4, closed=True)).gone_streams == {STREAMS[0]}
+    assert clean_up(store, "logs", at(4, closed=True)).empty_streams == {STREAMS[0]}
     assert left(store) == [f"logs/{STREAMS[0]}/notes.txt"]
 
 
@@ -92,7 +92,7 @@ def test_a_live_stream_is_never_gone_however_empty() -> None:
     store = holding((0, 2), (0, 3))
     assert clean_up(store, "logs", at(4)) == CleanUp(2, 2, NOTHING)
     assert left(store) == []
-    assert clean_up(store, "logs", at(4)).gone_streams == NOTHING
+    assert clean_up(store, "logs", at(4)).empty_streams == NOTHING
 
 
 def test_the_oldest_go_first_and_no_more_than_the_limit() -> None:
@@ -110,7 +110,7 @@ def test_tombstones_go_last() -> None:
     order: list[str] = []
     store.before_delete = order.append
     position = WalPosition({stream: StreamPosition(3, closed=True) for stream in STREAMS})
-    assert clean_up(store, "logs", position).gone_streams == frozenset(STREAMS)
+    assert clean_up(store, "logs", position).empty_streams == frozenset(STREAMS)
     assert sorted(order[-3:]) == [name(stream, 2).path for stream in range(3)]
 
 
@@ -118,9 +118,9 @@ def test_set_aside_copies_outlive_their_originals() -> None:
     store = holding((0, 0), (0, 1))
     reader = WalReader(store)
     aside = reader.set_aside(name(0, 0), SegmentCorrupt(name(0, 0).path, "damaged"))
-    assert clean_up(store, "logs", at(2, closed=True)).gone_streams == {STREAMS[0]}
-    assert list(reader.set_aside_segments()) == [aside]
-    assert store.read(aside.path) == b"0"
+    assert clean_up(store, "logs", at(2, closed=True)).empty_streams == {STREAMS[0]}
+    assert [path for path, _ in set_aside_copies(store)] == [aside]
+    assert store.read(aside) == b"0"
 
 
 places = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=18)
@@ -155,7 +155,7 @@ def test_whichever_deletion_fails_doing_it_again_ends_the_same(
             done = clean_up(store, "logs", position, limit)
         except StoreUnavailable:
             continue
-        gone = done.gone_streams
+        gone = done.empty_streams
         for stream in gone:
             assert position.streams[stream].closed
             assert not list(store.list(f"logs/{stream}/"))
@@ -203,7 +203,7 @@ def test_a_key_that_a_bucket_refuses_to_delete_holds_up_no_other_but_the_tombsto
         clean_up(store, "logs", at(4, 4, closed=True))
     tombstone = name(0, 3).path
     assert left(store) == [name(0, 0).path, name(0, 1).path, tombstone]
-    assert clean_up(store, "logs", at(4, 4, closed=True)).gone_streams == {STREAMS[0]}
+    assert clean_up(store, "logs", at(4, 4, closed=True)).empty_streams == {STREAMS[0]}
     assert left(store) == []
 
 

@@ -15,7 +15,7 @@ from frazil.position import StreamPosition, WalPosition
 from frazil.storage import Entry
 from frazil.wal import SegmentName
 from frazil.wal.reader import NOTHING_LANDED, Segment, WalReader
-from tests.support.wal_stores import MemoryStore
+from tests.support.wal_stores import MemoryStore, set_aside_copies
 from tests.unit.wal.test_segment import DECODER, segment, table
 
 STREAMS = [f"20261115T08182312{n}-9f86d081884c7d65" for n in range(3)]
@@ -167,7 +167,9 @@ def test_a_corrupt_segment_is_kept_aside_with_its_reason_and_once() -> None:
         with pytest.raises(SegmentCorrupt) as caught:
             reader.facts(name(0, 0))
         aside = reader.set_aside(name(0, 0), caught.value)
-    assert store.read(aside.path) == b"damaged"
-    assert list(reader.set_aside_segments()) == [aside]
-    assert "not a whole Parquet file" in aside.reason
+    assert store.read(aside) == b"damaged"
+    ((path, facts),) = set_aside_copies(store)
+    assert path == aside
+    assert facts["segment"] == name(0, 0).path
+    assert "not a complete Parquet file" in facts["reason"]
     assert found(reader) == [(0, 0)]  # until clean-up; its copy is no segment

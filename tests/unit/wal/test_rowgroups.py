@@ -124,7 +124,7 @@ def test_a_footer_that_counts_other_rows_is_corrupt() -> None:
     digit = data.index(b"7", at)
     facts, groups = read_row_groups(NAME, resealed(data[:digit] + b"8" + data[digit + 1 :]), DECODER.schema)
     assert facts.rows == 8
-    with pytest.raises(SegmentCorrupt, match="7 rows where its footer says 8"):
+    with pytest.raises(SegmentCorrupt, match="7 rows, but the footer says 8"):
         list(groups)
 
 

@@ -124,7 +124,7 @@ def test_another_segments_bytes_are_noticed() -> None:
         SegmentName("spans", STREAM, 3),
         SegmentName("logs", STREAM.replace("9f86", "9f87"), 3),
     ):
-        with pytest.raises(SegmentCorrupt, match="it was written as logs/"):
+        with pytest.raises(SegmentCorrupt, match="the footer names logs/"):
             read_facts(name, DATA)
 
 
@@ -182,7 +182,7 @@ def test_tables_without_rows_are_no_row_groups_and_no_segment() -> None:
     writer = SegmentWriter(1)
     writer.write(table(0))
     assert writer.rows == 0
-    with pytest.raises(ValueError, match="without rows"):
+    with pytest.raises(ValueError, match="at least one row"):
         writer.finish(NAME, stream_rows=0, received=(1, 1))
     assert read_facts(NAME, segment(table(0), table(2), table(0))).rows == 2
 

@@ -41,7 +41,7 @@ def test_each_request_is_counted_for_itself() -> None:
     group = [request(within((1, 2), RECORD * 2)), request(within((1, 2), RECORD + BAD))]
     [part] = SliceDecoder(DECODER, 10).slices(group, tallies)
     assert [(tally.accepted, tally.rejected) for tally in tallies] == [(2, 0), (1, 1)]
-    assert [tally.explained("logs") for tally in tallies] == [
+    assert [tally.reason("logs") for tally in tallies] == [
         "",
         "1 log records rejected: trace_id is not 16 bytes long",
     ]

@@ -15,7 +15,7 @@ from frazil.wal.clock import boot_seconds
 from frazil.wal.group import Receipt
 from frazil.wal.journal import SegmentJournal
 from frazil.wal.segment import tombstone
-from frazil.wal.stream import Stream
+from frazil.wal.segment_lane import Stream
 from tests.support.wal_stores import HandClock, MemoryStore
 from tests.unit.wal.test_group import Seen, bench, logs, run
 

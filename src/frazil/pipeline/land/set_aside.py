@@ -80,8 +80,7 @@ def _copied(signal: Signal, item: UnreadableSegment, reader: WalReader | None) -
         return item
     stream, _, sequence = item.source.rpartition("/")
     name = SegmentName(signal, stream, int(sequence))
-    copy = reader.set_aside(name, SegmentCorrupt(name.path, item.reason))
-    return replace(item, location=copy.path)
+    return replace(item, location=reader.set_aside(name, SegmentCorrupt(name.path, item.reason)))
 
 
 def _now(table: Table) -> datetime.datetime:

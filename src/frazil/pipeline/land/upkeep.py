@@ -29,7 +29,7 @@ from frazil.wal.cleanup import clean_up_pass
 from frazil.wal.idle_streams import IdleStreamCloser
 from frazil.wal.immediate_delete import MARK_SECONDS, remove_old_marks
 from frazil.wal.names import SegmentName
-from frazil.wal.reader import WalReader, side_by_side
+from frazil.wal.reader import WalReader, prefetched
 
 _MISSING_ROUNDS_MAX = 3
 _ROUND_SECONDS = 30.0
@@ -164,7 +164,7 @@ class CleanUpStep(_WalStep):
             reader = WalReader(self._store)
             known = {stream: at.sequence for stream, at in landed.streams.items()}
             there = [stream for stream in reader.streams(self._signal) if stream in known]
-            for listing in side_by_side(reader.stream(self._signal, stream) for stream in there):
+            for listing in prefetched(reader.stream(self._signal, stream) for stream in there):
                 self.check_cancelled()
                 for left in itertools.islice(listing, 1):
                     known[left.name.stream] = left.name.sequence
@@ -251,7 +251,7 @@ class WatchStep(_WalStep):
             if (at := position.streams.get(stream)) is None or not at.closed
         ]
         missing = {}
-        listings = side_by_side(reader.stream(self._signal, name.stream, name.sequence) for name in wanted)
+        listings = prefetched(reader.stream(self._signal, name.stream, name.sequence) for name in wanted)
         for name, listing in zip(wanted, listings, strict=True):
             self.check_cancelled()
             there = list(itertools.islice(listing, 2))

@@ -19,8 +19,7 @@ from frazil.tables.encoding import with_dictionary
 from frazil.tables.horizon import Longs, within_horizon
 from frazil.tables.promoted import promoted
 from frazil.wal.names import SegmentName
-from frazil.wal.promote import fill_columns
-from frazil.wal.rowgroups import coded_table
+from frazil.wal.rowgroups import coded_table, fill_columns
 from frazil.wal.segment import Facts, open_segment
 
 MICROS = 1_000_000
@@ -143,7 +142,7 @@ class SegmentDecoder:
         except (pa.ArrowException, OSError) as error:
             raise SegmentCorrupt(facts.name.path, str(error)) from None
         if table.num_rows != facts.rows:
-            raise SegmentCorrupt(facts.name.path, f"{table.num_rows} rows where its footer says {facts.rows}")
+            raise SegmentCorrupt(facts.name.path, f"{table.num_rows} rows, but the footer says {facts.rows}")
         if all(field.type == self._types[field.name] for field in table.schema):
             return table
         return coded_table(table, self._schema(names))

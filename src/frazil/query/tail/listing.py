@@ -121,7 +121,7 @@ class Listing:
     def _refresh(self, arrived: int, began: int) -> None:
         if self._refreshed > arrived:
             return
-        streams, swept = self._reader.look(self._signal)
+        streams, swept = self._reader.streams_and_swept_rows(self._signal)
         self._present = frozenset(streams)
         is_erased, self.swept = swept > self.swept, swept
         if is_erased:  # after `swept` is set: a load that ends now must see the new value

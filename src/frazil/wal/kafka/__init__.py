@@ -1,4 +1,4 @@
-"""Kafka in place of segments: requests become messages, as a Collector's Kafka exporter writes them.
+"""Kafka as the WAL: requests become messages in the format of the OpenTelemetry Collector's Kafka exporter.
 
-Never acks before all in-sync replicas have said that they hold every message of a request.
+Never acknowledges a request before all in-sync replicas have confirmed every one of its messages.
 """

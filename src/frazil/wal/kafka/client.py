@@ -1,4 +1,4 @@
-"""How to reach the brokers: the same section of the configuration in librdkafka's words and in Java's."""
+"""Connection settings for the brokers: `wal.kafka` as librdkafka settings and as Java client settings."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LOGIN_MODULES = {
 }
 _ESCAPED_IN_JAAS = {'"': '\\"', "\\": "\\\\"}
 _QUIET = 2
-"""librdkafka writes its log to standard error past ours; what matters of it comes as errors too."""
+"""librdkafka logs to standard error, bypassing frazil's log; important events arrive as errors too."""
 
 _RECONNECT_MS_MAX = 1000
-"""By default a client may need ten seconds to notice that a broker is back."""
+"""With the default, a client may need ten seconds to reconnect to a broker."""
 
 Settings = dict[str, str | int | float | bool]
 
 
 def client_settings(config: KafkaConfig) -> Settings:
-    """For librdkafka: what every client of these brokers needs."""
+    """Returns the librdkafka settings that all clients of these brokers share."""
     settings: Settings = {
         "bootstrap.servers": ",".join(config.brokers),
         "security.protocol": _protocol(config),
@@ -47,9 +47,9 @@ def client_settings(config: KafkaConfig) -> Settings:
 
 
 def spark_settings(config: KafkaConfig) -> dict[str, str]:
-    """For Spark's Kafka source, whose client is Java's.
+    """Returns the settings for Spark's Kafka source, which uses the Java client.
 
-    Certificates go along as text: executors may be on machines that do not have the files.
+    Certificates are passed as text, because executors may run on machines without the files.
     """
     settings = {
         "bootstrap.servers": ",".join(config.brokers),
@@ -73,7 +73,7 @@ def spark_settings(config: KafkaConfig) -> dict[str, str]:
 
 
 def jaas_text(text: str) -> str:
-    """A string as Java's StreamTokenizer, which reads JAAS lines, reads it back: a line end would end it."""
+    """Quotes a string for a JAAS line, as Java's StreamTokenizer parses it. Escapes control characters."""
     return '"' + "".join(_ESCAPED_IN_JAAS.get(c, c if c >= " " else f"\\{ord(c):03o}") for c in text) + '"'
 
 

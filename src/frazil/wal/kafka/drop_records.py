@@ -1,8 +1,8 @@
-"""A request without some of its records. Records stay bytes: only what is around them is parsed.
+"""Removes records from a request without parsing the records themselves.
 
-Protobuf's own parser does the work, with a schema that knows nothing but the way down to the records. All
-else is unknown fields to it, which it keeps as they are. So the cost does not depend on what is in records (a
-request may be hostile), and fields of a later OTLP are not lost.
+Uses protobuf's parser with a schema that has only the path to the records. All other fields are unknown
+fields, which the parser keeps. So the cost does not depend on the records' content (a request may be
+hostile), and fields of later OTLP versions are kept.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from frazil.otlp.wire import partial_field, partial_list, partial_request
 from frazil.tables import Signal
 
 
-def without(signal: Signal, body: bytes, seen: int, left_out: Indices) -> bytes:
-    """The request, which has `seen` records, without those at `left_out`, which count as in `Decoded`.
+def drop_records(signal: Signal, body: bytes, seen: int, dropped: Indices) -> bytes:
+    """Returns the request of `seen` records without those at the indices `dropped`, ordered as in `Decoded`.
 
-    RequestInvalid where groups, as protobuf 2 had them, are nested too deeply for the stock parser.
+    Raises RequestInvalid if protobuf 2 groups are nested too deeply for protobuf's parser.
     """
     try:
         request = _schema(signal).FromString(body)
     except DecodeError as error:
         raise RequestInvalid(f"not an OTLP {signal} request: {error}") from None
     kept = np.ones(seen, dtype=np.bool_)
-    kept[left_out] = False
+    kept[dropped] = False
     lists = list(_record_lists(signal, request))
     if sum(map(len, lists)) != seen:
-        raise RequestInvalid("the request's records cannot be told apart")
+        raise RequestInvalid("the request's records cannot be separated")
     first = 0
     for records in lists:
         of_list = kept[first : first + len(records)]
         first += len(records)
         if not of_list.all():
-            staying = [record for record, stays in zip(records, of_list.tolist(), strict=True) if stays]
-            del records[:]  # one by one, it would take the square of their number
-            records.extend(staying)
+            remaining = [record for record, keep in zip(records, of_list.tolist(), strict=True) if keep]
+            del records[:]  # deleting one by one takes quadratic time
+            records.extend(remaining)
     _clear_empty(request)
     return request.SerializeToString()  # type: ignore[no-any-return]
 
 
 def _record_lists(signal: Signal, request: Any) -> Iterator[Any]:
-    """The lists that hold records, in the order of decoded rows."""
+    """Yields the lists of records in the order of decoded rows."""
     scopes = [scope for resource in request.inner for scope in resource.inner]
     if signal != "metrics":
         yield from (scope.records for scope in scopes)
@@ -64,7 +64,7 @@ def _record_lists(signal: Signal, request: Any) -> Iterator[Any]:
 
 
 def _clear_empty(message: Any) -> bool:
-    """Clears whatever has no record (any more), lest a message be made of it alone. Whether this is empty."""
+    """Clears containers without records, and returns whether `message` has none."""
     if "records" in message.DESCRIPTOR.fields_by_name:
         empty = not message.records
     elif "inner" in message.DESCRIPTOR.fields_by_name:
@@ -79,7 +79,7 @@ def _clear_empty(message: Any) -> bool:
 
 @cache
 def _schema(signal: Signal) -> Any:
-    """The class of requests of which only the way to the records is known."""
+    """Returns the message class that has only the path to the records."""
     of_metrics = signal == "metrics"
     in_scope = partial_list("inner", 2, "Metric") if of_metrics else partial_list("records", 2)
     types = Metric.DESCRIPTOR.fields_by_name
@@ -90,7 +90,7 @@ def _schema(signal: Signal) -> Any:
             DescriptorProto(name="Scope", field=[in_scope]),
             DescriptorProto(
                 name="Metric",
-                oneof_decl=[OneofDescriptorProto(name="data")],  # of two, the last counts, as in the real one
+                oneof_decl=[OneofDescriptorProto(name="data")],  # the last of several counts, as in OTLP
                 field=[partial_field(name, types[name].number, "Points", oneof_index=0) for name in TYPES],
             ),
             DescriptorProto(name="Points", field=[partial_list("records", 1)]),

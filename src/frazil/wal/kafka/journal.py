@@ -1,4 +1,4 @@
-"""The WAL of one receiver process when it is Kafka: the same promises and the same interface as `Journal`."""
+"""The WAL of one receiver process with `wal.type: kafka`."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ from frazil.errors import ConfigError, FrazilError, StoreUnavailable
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.group import Observer, Receipt, SegmentWritten
 from frazil.wal.journal import decoders
-from frazil.wal.kafka.messages import addressed
-from frazil.wal.kafka.outbox import Outbox, Outgoing
+from frazil.wal.kafka.messages import key_and_headers
 from frazil.wal.kafka.prepare import PreparingLane
+from frazil.wal.kafka.producer import KafkaProducer, RequestMessages
 from frazil.wal.kafka.topics import Topics
 from frazil.wal.names import SegmentName, new_stream
 
 _RECOVERY_SECONDS = 1.0
 _START_SECONDS = 5.0
-"""How long a start waits for the brokers before it says that it is not ready."""
+"""How long a start waits for the brokers before it continues as not ready."""
 _PROBE_SECONDS = 2.0
 
 log = structlog.get_logger("frazil.wal.kafka")
 
 
 class KafkaJournal:
-    """Start, append, close. While the brokers fail, requests are refused at once, and they are asked every
-    second.
+    """Writes to Kafka. While the brokers fail, it refuses requests and retries every second.
 
-    To its observer, a request that is durable is a segment.
+    It reports each durable request to the observer as one segment.
     """
 
     def __init__(self, config: Config, observer: Observer) -> None:
         if config.wal.kafka is None:
-            raise ValueError("there is no section wal.kafka")
+            raise ValueError("the configuration has no section wal.kafka")
         self._config = config
         self._kafka = config.wal.kafka
         self._observer = observer
         self._topics = Topics(self._kafka, timeout_seconds=_PROBE_SECONDS)
-        self._outbox = Outbox(
+        self._producer = KafkaProducer(
             self._kafka,
             write_timeout_seconds=config.wal.write_timeout_seconds,
             bytes_max=config.receive.limits.in_flight_bytes_max,
-            on_suspicion=self._suspect,
+            on_brokers_down=self._request_probe,
         )
         self._lanes = {
             signal: PreparingLane(decoder, config, self._kafka, observer)
@@ -58,7 +57,7 @@ class KafkaJournal:
         self._tasks: list[asyncio.Task[None]] = []
         self._recovery: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._suspected = asyncio.Event()
+        self._probe_requested = asyncio.Event()
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,16 +65,13 @@ class KafkaJournal:
         self._failure: FrazilError | None = StoreUnavailable("the receiver is starting")
 
     async def start(self) -> None:
-        """Makes the topics that are missing. ConfigError if the settings cannot be used at all.
-
-        Brokers that do not answer yet are no reason not to start: requests are refused until they do.
-        """
+        """Creates missing topics. Raises ConfigError if the settings are invalid."""
         self._check_tenants()
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._outbox.start)
+        await asyncio.to_thread(self._producer.start)
         self._tasks = [asyncio.create_task(lane.run()) for lane in self._lanes.values()]
         probing = asyncio.create_task(self._probe())
-        # The first decoding of a signal builds its tables of descriptors: a tenth of a second.
+        # The first decoding of each signal builds descriptor tables (0.1 s).
         await asyncio.gather(*(lane.prepare(b"", "", 1) for lane in self._lanes.values()))
         await asyncio.wait({probing}, timeout=_START_SECONDS)
         self._recovery = asyncio.create_task(self._recover(probing))
@@ -83,11 +79,7 @@ class KafkaJournal:
     async def append(
         self, signal: Signal, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
     ) -> Receipt:
-        """Returns when all in-sync replicas have every message of the request.
-
-        StoreUnavailable if that is not known in time. Some of its messages may be there all the same: the
-        client's retry then writes them again, as after any answer that was lost.
-        """
+        """Returns when all in-sync replicas have every message. Raises as `KafkaProducer.deliver` does."""
         if self._closing:
             raise StoreUnavailable("the receiver is shutting down")
         if self._failure is not None:
@@ -96,12 +88,12 @@ class KafkaJournal:
             begin = time.perf_counter()
             prepared = await self._lanes[signal].prepare(body, tenant, received_unix_nano, records)
             if prepared.values:
-                key, headers = addressed(tenant, received_unix_nano, self._kafka)
+                key, headers = key_and_headers(tenant, received_unix_nano, self._kafka)
                 topic = self._kafka.topic(signal)
                 ready = time.perf_counter()
                 with telemetry.span("wal.deliver", messages=len(prepared.values)):
                     await self._deliver(
-                        Outgoing(topic, prepared.values, key, headers, received_unix_nano // 1_000_000)
+                        RequestMessages(topic, prepared.values, key, headers, received_unix_nano // 1_000_000)
                     )
                 name = SegmentName(signal, self._stream, next(self._numbers))
                 size = sum(map(len, prepared.values))
@@ -112,7 +104,6 @@ class KafkaJournal:
             return Receipt(prepared.accepted, prepared.rejected, prepared.reason)
 
     async def close(self) -> None:
-        """Waits for what is under way, then ends. Safe when never started and when called twice."""
         self._closing = True
         if self._recovery is not None:
             self._recovery.cancel()
@@ -124,20 +115,19 @@ class KafkaJournal:
         await asyncio.gather(*self._tasks)
         self._tasks = []
         await self._idle.wait()
-        await asyncio.to_thread(self._outbox.close, self._config.wal.write_timeout_seconds)
+        await asyncio.to_thread(self._producer.close, self._config.wal.write_timeout_seconds)
 
     @property
     def failure(self) -> FrazilError | None:
-        """Why nothing can be made durable now; None while all is well."""
         return self._failure
 
     @property
     def clock_skew_seconds(self) -> float | None:
-        """Always None: the clock is not compared with that of the brokers."""
+        """Always None: brokers' clocks are not measured."""
         return None
 
     def _check_tenants(self) -> None:
-        """With one tenant for all messages, what a key's tenant sent would become another's."""
+        """Refuses a fixed tenant if there are API keys of other tenants: their data would change tenants."""
         default = self._config.tenants.default
         others = sorted({key.tenant for key in self._config.auth.keys} - {default})
         if self._kafka.tenant.source == "fixed" and others:
@@ -157,45 +147,45 @@ class KafkaJournal:
             if not self._under_way:
                 self._idle.set()
 
-    async def _deliver(self, outgoing: Outgoing) -> None:
+    async def _deliver(self, messages: RequestMessages) -> None:
         try:
-            await self._outbox.deliver(outgoing)
+            await self._producer.deliver(messages)
         except StoreUnavailable as error:
             self._observer.segment_failed(error)
             self._failure = error.again()
-            self._suspected.set()
+            self._probe_requested.set()
             raise
 
-    def _suspect(self) -> None:
-        """From another thread: the brokers should be asked whether they are there."""
+    def _request_probe(self) -> None:
+        """Requests a probe of the brokers. Thread-safe."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._suspected.set)
+                self._loop.call_soon_threadsafe(self._probe_requested.set)
 
     async def _recover(self, probing: asyncio.Task[None] | None) -> None:
-        """Asks the brokers when there is reason to; `probing` is under way since the start."""
+        """Probes the brokers on request, and every second while they fail. `probing` is the start's probe."""
         while True:
             if probing is None and self._failure is None:
-                await self._suspected.wait()
-            self._suspected.clear()
+                await self._probe_requested.wait()
+            self._probe_requested.clear()
             await (probing or self._probe())
             probing = None
             if self._failure is not None:
                 await asyncio.sleep(_RECOVERY_SECONDS)
 
     async def _probe(self) -> None:
-        """Whether the brokers lead all topics; says so in `failure`."""
+        """Checks that all topics have leaders and updates `failure`."""
         before = self._failure
         try:
             for signal in SIGNALS:
                 await asyncio.to_thread(self._topics.ensure, signal)
         except StoreUnavailable as error:
             self._failure = error
-            log.warning("Kafka fails; requests are refused until it answers", reason=str(error))
-        except Exception as error:  # a defect is no reason to stay unready for ever
-            self._failure = StoreUnavailable(f"Kafka cannot be asked: {error!r}")
-            log.exception("defect while asking Kafka")
+            log.warning("Kafka probe failed; requests refused until Kafka responds", reason=str(error))
+        except Exception as error:  # a bug must not keep the receiver unready for ever
+            self._failure = StoreUnavailable(f"the Kafka probe failed: {error!r}")
+            log.exception("Kafka probe failed unexpectedly")
         else:
             self._failure = None
             if before is not None:
-                log.info("Kafka answers", brokers=self._kafka.brokers)
+                log.info("Kafka available", brokers=self._kafka.brokers)

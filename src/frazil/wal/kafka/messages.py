@@ -1,4 +1,4 @@
-"""What a message of Kafka says: whose it is, when it came, and what it holds. Pure."""
+"""The format of Kafka messages: tenant, receive time and value. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Encoding = Literal["otlp_proto", "otlp_json"]
 Headers = Iterable[tuple[str, bytes | None]] | None
 
 RECEIVED_HEADER = "frazil-received-unix-nano"
-"""Kafka's own time has milliseconds; rows have the exact one."""
+"""Kafka's own timestamp has milliseconds; rows have nanoseconds."""
 _NANOS_PER_MS = 1_000_000
 _UNIX_NANO_MAX = 2**63 - 1
 _DIGITS_MAX = len(str(_UNIX_NANO_MAX))
 
 
-def addressed(
+def key_and_headers(
     tenant: str, received_unix_nano: int, config: KafkaConfig
 ) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """The key and the headers of a message, from which `tenant_of` and `received_unix_nano` read back."""
+    """Returns a message's key and headers, which `tenant_of` and `received_unix_nano` read back."""
     headers = [(RECEIVED_HEADER, str(received_unix_nano).encode())]
     if config.tenant.source == "header":
         headers.append((config.tenant.header, tenant.encode()))
@@ -35,9 +35,9 @@ def addressed(
 
 
 def tenant_of(headers: Headers, key: bytes | None, config: KafkaConfig, default: str) -> str:
-    """Whose the message is: what the configured place says, or `default` if that is no tenant's name.
+    """Returns the tenant from the configured key or header, or `default` if that is not a valid tenant id.
 
-    Of a header that is there more than once, the last counts, as in Kafka's own clients.
+    If a header is repeated, the last one counts, as in Kafka's own clients.
     """
     named: bytes | None = None
     if config.tenant.source == "key":
@@ -46,12 +46,12 @@ def tenant_of(headers: Headers, key: bytes | None, config: KafkaConfig, default:
         named = _last(headers, config.tenant.header)
     try:
         return tenant_id((named or b"").decode())
-    except ValueError:  # a bad name, or no text at all
+    except ValueError:  # an invalid tenant id, or not UTF-8
         return default
 
 
 def received_unix_nano(headers: Headers, timestamp_ms: int) -> int:
-    """When the message came: our own header if it holds a time, else Kafka's time of the message."""
+    """Returns the receive time: frazil's header if it is valid, else Kafka's timestamp."""
     exact = _last(headers, RECEIVED_HEADER) or b""
     if len(exact) <= _DIGITS_MAX and exact.isdigit() and 0 < int(exact) <= _UNIX_NANO_MAX:
         return int(exact)
@@ -61,21 +61,21 @@ def received_unix_nano(headers: Headers, timestamp_ms: int) -> int:
 def body_of(
     value: bytes | None, encoding: Encoding, signal: Signal, *, depth_max: int = VALUE_DEPTH_MAX
 ) -> bytes:
-    """The OTLP request in protobuf; decoding will say whether it is one. RequestInvalid if there is none."""
+    """Returns the OTLP request in protobuf, unchecked. Raises RequestInvalid if the message has none."""
     if value is None:
-        raise RequestInvalid("the message is a tombstone: it has no value")
+        raise RequestInvalid("the message has no value (a Kafka tombstone)")
     if encoding == "otlp_json":
         return request_from_json(signal, value, depth_max=depth_max)
     return value
 
 
 def value_of(body: bytes, encoding: Encoding, signal: Signal) -> bytes:
-    """An OTLP request in protobuf as a message's value: what `body_of` reads back."""
+    """Returns a message's value for an OTLP request in protobuf; `body_of` reads it back."""
     if encoding == "otlp_proto":
         return body
     try:
         return request_to_json(REQUESTS[signal].FromString(body))
-    except DecodeError as error:  # what our decoder reads and the stock parser does not: nested too deeply
+    except DecodeError as error:  # nested too deeply for protobuf's parser, though not for frazil's
         raise RequestInvalid(f"the request cannot be written as JSON: {error}") from None
 
 

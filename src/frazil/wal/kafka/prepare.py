@@ -1,4 +1,4 @@
-"""From requests to messages' values: checked by decoding, without invalid records, of bounded size."""
+"""Turns requests into message values: valid records only, and of bounded size."""
 
 from __future__ import annotations
 
@@ -14,47 +14,44 @@ from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
 from frazil.otlp.split import split
 from frazil.wal.group import Lane, LaneSettings, Observer, Receipt, Steps
-from frazil.wal.kafka.drop_records import without
+from frazil.wal.kafka.drop_records import drop_records
 from frazil.wal.kafka.messages import value_of
 from frazil.wal.slices import PendingRequest, Slice, Tally
 
 _FRAMING_BYTES = 64
-"""A part of a request may be this much larger than asked for."""
+"""A split part of a request may exceed the requested size by this much."""
 _JSON_GROWTH = 4
-"""JSON is two to four times as large as protobuf; what is larger still is cut once more, more slowly."""
+"""JSON is two to four times as large as protobuf. Larger parts are split again, more slowly."""
 _GROUP_WAIT_SECONDS = 0.02
-"""Small requests are decoded together for half the CPU; the producer batches messages by itself."""
+"""Decoding small requests together halves the CPU time. The producer batches messages independently."""
 
 
 @dataclass(frozen=True)
-class Prepared(Receipt):
-    """What the client will be told once all `values` are durable."""
+class PreparedRequest(Receipt):
+    """The receipt to return once all `values` are durable."""
 
     values: tuple[bytes, ...] = ()
 
 
 @dataclass
 class _Part:
-    """Of a request, so much as may be one message. A large part is decoded in pieces."""
+    """A part of a request that fits into one message. A large part is decoded in pieces."""
 
     request: PendingRequest
     has_rejects: bool = False
     accepted: list[bytes] = field(default_factory=list)
-    """The pieces that have valid records, without the invalid ones."""
+    """The pieces with valid records; invalid records are removed."""
 
     @property
     def body(self) -> bytes:
-        """With its valid records alone. Requests one after the other are one, in protobuf."""
+        """The part with its valid records only. Concatenated protobuf requests are one request."""
         return b"".join(self.accepted) if self.has_rejects else self.request.body
 
 
-class PreparingLane(Lane[Prepared]):
-    """Makes messages' values of its requests, and stores nothing.
+class PreparingLane(Lane[PreparedRequest]):
+    """The lane that turns requests into message values. It stores nothing."""
 
-    What waits together is decoded together, in one thread; a malformed request harms no other.
-    """
-
-    _work = "wal.prepare"
+    _span_name = "wal.prepare"
 
     def __init__(self, decoder: Decoder, config: Config, kafka: KafkaConfig, observer: Observer) -> None:
         wait = config.wal.group_wait_seconds
@@ -69,18 +66,20 @@ class PreparingLane(Lane[Prepared]):
         growth = _JSON_GROWTH if kafka.encoding == "otlp_json" else 1
         self._part_bytes_max = kafka.message_bytes_max // growth - _FRAMING_BYTES
 
-    async def prepare(self, body: bytes, tenant: str, received_unix_nano: int, records: int = 0) -> Prepared:
-        """RequestInvalid if it cannot be decoded, RequestTooLarge if a record does not fit in a message."""
+    async def prepare(
+        self, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
+    ) -> PreparedRequest:
+        """Raises RequestInvalid if decoding fails, RequestTooLarge if a record exceeds the message size."""
         return await self.append(body, tenant, received_unix_nano, records)
 
-    # What follows runs in the lane's thread.
+    # The methods below run in the lane's thread.
 
-    def _process(self, requests: Sequence[PendingRequest]) -> Steps[list[Prepared]]:
+    def _process(self, requests: Sequence[PendingRequest]) -> Steps[list[PreparedRequest]]:
         tallies = [Tally() for _ in requests]
         parts: list[list[_Part]] = [[] for _ in requests]
         for request, of_request in zip(requests, parts, strict=True):
             of_request += yield from self._parts(request)
-        yield from self._check(
+        yield from self._decode(
             [part for of_request in parts for part in of_request],
             [tally for tally, of_request in zip(tallies, parts, strict=True) for _ in of_request],
         )
@@ -90,7 +89,7 @@ class PreparingLane(Lane[Prepared]):
         return prepared
 
     def _parts(self, request: PendingRequest) -> Steps[list[_Part]]:
-        """The request, cut where it is too large for a message. What is malformed stays whole."""
+        """Splits the request into parts that fit into a message. Malformed requests stay whole."""
         if len(request.body) <= self._part_bytes_max:
             return [_Part(request)]
         parts = []
@@ -101,8 +100,8 @@ class PreparingLane(Lane[Prepared]):
             yield
         return parts
 
-    def _check(self, parts: Sequence[_Part], tallies: Sequence[Tally]) -> Steps[None]:
-        """Decodes all parts, only to know which records are valid. `tallies` are those of their requests."""
+    def _decode(self, parts: Sequence[_Part], tallies: Sequence[Tally]) -> Steps[None]:
+        """Decodes the parts to find their valid records. `tallies` belong to the parts' requests."""
         slices = self._slice_decoder.slices([part.request for part in parts], tallies)
         for number, piece in enumerate(slices):
             if number:
@@ -118,19 +117,19 @@ class PreparingLane(Lane[Prepared]):
             part.has_rejects = True
             if len(rejected) == seen:
                 return
-            body = without(self._decoder.signal, body, seen, rejected)
+            body = drop_records(self._decoder.signal, body, seen, rejected)
         if seen:
             part.accepted.append(body)
 
-    def _prepared(self, tally: Tally, parts: Sequence[_Part]) -> Steps[Prepared]:
+    def _prepared(self, tally: Tally, parts: Sequence[_Part]) -> Steps[PreparedRequest]:
         values: list[bytes] = []
         for number, part in enumerate(parts):
             if number:
                 yield
             if part.accepted:
                 values += self._values(part)
-        reason = tally.explained(self._decoder.signal)
-        return Prepared(tally.accepted, tally.rejected, reason, tuple(values))
+        reason = tally.reason(self._decoder.signal)
+        return PreparedRequest(tally.accepted, tally.rejected, reason, tuple(values))
 
     def _values(self, of: _Part) -> Iterator[bytes]:
         whole = of.body
@@ -140,7 +139,7 @@ class PreparingLane(Lane[Prepared]):
             value = self._value(body)
             if len(value) <= self._kafka.message_bytes_max:
                 yield value
-            else:  # a metric of many points, or records whose resource is most of them
+            else:  # a metric with many points, or small records with a large resource
                 request = replace(of.request, body=body, records=0)
                 for piece in self._slice_decoder.slices([request], [Tally()]):
                     if piece is not None:
@@ -157,7 +156,7 @@ class PreparingLane(Lane[Prepared]):
             yield from self._values_of_rows(rows.slice(half))
         else:
             raise RequestTooLarge(
-                f"a record takes {len(value)} bytes as a message, where {bound} are allowed", bytes_max=bound
+                f"a record takes {len(value)} bytes as a message; the limit is {bound}", bytes_max=bound
             )
 
     def _encoded(self, rows: pa.Table) -> bytes:

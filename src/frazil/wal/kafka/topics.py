@@ -1,4 +1,4 @@
-"""The topics of the signals: whether they are there, how far they reach, and making missing ones."""
+"""The topics of the signals: their state and offsets, and the creation of missing topics."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from frazil.wal.kafka.client import client_settings
 
 _admin: Any = admin  # its type hints are incomplete
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-_PASSING = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
-"""What brokers say of a partition that was made, or got another leader, a moment ago."""
+_RETRYABLE = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
+"""Errors of a partition that was just created or has just changed its leader."""
 _PAUSE_SECONDS = 0.05
 
 log = structlog.get_logger("frazil.wal.kafka")
@@ -28,9 +28,9 @@ log = structlog.get_logger("frazil.wal.kafka")
 
 @dataclass(frozen=True)
 class TopicState:
-    """`id` is the broker's: a topic that was deleted and made anew has another.
+    """`id` is the broker's: a topic that was deleted and recreated has another.
 
-    `partitions`: the first offset that is still there, and the one that the next message will get.
+    `partitions` maps each partition to its first offset and to the offset of the next message.
     """
 
     name: str
@@ -39,18 +39,20 @@ class TopicState:
 
 
 class Topics:
-    """Every method asks the brokers, waits `timeout_seconds` at most for each question, and raises
-    StoreUnavailable if they do not answer. ConfigError if the settings cannot be used at all.
+    """Client for the signals' topics. Each request to the brokers takes at most `timeout_seconds`.
+
+    All methods raise StoreUnavailable if the brokers do not respond, and ConfigError if the settings are
+    invalid.
     """
 
     def __init__(self, config: KafkaConfig, *, timeout_seconds: float = 5.0) -> None:
         self._config = config
         self._timeout_seconds = timeout_seconds
-        self._trouble = ""
+        self._last_error = ""
 
     def state(self, signal: Signal) -> TopicState | None:
-        """None if there is no such topic."""
-        topic = self._described(signal)
+        """Returns None if the topic does not exist."""
+        topic = self._describe(signal)
         if topic is None:
             return None
         partitions = [TopicPartition(topic.name, partition.id) for partition in topic.partitions]
@@ -58,77 +60,74 @@ class Topics:
             low = self._offsets(partitions, _admin.OffsetSpec.earliest())
             high = self._offsets(partitions, _admin.OffsetSpec.latest())
         except KafkaException as error:
-            if _code(error) in _ABSENT:  # deleted between the questions
+            if _code(error) in _ABSENT:  # deleted between the requests
                 return None
             raise self._unavailable(error) from None
-        after = self._described(signal)
+        after = self._describe(signal)
         if after is None or str(after.topic_id) != str(topic.topic_id):
-            return self.state(signal)  # made anew between the questions: the offsets may be of either
+            return self.state(signal)  # recreated between the requests: the offsets may be of either topic
         return TopicState(
             topic.name, str(topic.topic_id), {number: (low[number], high[number]) for number in sorted(low)}
         )
 
     def ensure(self, signal: Signal) -> None:
-        """Makes the topic if it is missing. Returns when the brokers can take messages for it."""
+        """Creates the topic if it is missing. Returns when the brokers accept messages for it."""
         if self._has_leader(signal) is None:
             self._create(self._config.topic(signal))
         deadline = time.monotonic() + self._timeout_seconds
-        while not self._has_leader(signal):  # what is made is not known everywhere at once
+        while not self._has_leader(signal):  # not all brokers know a new topic immediately
             if time.monotonic() > deadline:
                 raise StoreUnavailable(f"no partition of the topic {self._config.topic(signal)} has a leader")
             time.sleep(_PAUSE_SECONDS)
 
     def check(self, signal: Signal) -> None:
-        """Raises StoreUnavailable if the brokers do not answer, or if the signal's topic is there and no
-        partition has a leader.
-        """
+        """Raises StoreUnavailable if the topic exists and no partition has a leader."""
         if self._has_leader(signal) is False:
             raise StoreUnavailable(f"no partition of the topic {self._config.topic(signal)} has a leader")
 
     def delete_before(self, signal: Signal, offsets: Mapping[int, int]) -> None:
-        """Deletes the messages before these offsets, by partition, for good."""
+        """Permanently deletes the messages before these offsets, by partition."""
         name = self._config.topic(signal)
-        wanted = [TopicPartition(name, number, offset) for number, offset in offsets.items() if offset > 0]
-        if not wanted:
+        ends = [TopicPartition(name, number, offset) for number, offset in offsets.items() if offset > 0]
+        if not ends:
             return
         try:
-            asked = self._client.delete_records(wanted, request_timeout=self._timeout_seconds)
-            for future in asked.values():
-                self._answer(future)
+            futures = self._client.delete_records(ends, request_timeout=self._timeout_seconds)
+            for future in futures.values():
+                self._result(future)
         except KafkaException as error:
             raise self._unavailable(error) from None
 
     def retention_ms(self, signal: Signal) -> int | None:
-        """How long messages are kept; -1: for ever. None if there is no such topic."""
-        if self._described(signal) is None:
+        """Returns the topic's retention; -1 means unlimited. None if the topic does not exist."""
+        if self._describe(signal) is None:
             return None
         resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, self._config.topic(signal))
         try:
-            asked = self._client.describe_configs([resource], request_timeout=self._timeout_seconds)
-            settings = self._answer(asked[resource])
+            futures = self._client.describe_configs([resource], request_timeout=self._timeout_seconds)
+            settings = self._result(futures[resource])
         except KafkaException as error:
             raise self._unavailable(error) from None
         return int(settings["retention.ms"].value)
 
     def _has_leader(self, signal: Signal) -> bool | None:
-        """None if there is no such topic."""
-        topic = self._described(signal)
+        """Returns None if the topic does not exist."""
+        topic = self._describe(signal)
         return topic and any(partition.leader is not None for partition in topic.partitions)
 
     @cached_property
     def _client(self) -> Any:
         try:
-            return _admin.AdminClient(client_settings(self._config) | {"error_cb": self._note})
+            return _admin.AdminClient(client_settings(self._config) | {"error_cb": self._on_error})
         except KafkaException as error:
             raise ConfigError(f"wal.kafka: {error.args[0].str()}") from None
 
-    def _described(self, signal: Signal) -> Any:
-        name = self._config.topic(signal)
+    def _describe(self, signal: Signal) -> Any:
+        name, topics = self._config.topic(signal), TopicCollection([self._config.topic(signal)])
         try:
-            asked = self._client.describe_topics(
-                TopicCollection([name]), request_timeout=self._timeout_seconds
+            return self._result(
+                self._client.describe_topics(topics, request_timeout=self._timeout_seconds)[name]
             )
-            return self._answer(asked[name])
         except KafkaException as error:
             if _code(error) in _ABSENT:
                 return None
@@ -137,46 +136,46 @@ class Topics:
     def _offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[int, int]:
         deadline = time.monotonic() + self._timeout_seconds
         while True:
-            asked = self._client.list_offsets(
+            futures = self._client.list_offsets(
                 dict.fromkeys(partitions, spec), request_timeout=self._timeout_seconds
             )
             try:
-                return {at.partition: self._answer(future).offset for at, future in asked.items()}
+                return {at.partition: self._result(future).offset for at, future in futures.items()}
             except KafkaException as error:
-                if _code(error) not in _PASSING or time.monotonic() > deadline:
+                if _code(error) not in _RETRYABLE or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE_SECONDS)
 
     def _create(self, name: str) -> None:
         topic = _admin.NewTopic(name, self._config.partitions, self._config.replication_factor)
-        asked = self._client.create_topics(
+        futures = self._client.create_topics(
             [topic], operation_timeout=self._timeout_seconds, request_timeout=self._timeout_seconds
         )
         try:
-            self._answer(asked[name])
+            self._result(futures[name])
         except KafkaException as error:
-            if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:  # somebody was faster
+            if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:  # another process created it
                 raise StoreUnavailable(
                     f"the topic {name} is missing and cannot be created: {error.args[0].str()}"
                 ) from None
         else:
             log.info("topic created", topic=name, partitions=self._config.partitions)
 
-    def _answer(self, future: concurrent.futures.Future[Any]) -> Any:
+    def _result(self, future: concurrent.futures.Future[Any]) -> Any:
         try:
             return future.result(self._timeout_seconds + 1)
         except concurrent.futures.TimeoutError:
-            raise StoreUnavailable(f"{self._where} did not answer in time") from None
+            raise StoreUnavailable(f"{self._where} did not respond in time") from None
 
     def _unavailable(self, error: KafkaException) -> StoreUnavailable:
-        """A wrong password is a time-out for whoever asked; the client itself was told what is wrong."""
-        self._trouble = ""
+        """Prefers the client's own last error: after a wrong password the request itself only times out."""
+        self._last_error = ""
         self._client.poll(0)
-        return StoreUnavailable(f"{self._where}: {self._trouble or error.args[0].str()}")
+        return StoreUnavailable(f"{self._where}: {self._last_error or error.args[0].str()}")
 
-    def _note(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = error.str()
+            self._last_error = error.str()
 
     @property
     def _where(self) -> str:

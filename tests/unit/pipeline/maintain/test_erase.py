@@ -287,13 +287,13 @@ def test_without_a_table_all_are_searched(filled: Kept) -> None:
 def test_the_mark_in_the_log_goes_when_nobody_needs_it(filled: Kept) -> None:
     filled.erase(WHERE)
     reader = WalReader(filled.store)
-    assert reader.look("logs")[1] > 0
+    assert reader.streams_and_swept_rows("logs")[1] > 0
     for hours, is_there in ((0.5, True), (2, False)):
         later = time.time() + hours * 3600
         Upkeep(filled.config, filled.store, Metrics(), wall_clock=lambda at=later: at).round(  # type: ignore[misc]
             "logs", filled.table().metadata
         )
-        assert (reader.look("logs")[1] > 0) == is_there
+        assert (reader.streams_and_swept_rows("logs")[1] > 0) == is_there
 
 
 # What lies about

@@ -15,9 +15,9 @@ from frazil.errors import RequestInvalid
 from frazil.otlp.decode import Decoder
 from frazil.otlp.encode import encode
 from frazil.otlp.metrics import TYPES
-from frazil.otlp.wire import REQUESTS, check
+from frazil.otlp.wire import REQUESTS, check_parsable
 from frazil.tables import SIGNALS, Signal
-from frazil.wal.kafka.drop_records import without
+from frazil.wal.kafka.drop_records import drop_records
 from tests.support.otlp_canonical import canonical_logs, canonical_metrics, canonical_spans
 from tests.support.otlp_requests import (
     logs_requests,
@@ -80,7 +80,7 @@ def spoil(signal: Signal, request: Any, pick: Callable[[int], bool]) -> list[int
 
 def thinned(signal: Signal, body: bytes) -> bytes:
     decoded = DECODERS[signal].decode([body], ["t"], [7])
-    return without(signal, body, int(decoded.seen[0]), decoded.rejected_records[0])
+    return drop_records(signal, body, int(decoded.seen[0]), decoded.rejected_records[0])
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -97,7 +97,7 @@ def test_what_is_left_equals_the_valid_rows_encoded_anew(
         {1: spoilt} if spoilt else {}
     )
     left_out = decoded.rejected_records.get(1, np.array([], dtype=np.int64))
-    left = REQUESTS[signal].FromString(without(signal, body, int(decoded.seen[1]), left_out))
+    left = REQUESTS[signal].FromString(drop_records(signal, body, int(decoded.seen[1]), left_out))
     anew = encode(decoded.table, DECODERS[signal].spec)
     assert CANONICAL[signal](left) == CANONICAL[signal](anew)
 
@@ -128,10 +128,10 @@ def test_values_nested_more_deeply_than_the_stock_parser_goes_are_no_matter() ->
     deep = delimited(2, delimited(5, nested_value(49)))
     body = within((1, 2), deep + BAD)
     with pytest.raises(RequestInvalid):
-        check("logs", body)
+        check_parsable("logs", body)
     decoder = Decoder("logs", depth_max=64)
     decoded = decoder.decode([body], ["t"], [7])
-    assert without("logs", body, 2, decoded.rejected_records[0]) == within((1, 2), deep)
+    assert drop_records("logs", body, 2, decoded.rejected_records[0]) == within((1, 2), deep)
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,4 @@ def test_values_nested_more_deeply_than_the_stock_parser_goes_are_no_matter() ->
 )
 def test_a_request_whose_records_cannot_be_told_apart_is_refused(body: bytes) -> None:
     with pytest.raises(RequestInvalid):
-        without("logs", body, 2, np.array([1]))
+        drop_records("logs", body, 2, np.array([1]))

@@ -14,8 +14,8 @@ from frazil.otlp.wire import REQUESTS
 from frazil.tables import Signal
 from frazil.wal.kafka.messages import (
     RECEIVED_HEADER,
-    addressed,
     body_of,
+    key_and_headers,
     received_unix_nano,
     tenant_of,
     value_of,
@@ -35,13 +35,13 @@ def config(**tenant: Any) -> KafkaConfig:
 def test_what_a_message_is_addressed_with_is_read_back(
     tenant: str, unix_nano: int, settings: dict[str, str]
 ) -> None:
-    key, headers = addressed(tenant, unix_nano, config(**settings))
+    key, headers = key_and_headers(tenant, unix_nano, config(**settings))
     assert tenant_of(headers, key, config(**settings), "default") == tenant
     assert received_unix_nano(headers, 5) == unix_nano
 
 
 def test_a_fixed_tenant_is_neither_written_nor_read() -> None:
-    key, headers = addressed("shop", UNIX_NANO, config(source="fixed"))
+    key, headers = key_and_headers("shop", UNIX_NANO, config(source="fixed"))
     assert key is None
     assert [name for name, _ in headers] == [RECEIVED_HEADER]
     assert tenant_of([("frazil-tenant", b"shop")], b"shop", config(source="fixed"), "default") == "default"

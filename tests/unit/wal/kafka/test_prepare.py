@@ -18,7 +18,7 @@ from frazil.tables import Signal
 from frazil.wal.group import SegmentWritten
 from frazil.wal.journal import decoders
 from frazil.wal.kafka.messages import body_of
-from frazil.wal.kafka.prepare import Prepared, PreparingLane
+from frazil.wal.kafka.prepare import PreparedRequest, PreparingLane
 from tests.support.integration.messages import logs, metrics, spans
 
 MALFORMED = b"\x0a\x7f"
@@ -74,7 +74,7 @@ def texts(values: Sequence[bytes], encoding: Any = "otlp_proto") -> list[str]:
 def test_a_request_that_is_valid_and_small_stays_as_it_came() -> None:
     body = logs("shop", 3).SerializeToString() + UNKNOWN
     [outcome] = prepared("logs", [body])
-    assert outcome == Prepared(3, 0, "", (body,))
+    assert outcome == PreparedRequest(3, 0, "", (body,))
 
 
 @settings(max_examples=20, deadline=None)
@@ -149,7 +149,7 @@ def test_too_many_records_are_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"", ExportLogsServiceRequest().SerializeToString()])
 def test_an_empty_request_makes_no_message(body: bytes) -> None:
-    assert prepared("logs", [body]) == [Prepared(0)]
+    assert prepared("logs", [body]) == [PreparedRequest(0)]
 
 
 def test_invalid_records_are_left_out_and_the_rest_stays_byte_for_byte() -> None:
@@ -157,7 +157,7 @@ def test_invalid_records_are_left_out_and_the_rest_stays_byte_for_byte() -> None
     listed = request.resource_spans[0].scope_spans[0].spans
     listed[1500].trace_id = b"short"
     listed[7].MergeFromString(UNKNOWN)
-    outcome: Prepared
+    outcome: PreparedRequest
     [outcome] = prepared("spans", [request.SerializeToString()])
     assert (outcome.accepted, outcome.rejected) == (2999, 1)
     assert "1 spans rejected" in outcome.reason

@@ -34,7 +34,7 @@ from frazil.storage import Store
 from frazil.storage.local import LocalStore
 from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
 from frazil.tables.columns import RECEIVED
-from frazil.wal.immediate_delete import leave_mark, sweep
+from frazil.wal.immediate_delete import delete_landed_segments, write_mark
 from frazil.wal.kafka.topics import Topics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
@@ -229,11 +229,11 @@ class _Erasing:
         if due:
             self._make_durable()  # what is deleted now must not be the only copy
             for signal, position in due.items():
-                leave_mark(self._store, signal, position, self._clock())
+                write_mark(self._store, signal, position, self._clock())
             self._say("waiting for queries that look at the write-ahead log")
             self._sleep(LOOK_SECONDS)
         for signal, position in due.items():
-            deleted = sweep(self._store, signal, position)
+            deleted = delete_landed_segments(self._store, signal, position)
             report = next(each for each in self._erasure.tables if each.table == signal)
             report.wal_segments_deleted += len(deleted)
         return {signal: self._below(signal, at) for signal, at in positions.items()}

@@ -1,4 +1,4 @@
-"""The producer, and who waits for its reports: a request is delivered when all its messages are."""
+"""The Kafka producer. A request is delivered when all its messages are confirmed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _LINGER_MS = 5
 _POLL_SECONDS = 0.1
 _PURGE_SECONDS = 1.0
 _GRACE_SECONDS = 5.0
-"""Reports come within the write time-out. If one never came, it must not hold a request for ever."""
+"""Delivery reports arrive within the write timeout. A missing report must not block a request for ever."""
 _MESSAGE_BYTES = 512
-"""What a message counts beside its value: key, headers and the client's own book-keeping."""
+"""Memory per message in addition to its value: key, headers and the client's own data."""
 _ENVELOPE_BYTES = 16 * 1024
-"""The client's bound on a message counts key and headers too."""
+"""Allowance for key and headers, which the client's limit on a message includes."""
 _THREAD_BYTES = 256 * 1024
-"""Handing a message over copies it: so much at most in the event loop."""
+"""Producing a message copies it. Larger requests are produced outside the event loop."""
 
 log = structlog.get_logger("frazil.wal.kafka")
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class RequestMessages:
     """The messages of one request."""
 
     topic: str
@@ -47,31 +47,31 @@ class Outgoing:
 
 
 class _Delivery:
-    """What is still to be reported of one request. `left` and `error` are changed under the outbox's lock."""
+    """The outstanding delivery reports of one request. The producer's lock guards `left` and `error`."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
-        self.left = len(outgoing.values)
-        self.size = outgoing.size
+    def __init__(self, messages: RequestMessages) -> None:
+        self.left = len(messages.values)
+        self.size = messages.size
         self.error: FrazilError | None = None
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
 
     def settle(self) -> None:
-        """From any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            self._loop.call_soon_threadsafe(self._answer)
+        """Completes `done`. Thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, and with it all waiting requests
+            self._loop.call_soon_threadsafe(self._complete)
 
-    def _answer(self) -> None:
+    def _complete(self) -> None:
         if self.done.done():
-            return  # the client has gone
+            return  # the client disconnected
         if self.error is None:
             self.done.set_result(None)
         else:
             self.done.set_exception(self.error)
 
 
-class Outbox:
-    """Start, deliver, close. `on_suspicion` is called, from another thread, when all brokers seem gone."""
+class KafkaProducer:
+    """Delivers requests to Kafka. Calls `on_brokers_down` from another thread when no broker is reachable."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class Outbox:
         *,
         write_timeout_seconds: float,
         bytes_max: int,
-        on_suspicion: Callable[[], None],
+        on_brokers_down: Callable[[], None],
         make_producer: Callable[[dict[str, Any]], Any] = Producer,
     ) -> None:
         self._settings: dict[str, Any] = {
             **producer_settings(config, write_timeout_seconds),
-            # Our own count refuses a request before its first message is queued; this bound never should.
+            # `_bytes` refuses a request before its first message is queued, so this limit is never reached.
             "queue.buffering.max.kbytes": 2 * bytes_max // 1024 + 1024 * 1024,
             "queue.buffering.max.messages": 0,
-            "error_cb": self._heard,
+            "error_cb": self._on_error,
         }
         self._seconds_max = write_timeout_seconds + _GRACE_SECONDS
         self._bytes_max = bytes_max
-        self._on_suspicion = on_suspicion
+        self._on_brokers_down = on_brokers_down
         self._make_producer = make_producer
         self._producer: Any = None
         self._swap = threading.Lock()
@@ -102,37 +102,37 @@ class Outbox:
         self._poller = threading.Thread(target=self._poll, daemon=True, name="kafka-reports")
 
     def start(self) -> None:
-        """ConfigError if the settings cannot be used. Brokers need not answer yet."""
+        """Raises ConfigError if the settings are invalid. Does not wait for the brokers."""
         try:
             self._producer = self._make_producer(self._settings)
         except KafkaException as error:
             raise ConfigError(f"wal.kafka: {error.args[0].str()}") from None
         self._poller.start()
 
-    async def deliver(self, outgoing: Outgoing) -> None:
+    async def deliver(self, messages: RequestMessages) -> None:
         """Returns when all in-sync replicas have every message.
 
-        StoreUnavailable when that is not known in time: some messages may be there all the same, and a retry
-        then writes them again, as a retry after any lost answer does. Overloaded when too much waits already:
-        then nothing was sent.
+        Raises StoreUnavailable if that is not confirmed in time. Some messages may still be stored, and a
+        retry then duplicates them, as after any lost response. Raises Overloaded, with nothing sent, if the
+        queue is full.
         """
-        delivery = _Delivery(outgoing)
+        delivery = _Delivery(messages)
         with self._lock:
             if self._bytes and self._bytes + delivery.size > self._bytes_max:
-                raise Overloaded("too much waits for Kafka already", bound="kafka_queue")
+                raise _overloaded()
             self._bytes += delivery.size
         if delivery.size <= _THREAD_BYTES:
-            self._send(outgoing, delivery)
+            self._send(messages, delivery)
         else:
-            await asyncio.to_thread(self._send, outgoing, delivery)
+            await asyncio.to_thread(self._send, messages, delivery)
         try:
             async with asyncio.timeout(self._seconds_max):
                 await delivery.done
         except TimeoutError:
-            raise StoreUnavailable("Kafka's client has not said what became of the request") from None
+            raise StoreUnavailable("the Kafka client did not report the delivery in time") from None
 
     def close(self, seconds_max: float) -> None:
-        """Waits for what is under way, then gives up on it. Safe when never started and when called twice."""
+        """Waits for pending messages, then abandons them. Idempotent; needs no start."""
         if self._producer is None or self._closing.is_set():
             return
         self._producer.flush(seconds_max)
@@ -140,25 +140,25 @@ class Outbox:
         self._poller.join()
         _abandon(self._producer)
 
-    def _send(self, outgoing: Outgoing, delivery: _Delivery) -> None:
-        for index, value in enumerate(outgoing.values):
+    def _send(self, messages: RequestMessages, delivery: _Delivery) -> None:
+        for index, value in enumerate(messages.values):
             try:
                 with self._swap:
                     self._producer.produce(
-                        outgoing.topic,
+                        messages.topic,
                         value,
-                        key=outgoing.key,
-                        headers=outgoing.headers,
-                        timestamp=outgoing.timestamp_ms,
+                        key=messages.key,
+                        headers=messages.headers,
+                        timestamp=messages.timestamp_ms,
                         on_delivery=lambda error, _: self._report(delivery, 1, error),
                     )
             except (BufferError, KafkaException) as error:
                 reason = error.args[0] if isinstance(error, KafkaException) else error
-                self._report(delivery, len(outgoing.values) - index, reason)
+                self._report(delivery, len(messages.values) - index, reason)
                 return
 
     def _report(self, delivery: _Delivery, count: int, error: KafkaError | BufferError | None) -> None:
-        """Of `count` messages it is now known what became of them. Runs in the thread that polls, mostly."""
+        """Records the result of `count` messages. Runs mostly in the polling thread."""
         if isinstance(error, KafkaError) and error.fatal():
             self._is_broken = True
         with self._lock:
@@ -171,37 +171,37 @@ class Outbox:
         if is_done:
             delivery.settle()
 
-    def _heard(self, error: KafkaError) -> None:
-        """What the client has to say beside the reports."""
+    def _on_error(self, error: KafkaError) -> None:
+        """Handles client errors that belong to no message."""
         if error.fatal():
             self._is_broken = True
         if error.fatal() or error.code() == KafkaError._ALL_BROKERS_DOWN:
-            log.warning("trouble with Kafka", reason=error.str(), fatal=error.fatal())
-            self._on_suspicion()
+            log.warning("Kafka client reported an error", reason=error.str(), fatal=error.fatal())
+            self._on_brokers_down()
 
     def _poll(self) -> None:
         while not self._closing.is_set():
             try:
                 self._producer.poll(_POLL_SECONDS)
-            except KafkaException as error:  # how the client says that it is broken
-                self._heard(error.args[0])
-            except Exception:  # a defect of a callback must not end all reports
-                log.exception("defect while reading Kafka's reports")
+            except KafkaException as error:  # a fatal client error
+                self._on_error(error.args[0])
+            except Exception:  # a bug in a callback must not stop polling
+                log.exception("Kafka delivery reports could not be processed")
             if self._is_broken:
                 self._renew()
 
     def _renew(self) -> None:
-        """An idempotent producer that lost count of its messages takes no more of them, ever."""
+        """Replaces the producer: after a fatal error an idempotent producer accepts no more messages."""
         broken = self._producer
         with self._swap:
             self._producer = self._make_producer(self._settings)
             self._is_broken = False
         _abandon(broken)
-        log.warning("Kafka's client was replaced")
+        log.warning("Kafka producer recreated after a fatal error")
 
 
 def producer_settings(config: KafkaConfig, write_timeout_seconds: float) -> dict[str, Any]:
-    """All in-sync replicas answer, the client's own retries make no duplicates, and waiting has an end."""
+    """Requires all in-sync replicas, prevents duplicates by client retries, and bounds the delivery time."""
     return {
         **client_settings(config),
         "acks": "all",
@@ -210,21 +210,27 @@ def producer_settings(config: KafkaConfig, write_timeout_seconds: float) -> dict
         "linger.ms": _LINGER_MS,
         "delivery.timeout.ms": max(int(write_timeout_seconds * 1000), 2 * _LINGER_MS),
         "message.max.bytes": config.message_bytes_max + _ENVELOPE_BYTES,
-        # Brokers bound batches, not messages: of two that fit alone, none would be taken together.
+        # Brokers limit the size of batches: two messages that fit alone would be refused together.
         "batch.size": config.message_bytes_max,
     }
 
 
 def _abandon(producer: Any) -> None:
-    """Whoever still waits for it is told so."""
+    """Purges the queue, which reports a failure for every pending message."""
     producer.purge()
     producer.flush(_PURGE_SECONDS)
 
 
 def _refusal(error: KafkaError | BufferError) -> FrazilError:
     if isinstance(error, BufferError):
-        return Overloaded("too much waits for Kafka already", bound="kafka_queue")
+        return _overloaded()
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        log.error("wal.kafka.message_bytes_max is more than the brokers take (message.max.bytes)")
-        return RequestTooLarge("the request makes messages that Kafka does not take", bytes_max=0)
-    return StoreUnavailable(f"Kafka has not confirmed the request: {error.str()}")
+        log.error(
+            "Kafka refused a message: wal.kafka.message_bytes_max exceeds the brokers' message.max.bytes"
+        )
+        return RequestTooLarge("the request's messages exceed the brokers' message.max.bytes", bytes_max=0)
+    return StoreUnavailable(f"Kafka did not confirm the request: {error.str()}")
+
+
+def _overloaded() -> Overloaded:
+    return Overloaded("the queue for Kafka is full; retry later", bound="kafka_queue")

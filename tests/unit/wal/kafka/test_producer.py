@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from frazil.config.wal import KafkaConfig
 from frazil.errors import ConfigError, Overloaded, RequestTooLarge, StoreUnavailable
-from frazil.wal.kafka.outbox import Outbox, Outgoing, producer_settings
+from frazil.wal.kafka.producer import KafkaProducer, RequestMessages, producer_settings
 
 CONFIG = KafkaConfig(brokers=("127.0.0.1:1",))
 TIMED_OUT = KafkaError(KafkaError._MSG_TIMED_OUT)
@@ -67,16 +67,16 @@ class FakeProducer:
 
 
 class World:
-    """An outbox over fake producers, the newest of them last."""
+    """A KafkaProducer over fake clients, the newest of them last."""
 
     def __init__(self, bytes_max: int) -> None:
         self.producers: list[FakeProducer] = []
         self.suspicions = 0
-        self.outbox = Outbox(
+        self.client = KafkaProducer(
             CONFIG,
             write_timeout_seconds=8,
             bytes_max=bytes_max,
-            on_suspicion=self._suspect,
+            on_brokers_down=self._suspect,
             make_producer=self._make,
         )
 
@@ -92,18 +92,18 @@ class World:
         return self.producers[-1]
 
     def deliver(self, *values: bytes) -> asyncio.Task[None]:
-        outgoing = Outgoing("otlp_logs", values, None, [], 7)
-        return asyncio.create_task(self.outbox.deliver(outgoing))
+        messages = RequestMessages("otlp_logs", values, None, [], 7)
+        return asyncio.create_task(self.client.deliver(messages))
 
 
 @contextmanager
 def world(bytes_max: int = 1 << 20) -> Iterator[World]:
     made = World(bytes_max)
-    made.outbox.start()
+    made.client.start()
     try:
         yield made
     finally:
-        made.outbox.close(0)
+        made.client.close(0)
 
 
 def run(test: Callable[[World], Awaitable[None]], **settings: int) -> None:
@@ -146,7 +146,7 @@ def test_one_message_that_is_not_delivered_fails_its_request_alone(failing: int)
         for index in range(3):
             assert not sent.done()
             at.producer.report(TIMED_OUT if index == failing else None)
-        with pytest.raises(StoreUnavailable, match="has not confirmed"):
+        with pytest.raises(StoreUnavailable, match="did not confirm"):
             await sent
         at.producer.report()
         await other
@@ -259,29 +259,31 @@ def test_at_the_end_whoever_still_waits_is_told() -> None:
     async def test(at: World) -> None:
         sent = at.deliver(b"1")
         await turns()
-        await asyncio.to_thread(at.outbox.close, 0)
-        await asyncio.to_thread(at.outbox.close, 0)
+        await asyncio.to_thread(at.client.close, 0)
+        await asyncio.to_thread(at.client.close, 0)
         with pytest.raises(StoreUnavailable):
             await sent
 
     run(test)
 
 
-def test_closing_an_outbox_that_never_started_is_harmless() -> None:
-    World(1000).outbox.close(0)
+def test_closing_a_producer_that_never_started_is_harmless() -> None:
+    World(1000).client.close(0)
 
 
 def test_the_real_producer_takes_the_settings() -> None:
-    outbox = Outbox(CONFIG, write_timeout_seconds=0.001, bytes_max=1 << 30, on_suspicion=lambda: None)
-    outbox.start()
-    outbox.close(0)
+    client = KafkaProducer(
+        CONFIG, write_timeout_seconds=0.001, bytes_max=1 << 30, on_brokers_down=lambda: None
+    )
+    client.start()
+    client.close(0)
 
 
 def test_settings_that_the_client_library_refuses_are_a_configuration_error() -> None:
     config = KafkaConfig.model_validate({"brokers": ["a:1"], "tls": {"ca_file": "/absent.pem"}})
-    outbox = Outbox(config, write_timeout_seconds=8, bytes_max=1, on_suspicion=lambda: None)
+    client = KafkaProducer(config, write_timeout_seconds=8, bytes_max=1, on_brokers_down=lambda: None)
     with pytest.raises(ConfigError, match=r"wal\.kafka: .*ssl\.ca\.location"):
-        outbox.start()
+        client.start()
 
 
 def test_a_delivery_is_acked_by_all_replicas_without_duplicates_and_within_bounds() -> None:
