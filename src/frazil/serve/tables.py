@@ -45,7 +45,7 @@ _WHOLE = _HEALTH | {
 }
 _EXAMPLE = {
     "name": "logs",
-    "doc": "One row a log record.",
+    "doc": "One row per log record.",
     "rows": 1_200_000,
     "tail_rows": 340,
     "files": 12,
