@@ -1,4 +1,4 @@
-"""Iceberg's schema, partitions, order and properties of a table, derived from its spec."""
+"""Derives the Iceberg schema, partitions, sort order and properties of a table from its spec."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TYPES: dict[pa.DataType, IcebergType] = {
 
 
 def iceberg_schema(spec: TableSpec) -> Schema:
-    """Columns in the spec's order, with its documentation; the ids are new."""
+    """Returns the schema with new field ids."""
     ids = itertools.count(1)
     return Schema(*(field_of(column, ids) for column in spec.columns))
 
@@ -87,7 +87,7 @@ def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType:
 
 
 def partition_spec(spec: TableSpec, schema: Schema) -> PartitionSpec:
-    """`tenant_id` and `day(time)` as Iceberg's transforms."""
+    """Returns `tenant_id` and `day(time)` as Iceberg transforms."""
     fields = []
     for number, part in enumerate(spec.partition_by):
         transform: Transform[Any, Any] = IdentityTransform()
@@ -122,7 +122,7 @@ def sort_order(spec: TableSpec, schema: Schema) -> SortOrder:
 
 
 def properties(spec: TableSpec) -> dict[str, str]:
-    """What every writer of the table, of any engine, should keep to."""
+    """Returns the table properties that writers of any engine should follow."""
     found = {
         "comment": spec.doc,
         "format-version": "2",
@@ -130,11 +130,11 @@ def properties(spec: TableSpec) -> dict[str, str]:
         "write.parquet.compression-codec": "zstd",
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": str(_METADATA_VERSIONS_KEPT),
-        # Copy-on-write: readers take data files as they are.
+        # Copy-on-write, so that no reader has to apply delete files.
         "write.delete.mode": "copy-on-write",
         "write.update.mode": "copy-on-write",
         "write.merge.mode": "copy-on-write",
-        # Bounds of columns that no question filters by only make manifests larger.
+        # Bounds of columns that no query filters by only make manifests larger.
         "write.metadata.metrics.default": "none",
     }
     for column in spec.columns:
@@ -146,7 +146,7 @@ def properties(spec: TableSpec) -> dict[str, str]:
 
 
 def parquet_schema(coded: pa.Schema, schema: Schema) -> pa.Schema:
-    """The Arrow schema to write data files in: `coded` types, with Iceberg's names, ids and NOT NULLs."""
+    """Returns the Arrow schema of data files: the types of `coded`, with Iceberg's names, ids and NOT NULLs."""
     return pa.schema([_parquet_field(field, schema.find_field(field.name)) for field in coded])
 
 

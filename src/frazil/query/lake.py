@@ -34,7 +34,7 @@ from frazil.errors import CatalogUnavailable, DataLost, FrazilError, QueryInvali
 from frazil.lake.catalog import LEASES, catalog_errors, full_name, metadata_location, open_catalog
 from frazil.lake.commits.commit import ancestors, checkpoint_of
 from frazil.lake.files import LakeFileIO
-from frazil.lake.upkeep.erased import erasures
+from frazil.lake.snapshots import erasures
 from frazil.position import WalPosition, landing_position
 from frazil.query.model import AsOf
 from frazil.sql.constants import Constraints

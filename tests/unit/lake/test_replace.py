@@ -567,7 +567,7 @@ def test_a_table_that_is_gone_or_another_is_a_conflict(
         change()
     shutil.rmtree(landed.location())
     open_table(other, "otel", SET_ASIDE, "at 0")
-    with pytest.raises(Conflict, match="another has its name"):
+    with pytest.raises(Conflict, match="replaced by another of the same name"):
         change()
 
 
