@@ -109,7 +109,7 @@ class LakeFileIO(FileIO):
             yield Entry(root + found.path, found.size, found.modified_seconds)
 
     def now(self, location: str) -> float:
-        """Returns the store's clock in seconds since 1970. Writes a temporary file to the folder `location`."""
+        """Returns the store's clock in seconds since 1970. Writes a temporary file to `location`."""
         store, path = self._find(location)
         return store.now(path)
 

@@ -7,12 +7,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import requests
 import sqlalchemy
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
@@ -24,6 +27,11 @@ ANSWER_SECONDS_MAX = 30
 _CATALOG_TABLES = 2
 _PATH = 1
 """Index of the path in the fields of a DataFile."""
+
+
+def schema_of(schema: pa.Schema) -> Schema:
+    """Converts an Arrow schema. Assigns new field ids."""
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
 
 
 def tables_only(catalog: SqlCatalog) -> Any:

@@ -89,11 +89,15 @@ def _refuse_remains(catalog: Catalog, table: Table) -> None:
 
 
 def evolve(table: Table, spec: TableSpec) -> Table:
-    """Adds missing columns in the spec's order, partitions if the table has none, and missing properties."""
+    """Adds missing columns in the spec's order, partitions if the table has none, and missing properties.
+
+    Raises ConfigError if the type of a column or the partitions differ: existing files cannot change.
+    """
     have = table.schema()
     names = {field.name for field in have.fields}
     missing = [column for column in spec.columns if column.name not in names]
-    _check_types(table, have, spec)
+    for conflict in _conflicts(have, spec):
+        raise ConfigError(conflict.explain([full_name(table)]))
     unpartitioned = _is_unpartitioned(table, spec)
     if not unpartitioned:
         _check_partitions(table, have, spec)
@@ -133,12 +137,6 @@ def _before(spec: TableSpec, column: Column) -> str | None:
     names = [each.name for each in spec.columns]
     at = names.index(column.name)
     return names[at - 1] if at else None
-
-
-def _check_types(table: Table, have: Schema, spec: TableSpec) -> None:
-    """Raises ConfigError if the type of a column differs: existing files cannot change theirs."""
-    for conflict in _conflicts(have, spec):
-        raise ConfigError(conflict.explain([full_name(table)]))
 
 
 @dataclass(frozen=True)

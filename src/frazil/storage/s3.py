@@ -198,7 +198,7 @@ class S3Store:
 
     @timed("get")
     def open(self, path: str) -> IO[bytes]:
-        """Reads a small object whole with the first request, and only the requested ranges of a larger one."""
+        """Reads a small object with the first request, and only the requested ranges of a larger one."""
         with self._failures(path):
             found = obstore.get(self._bucket, path)
             size = int(found.meta["size"])
