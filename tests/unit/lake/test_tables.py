@@ -226,7 +226,7 @@ def test_a_table_that_somebody_cut_otherwise_is_not_written_to(catalog: Catalog)
     table = open_table(catalog, "otel", landed_spec("logs"), "at 0").table
     with table.update_spec() as update:
         update.add_identity("service_name")
-    with pytest.raises(ConfigError, match="restore the table.s partition spec"):
+    with pytest.raises(ConfigError, match="restore the table's partition spec"):
         open_table(catalog, "otel", landed_spec("logs"), "at 0")
 
 
