@@ -32,8 +32,8 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError
 from frazil.lake.files import IO_IMPLEMENTATION, file_properties, secret_text
 from frazil.lake.pyiceberg_compat import (
-    ANSWER_SECONDS_MAX,
     CONNECT_SECONDS_MAX,
+    RESPONSE_SECONDS_MAX,
     BoundedRestCatalog,
     BoundedSqlCatalog,
     tables_only,
@@ -221,11 +221,11 @@ def _rest_properties(config: Config) -> dict[str, str]:
 
 def _sqlite_uri(config: Config) -> str:
     DurableFolders().make(config.catalog_file.parent)
-    return f"sqlite:///{config.catalog_file}?timeout={ANSWER_SECONDS_MAX}"
+    return f"sqlite:///{config.catalog_file}?timeout={RESPONSE_SECONDS_MAX}"
 
 
 def _sqlite_read_only_uri(config: Config) -> str:
-    query = {"mode": "ro", "uri": "true", "timeout": str(ANSWER_SECONDS_MAX)}
+    query = {"mode": "ro", "uri": "true", "timeout": str(RESPONSE_SECONDS_MAX)}
     url = sqlalchemy.URL.create("sqlite", database=config.catalog_file.absolute().as_uri(), query=query)
     return url.render_as_string()
 
@@ -249,7 +249,7 @@ def _postgres_uri(config: Config) -> str:
         "keepalives_idle": "10",
         "keepalives_interval": "5",
         "keepalives_count": "4",
-        "tcp_user_timeout": str(ANSWER_SECONDS_MAX * 1000),
+        "tcp_user_timeout": str(RESPONSE_SECONDS_MAX * 1000),
         "application_name": "frazil",
     }
     url = url.set(drivername="postgresql+psycopg2", query={**bounds, **url.query})
@@ -276,14 +276,14 @@ def spark_properties(config: Config) -> dict[str, str]:
 def _spark_sqlite(config: Config) -> dict[str, str]:
     return {
         **_spark_jdbc(config, f"jdbc:sqlite:{config.catalog_file}"),
-        "jdbc.busy_timeout": str(ANSWER_SECONDS_MAX * 1000),
+        "jdbc.busy_timeout": str(RESPONSE_SECONDS_MAX * 1000),
         "jdbc.synchronous": "FULL",
     }
 
 
 def _spark_postgres(config: Config) -> dict[str, str]:
     url = _postgres_url(config)
-    bounds = {"connectTimeout": str(CONNECT_SECONDS_MAX), "socketTimeout": str(2 * ANSWER_SECONDS_MAX)}
+    bounds = {"connectTimeout": str(CONNECT_SECONDS_MAX), "socketTimeout": str(2 * RESPONSE_SECONDS_MAX)}
     tls = {key: value for key, value in url.query.items() if key.startswith("ssl")}
     address = sqlalchemy.URL.create(
         "postgresql",
@@ -313,7 +313,7 @@ def _spark_rest(config: Config) -> dict[str, str]:
         "type": "rest",
         **_rest_properties(config),
         "rest.client.connection-timeout-ms": str(CONNECT_SECONDS_MAX * 1000),
-        "rest.client.socket-timeout-ms": str(ANSWER_SECONDS_MAX * 1000),
+        "rest.client.socket-timeout-ms": str(RESPONSE_SECONDS_MAX * 1000),
     }
     s3 = config.lake.s3
     if "rest.sigv4-enabled" in properties and s3.access_key_id is not None:

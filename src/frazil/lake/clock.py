@@ -18,7 +18,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata, json_property
+from frazil.lake.commits.metadata_commit import (
+    MetadataChange,
+    commit_metadata,
+    json_property,
+    number_or_none,
+)
 from frazil.lake.snapshots import commit_times
 from frazil.times import utc_text
 
@@ -40,7 +45,7 @@ Late = Mapping[Partition, float]
 
 def recorded_time(metadata: TableMetadata) -> float | None:
     """Returns when retention last ran with a trusted clock. None if it never has."""
-    return _number(json_property(metadata, CLOCK).get("at"))
+    return number_or_none(json_property(metadata, CLOCK).get("at"))
 
 
 def known_time(metadata: TableMetadata, clock_seconds: float) -> float | None:
@@ -164,7 +169,7 @@ def by_partition(document: object) -> dict[Partition, float]:
     found: dict[Partition, float] = {}
     for text, number in document.items() if isinstance(document, dict) else ():
         tenant, _, day = str(text).rpartition("/")
-        seconds = _number(number)
+        seconds = number_or_none(number)
         if tenant and seconds is not None and (day == "*" or day.removeprefix("-").isdecimal()):
             found[tenant, None if day == "*" else int(day)] = seconds
     return found
@@ -192,9 +197,3 @@ def _change_late(catalog: Catalog, table: Table, changed: Callable[[Late], dict[
 
 def _set(name: str, value: Mapping[Any, float]) -> MetadataChange:
     return MetadataChange((), (SetPropertiesUpdate(updates={name: json.dumps(value)}),))
-
-
-def _number(value: object) -> float | None:
-    """Validates a number from a table property, which any engine may have written."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < 1e12 else None  # type: ignore[arg-type,operator]

@@ -23,7 +23,7 @@ from pyiceberg.typedef import Identifier
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 CONNECT_SECONDS_MAX = 5
-ANSWER_SECONDS_MAX = 30
+RESPONSE_SECONDS_MAX = 30
 _CATALOG_TABLES = 2
 _PATH = 1
 """Index of the path in the fields of a DataFile."""
@@ -78,7 +78,7 @@ class BoundedSqlCatalog(SqlCatalog):
                 # EXTRA also syncs the folder, unlike FULL: otherwise a power loss may undo the last commit.
                 cursor.execute("PRAGMA synchronous=EXTRA")
             else:
-                cursor.execute(f"SET statement_timeout = '{ANSWER_SECONDS_MAX}s'")
+                cursor.execute(f"SET statement_timeout = '{RESPONSE_SECONDS_MAX}s'")
         connection.commit()
 
     def create_tables(self) -> None:
@@ -123,5 +123,5 @@ class BoundedRestCatalog(RestCatalog):
         """
         super()._config_headers(session)
         session.request = functools.partial(  # type: ignore[method-assign]
-            session.request, timeout=(CONNECT_SECONDS_MAX, ANSWER_SECONDS_MAX)
+            session.request, timeout=(CONNECT_SECONDS_MAX, RESPONSE_SECONDS_MAX)
         )

@@ -1,4 +1,4 @@
-"""Facts that snapshots record about themselves: commit times and erasures.
+"""Reads snapshots: their ancestors, landing position, commit time and erasures.
 
 Iceberg does not allow a table's timestamps to decrease. After one commit from a clock that was ahead, all
 later snapshots therefore carry future timestamps until real time catches up. So each snapshot also records
@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
+LANDED = "landed"
+"""The tag of the snapshot that carries the current landing position."""
+POSITION = "frazil.position"
+"""Summary key: the landing position."""
 COMMITTED_AT = "frazil.committed-at"
 """Summary key: the committer's clock in milliseconds since 1970."""
 ERASED = "frazil.erased"
@@ -21,6 +26,54 @@ id. It does not reveal which data was erased.
 ERASED_TENANT = "frazil.erased-tenant"
 """Summary key next to `ERASED`: the tenant whose rows were erased."""
 _DIGITS_MAX = 18
+
+
+def landed_snapshot(metadata: TableMetadata) -> Snapshot | None:
+    """Returns the snapshot with the tag `landed`."""
+    tag = metadata.refs.get(LANDED)
+    return None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
+
+
+def position_text(snapshot: Snapshot) -> str | None:
+    """Returns the position that a snapshot carries. Snapshots of maintenance carry none."""
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(POSITION)
+
+
+def is_ancestor(metadata: TableMetadata, snapshot_id: int) -> bool:
+    """Returns whether `main` descends from the snapshot. If the chain of parents ends at an expired snapshot,
+    sequence numbers decide: after a rollback `main` has the lower one.
+
+    An expiry may drop the id of an expired parent. The oldest snapshot left then looks like the first one of
+    a replaced table, except that the first one records that the table was empty before it.
+    """
+    main = metadata.snapshot_by_name(MAIN_BRANCH)
+    wanted = metadata.snapshot_by_id(snapshot_id)
+    if main is None or wanted is None:
+        return False
+    oldest = main
+    for oldest in ancestors(metadata, main):
+        if oldest.snapshot_id == snapshot_id:
+            return True
+    return not _is_first(oldest) and (oldest.sequence_number or 0) > (wanted.sequence_number or 0)
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Returns whether the table was empty before the snapshot: the snapshot added all of its files."""
+    if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
+        return False
+    counts = snapshot.summary.additional_properties
+    return "deleted-data-files" not in counts and counts.get("total-data-files", "0") == counts.get(
+        "added-data-files", "0"
+    )
+
+
+def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
+    """Yields the snapshot and its ancestors that have not expired."""
+    by_id = {each.snapshot_id: each for each in metadata.snapshots}
+    current: Snapshot | None = snapshot
+    while current is not None:
+        yield current
+        current = by_id.get(current.parent_snapshot_id) if current.parent_snapshot_id is not None else None
 
 
 def commit_times(metadata: TableMetadata, now_ms: int) -> dict[int, int]:

@@ -18,10 +18,11 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, DataLost
 from frazil.lake.catalog import catalog_errors, full_name, open_existing_catalog, table_or_none
 from frazil.lake.commits.commit import Checkpoint, checkpoint_of
-from frazil.lake.commits.staging import POSITION, stage_append
+from frazil.lake.commits.staging import stage_append
 from frazil.lake.files import LakeFileIO
 from frazil.lake.pyiceberg_compat import commit_creation, new_table
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
+from frazil.lake.snapshots import POSITION
 from frazil.tables import Promoted, table_specs
 from frazil.tables.columns import Column, TableSpec
 

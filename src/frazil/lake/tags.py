@@ -20,10 +20,9 @@ from pyiceberg.table.update import (
 
 from frazil.errors import Refused
 from frazil.lake.catalog import full_name
-from frazil.lake.commits.commit import LANDED, position_text
 from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata
 from frazil.lake.commits.staging import set_ref
-from frazil.lake.snapshots import commit_times
+from frazil.lake.snapshots import LANDED, commit_times, position_text
 
 READER_PREFIX = "reader-"
 _HOUR_FORMAT = "hour-%Y%m%dT%H"

@@ -12,8 +12,9 @@ from pyiceberg.table import Table
 
 from frazil.errors import DataLost, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.commits.commit import landed_snapshot, position_text, read_checkpoint
+from frazil.lake.commits.commit import read_checkpoint
 from frazil.lake.live_files import corruption_in
+from frazil.lake.snapshots import landed_snapshot, position_text
 from frazil.position import LandingPosition, landing_position
 from frazil.tables import SEGMENT, SET_ASIDE
 

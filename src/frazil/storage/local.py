@@ -170,13 +170,13 @@ class LocalStore:
     def _entry(self, path: str) -> Entry | None:
         """Returns None if the path is not a file, or was deleted meanwhile."""
         with contextlib.suppress(FileNotFoundError), self._failures(path, "listed"):
-            about = os.lstat(os.path.join(self.root, path))
-            if stat.S_ISREG(about.st_mode):
+            status = os.lstat(os.path.join(self.root, path))
+            if stat.S_ISREG(status.st_mode):
                 # A data file that was moved here counts as new, so that it is not deleted as an orphan. A
                 # segment of a restored log keeps its age.
                 is_segment = self.name == "wal"
-                changed = about.st_mtime if is_segment else max(about.st_mtime, about.st_ctime)
-                return Entry(path, about.st_size, changed)
+                changed = status.st_mtime if is_segment else max(status.st_mtime, status.st_ctime)
+                return Entry(path, status.st_size, changed)
         return None
 
     def _keys(self, prefix: str) -> Iterator[str]:
@@ -197,12 +197,12 @@ class LocalStore:
     @contextlib.contextmanager
     def _scanned(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         """Treats a missing folder as empty, but raises for an unreadable one."""
-        hides = self._incoming is not None
+        has_hidden = self._incoming is not None
         with self._failures(folder, "listed"), contextlib.ExitStack() as closing:
             found: Iterator[os.DirEntry[str]] = iter(())
             with contextlib.suppress(FileNotFoundError):
                 found = closing.enter_context(os.scandir(self.root / folder))
-            yield (child for child in found if not (hides and child.name.startswith(".")))
+            yield (child for child in found if not (has_hidden and child.name.startswith(".")))
 
     def delete(self, path: str) -> None:
         self.delete_all([path])
@@ -241,8 +241,8 @@ class LocalStore:
             folder = f"{_prefix(path)}{key}"
             removed += self.remove_empty_folders(folder, unchanged_since)
             with contextlib.suppress(OSError):  # not empty, or gone
-                about = os.stat(self.root / folder)
-                if max(about.st_mtime, about.st_ctime) < unchanged_since:
+                status = os.stat(self.root / folder)
+                if max(status.st_mtime, status.st_ctime) < unchanged_since:
                     os.rmdir(self.root / folder)
                     removed += 1
         return removed
@@ -251,31 +251,31 @@ class LocalStore:
         """Returns the time of a new file: on a network file system, the server's clock."""
         parent = self._incoming if folder is None else self.root / folder
         assert parent is not None, "without a root there is no folder for temporary files"  # noqa: S101
-        place = parent / f"clock.{secrets.token_hex(8)}.tmp"
-        with self._writing(place):
+        path = parent / f"clock.{secrets.token_hex(8)}.tmp"
+        with self._writing(path):
             if folder is None:
                 self._folders.make(parent)
             try:
-                place.touch(exist_ok=False)
-                return place.stat().st_mtime
+                path.touch(exist_ok=False)
+                return path.stat().st_mtime
             finally:
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def remove_abandoned(self, now_seconds: float | None = None) -> int:
         """Deletes old temporary files of killed writers. Young ones may be in use."""
         now = time.time() if now_seconds is None else now_seconds
         removed = 0
-        for place in (self.root / _INCOMING).glob("*.tmp"):
+        for path in (self.root / _INCOMING).glob("*.tmp"):
             with contextlib.suppress(OSError):  # already deleted, or no permission: no reason to fail
-                if now - place.stat().st_mtime > _ABANDONED_SECONDS:
-                    place.unlink()
+                if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
                     removed += 1
         return removed
 
     @contextlib.contextmanager
     def _writing(self, target: Path) -> Iterator[None]:
-        """Turns every OSError into StoreUnavailable, including FileExistsError for a file in a folder's
-        place, which must not look like a competing writer's object.
+        """Turns every OSError into StoreUnavailable, including the FileExistsError if a file has a
+        folder's name, which must not look like a competing writer's object.
         """
         try:
             yield
@@ -288,11 +288,11 @@ class LocalStore:
         try:
             yield
         except FileNotFoundError as error:
-            place = error.filename if path is None else str(self.root / path)
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
+            target = error.filename if path is None else str(self.root / path)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target) from None
         except OSError as error:
-            place = (error.filename or self.root) if path is None else self.root / path
-            raise StoreUnavailable(f"{place} cannot be {done}: {error.strerror or error}") from error
+            target = (error.filename or self.root) if path is None else self.root / path
+            raise StoreUnavailable(f"{target} cannot be {done}: {error.strerror or error}") from error
 
 
 def _prefix(folder: str) -> str:

@@ -31,37 +31,37 @@ _TYPES_DOC = (
 )
 
 EVENT = pa.struct(
-    [
-        pa.field("time_unix_nano", _LONG),
-        pa.field("name", _STRING),
-        pa.field("attributes", ATTRIBUTES),
-        pa.field("attribute_types", _STRING),
-        pa.field("dropped_attributes_count", _LONG),
-    ]
+    {
+        "time_unix_nano": _LONG,
+        "name": _STRING,
+        "attributes": ATTRIBUTES,
+        "attribute_types": _STRING,
+        "dropped_attributes_count": _LONG,
+    }
 )
 LINK = pa.struct(
-    [
-        pa.field("trace_id", _STRING),
-        pa.field("span_id", _STRING),
-        pa.field("trace_state", _STRING),
-        pa.field("flags", _LONG),
-        pa.field("attributes", ATTRIBUTES),
-        pa.field("attribute_types", _STRING),
-        pa.field("dropped_attributes_count", _LONG),
-    ]
+    {
+        "trace_id": _STRING,
+        "span_id": _STRING,
+        "trace_state": _STRING,
+        "flags": _LONG,
+        "attributes": ATTRIBUTES,
+        "attribute_types": _STRING,
+        "dropped_attributes_count": _LONG,
+    }
 )
 EXEMPLAR = pa.struct(
-    [
-        pa.field("time_unix_nano", _LONG),
-        pa.field("value_double", _DOUBLE),
-        pa.field("value_int", _LONG),
-        pa.field("trace_id", _STRING),
-        pa.field("span_id", _STRING),
-        pa.field("filtered_attributes", ATTRIBUTES),
-        pa.field("filtered_attribute_types", _STRING),
-    ]
+    {
+        "time_unix_nano": _LONG,
+        "value_double": _DOUBLE,
+        "value_int": _LONG,
+        "trace_id": _STRING,
+        "span_id": _STRING,
+        "filtered_attributes": ATTRIBUTES,
+        "filtered_attribute_types": _STRING,
+    }
 )
-QUANTILE = pa.struct([pa.field("quantile", _DOUBLE), pa.field("value", _DOUBLE)])
+QUANTILE = pa.struct({"quantile": _DOUBLE, "value": _DOUBLE})
 
 
 def _attributes(prefix: str, source: str, doc: str, *, tier: Tier = "warm") -> list[Column]:

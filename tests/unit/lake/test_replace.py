@@ -20,9 +20,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, Fenced, Refused
 from frazil.lake.catalog import open_catalog
-from frazil.lake.commits.commit import LANDED, Checkpoint, Committed, Committer, read_checkpoint
+from frazil.lake.commits.commit import Checkpoint, Committed, Committer, read_checkpoint
 from frazil.lake.commits.staging import Staging
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import LANDED
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
 from tests.support.lake.meddling import (

@@ -17,8 +17,9 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commits.commit import LANDED, Committer, read_checkpoint
+from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.schema import iceberg_schema
+from frazil.lake.snapshots import LANDED
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 

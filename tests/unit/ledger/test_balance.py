@@ -15,9 +15,10 @@ import pytest
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.lake.commits.commit import LANDED, Committer, checkpoint_of
+from frazil.lake.commits.commit import Committer, checkpoint_of
 from frazil.lake.commits.staging import stage_append
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import LANDED
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
 from frazil.pipeline.land.results import UnreadableSegment

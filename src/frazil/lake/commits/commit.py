@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,30 +20,15 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, Fenced
 from frazil.lake.catalog import full_name
 from frazil.lake.commits.metadata_commit import Change, CommitLoop, same_table
-from frazil.lake.commits.staging import LANDED, POSITION, FileChange, Staged
-
-__all__ = [
-    "LANDED",
-    "POSITION",
-    "Checkpoint",
-    "Committed",
-    "Committer",
-    "ancestors",
-    "checkpoint_of",
-    "committer_of",
-    "is_ancestor",
-    "landed_snapshot",
-    "position_text",
-    "read_checkpoint",
-    "was_committed",
-]
+from frazil.lake.commits.staging import FileChange, Staged
+from frazil.lake.snapshots import LANDED, POSITION, ancestors, is_ancestor, landed_snapshot, position_text
 
 
 @dataclass(frozen=True)
@@ -67,17 +52,6 @@ def read_checkpoint(catalog: Catalog, identifier: tuple[str, ...]) -> Checkpoint
     return checkpoint_of(catalog.load_table(identifier))
 
 
-def landed_snapshot(metadata: TableMetadata) -> Snapshot | None:
-    """Returns the snapshot with the tag `landed`."""
-    tag = metadata.refs.get(LANDED)
-    return None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
-
-
-def position_text(snapshot: Snapshot) -> str | None:
-    """Returns the position that a snapshot carries. Snapshots of maintenance carry none."""
-    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(POSITION)
-
-
 def checkpoint_of(table: Table) -> Checkpoint:
     """Raises DataLost if the tag `landed` is missing, or if the table was rolled back to before it."""
     metadata = table.metadata
@@ -97,43 +71,6 @@ def checkpoint_of(table: Table) -> Checkpoint:
             "land again from there",
         )
     return Checkpoint(table, landed.snapshot_id, position)
-
-
-def is_ancestor(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Returns whether `main` descends from the snapshot. If the chain of parents ends at an expired snapshot,
-    sequence numbers decide: after a rollback `main` has the lower one.
-
-    An expiry may drop the id of an expired parent. The oldest snapshot left then looks like the first one of
-    a replaced table, except that the first one records that the table was empty before it.
-    """
-    main = metadata.snapshot_by_name(MAIN_BRANCH)
-    wanted = metadata.snapshot_by_id(snapshot_id)
-    if main is None or wanted is None:
-        return False
-    oldest = main
-    for oldest in ancestors(metadata, main):
-        if oldest.snapshot_id == snapshot_id:
-            return True
-    return not _is_first(oldest) and (oldest.sequence_number or 0) > (wanted.sequence_number or 0)
-
-
-def _is_first(snapshot: Snapshot) -> bool:
-    """Returns whether the table was empty before the snapshot: the snapshot added all of its files."""
-    if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
-        return False
-    counts = snapshot.summary.additional_properties
-    return "deleted-data-files" not in counts and counts.get("total-data-files", "0") == counts.get(
-        "added-data-files", "0"
-    )
-
-
-def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
-    """Yields the snapshot and its ancestors that have not expired."""
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
-    current: Snapshot | None = snapshot
-    while current is not None:
-        yield current
-        current = by_id.get(current.parent_snapshot_id) if current.parent_snapshot_id is not None else None
 
 
 def committer_of(config: Config, catalog: Catalog) -> Committer:

@@ -201,6 +201,12 @@ def json_property(metadata: TableMetadata, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def number_or_none(value: object, below: float = 1e12) -> float | None:
+    """Validates a number of a JSON property, which any engine may have written."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < below else None  # type: ignore[arg-type,operator]
+
+
 def set_properties(catalog: Catalog, table: Table, properties: Mapping[str, str]) -> None:
     def plan(now: Table) -> MetadataChange | None:
         if all(now.metadata.properties.get(key) == value for key, value in properties.items()):

@@ -51,11 +51,8 @@ from frazil.lake.commits.entries import (
     split_by_day,
 )
 from frazil.lake.live_files import data_manifests, read_entries, with_live_files
-from frazil.lake.snapshots import COMMITTED_AT
+from frazil.lake.snapshots import COMMITTED_AT, LANDED
 
-LANDED = "landed"
-"""The tag of the snapshot that carries the current landing position."""
-POSITION = "frazil.position"
 _AVRO_COMPRESSION: Literal["deflate"] = "deflate"
 
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config.maintain import CompactConfig, MaintainConfig
-from frazil.lake.commits.metadata_commit import MAINTENANCE, json_property
+from frazil.lake.commits.metadata_commit import MAINTENANCE, json_property, number_or_none
 from frazil.lake.live_files import FileFacts, all_facts, live_files
 from frazil.lake.snapshots import commit_times
 from frazil.lake.upkeep.choose import Group, closed_at, due, small_bytes
@@ -176,9 +176,8 @@ def _due_since(group: Group, config: CompactConfig, known_since: float) -> float
 
 
 def _count(value: object) -> int | None:
-    """Validates a number from a table property, which any engine may have written."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value < _COUNT_MAX else None  # type: ignore[call-overload,operator]
+    number = number_or_none(value, below=_COUNT_MAX)
+    return None if number is None else int(number)
 
 
 _GAUGES = {

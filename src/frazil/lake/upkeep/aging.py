@@ -12,8 +12,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.config.maintain import ExpireConfig
-from frazil.lake.commits.commit import ancestors, landed_snapshot, position_text
-from frazil.lake.snapshots import commit_times
+from frazil.lake.snapshots import ancestors, commit_times, landed_snapshot, position_text
 from frazil.lake.tags import hour_of, hour_tag, kind_of
 
 _HOUR = timedelta(hours=1)

@@ -30,9 +30,9 @@ from pyiceberg.table.update import (
 from frazil.config.maintain import ExpireConfig
 from frazil.errors import Conflict, Refused
 from frazil.lake.catalog import full_name
-from frazil.lake.commits.commit import LANDED
 from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata
 from frazil.lake.files import LakeFileIO
+from frazil.lake.snapshots import LANDED
 from frazil.lake.tags import assert_absent, assert_unmoved, kind_of, set_tag
 from frazil.lake.upkeep.aging import expirable, hourly
 from frazil.lake.upkeep.reachability import FileRef, Reachability, name_of

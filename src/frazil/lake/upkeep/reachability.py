@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyiceberg.io import FileIO
@@ -48,14 +47,17 @@ class _ManifestCache:
         self._files = 0
         self._lock = threading.Lock()
 
-    def get(self, path: str, read: Callable[[], list[FileRef] | None]) -> list[FileRef] | None:
+    def get(self, path: str, read: Callable[[], list[FileRef]]) -> list[FileRef] | None:
+        """Returns None if the file does not exist."""
         with self._lock:
             if (found := self._found.get(path)) is not None:
                 self._found.move_to_end(path)
                 return found
-        found = read()
-        if found is not None:
-            self._put(path, found)
+        try:
+            found = read()
+        except FileNotFoundError:
+            return None
+        self._put(path, found)
         return found
 
     def _put(self, path: str, found: list[FileRef]) -> None:
@@ -72,41 +74,37 @@ class _ManifestCache:
 _CACHE = _ManifestCache(_FILES_CACHED_MAX)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reachability:
-    """Reads each manifest list and manifest once. `table` is for error messages."""
+    """Finds referenced files. `table` is for error messages."""
 
     files: FileIO
     table: str
-    _lists: dict[str, list[FileRef]] = field(default_factory=dict)
 
     def manifests(self, snapshots: Iterable[Snapshot], *, allow_missing: bool = False) -> dict[str, FileRef]:
         """Returns the manifests of the snapshots by name. Raises DataLost if a manifest list is missing,
         because nothing may be deleted if references are unknown. `allow_missing` skips such snapshots: an
         interrupted clean-up may have deleted their files.
         """
-        unread = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
-        for snapshot, found in zip(unread, in_parallel(self._list, unread), strict=True):
+        snapshots = list(snapshots)
+        manifests: dict[str, FileRef] = {}
+        for snapshot, found in zip(snapshots, in_parallel(self._read_list, snapshots), strict=True):
             if found is not None:
-                self._lists[snapshot.manifest_list] = found
+                manifests.update((name_of(each.path), each) for each in found)
             elif not allow_missing:
                 raise DataLost(
                     self.table,
                     f"snapshot {snapshot.snapshot_id} cannot be read, because {snapshot.manifest_list} is "
                     "missing, so nothing is deleted; restore that file, or expire the snapshot",
                 )
-        return {
-            name_of(manifest.path): manifest
-            for snapshot in snapshots
-            for manifest in self._lists.get(snapshot.manifest_list, ())
-        }
+        return manifests
 
     def data_files(
         self, manifests: Iterable[FileRef], *, allow_missing: bool = False
     ) -> Iterator[list[FileRef]]:
         """Yields the data files, and delete files of other engines, that each manifest names."""
         manifests = list(manifests)
-        for manifest, found in zip(manifests, in_parallel(self._entries, manifests), strict=True):
+        for manifest, found in zip(manifests, in_parallel(self._read_manifest, manifests), strict=True):
             if found is not None:
                 yield found
             elif not allow_missing:
@@ -116,23 +114,17 @@ class Reachability:
                     "restore that file, or expire the snapshots that need it",
                 )
 
-    def _list(self, snapshot: Snapshot) -> list[FileRef] | None:
-        return _CACHE.get(snapshot.manifest_list, partial(self._read_list, snapshot))
-
-    def _entries(self, manifest: FileRef) -> list[FileRef] | None:
-        return _CACHE.get(manifest.path, partial(self._read_entries, manifest))
-
     def _read_list(self, snapshot: Snapshot) -> list[FileRef] | None:
-        try:
+        def read() -> list[FileRef]:
             found = snapshot.manifests(self.files)
-        except FileNotFoundError:
-            return None
-        return [FileRef(each.manifest_path, each.manifest_length, each) for each in found]
+            return [FileRef(each.manifest_path, each.manifest_length, each) for each in found]
 
-    def _read_entries(self, manifest: FileRef) -> list[FileRef] | None:
-        assert manifest.manifest is not None  # noqa: S101
-        try:
-            found = manifest.manifest.fetch_manifest_entry(self.files)
-        except FileNotFoundError:
-            return None
-        return [FileRef(each.data_file.file_path, each.data_file.file_size_in_bytes) for each in found]
+        return _CACHE.get(snapshot.manifest_list, read)
+
+    def _read_manifest(self, manifest: FileRef) -> list[FileRef] | None:
+        def read() -> list[FileRef]:
+            assert manifest.manifest is not None  # noqa: S101
+            files = [entry.data_file for entry in manifest.manifest.fetch_manifest_entry(self.files)]
+            return [FileRef(file.file_path, file.file_size_in_bytes) for file in files]
+
+        return _CACHE.get(manifest.path, read)

@@ -21,7 +21,8 @@ from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, Refused
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commits.commit import LANDED, read_checkpoint
+from frazil.lake.commits.commit import read_checkpoint
+from frazil.lake.snapshots import LANDED
 from frazil.lake.state.recover import recover_tables
 from frazil.lake.tags import create_tag, delete_tag, list_tags
 from frazil.lake.upkeep import expire as expire_module

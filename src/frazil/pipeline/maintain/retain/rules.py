@@ -24,7 +24,7 @@ RETENTION = "frazil.retention"
 class RetentionRun:
     """One round of retention. `clock` is the current time in seconds since 1970. `confirmed`: a person has
     checked it and how much would go, so it is trusted, and any share of rows may go. For `others` see
-    `believed_now`.
+    `trusted_now`.
     """
 
     clock: float
