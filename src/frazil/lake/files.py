@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -153,50 +153,23 @@ class LakeFile(InputFile, OutputFile):
         return BufferedOutput(self._store, self._path, overwrite=overwrite)
 
 
-class BufferedOutput:
+class BufferedOutput(io.BytesIO):
     """An output file that is buffered in memory and written on close. It is discarded if its `with` block
     fails, or if it is never closed.
-
-    Not an IOBase: garbage collection closes those, which would publish half a file.
     """
 
     def __init__(self, store: Store, path: str, *, overwrite: bool) -> None:
+        super().__init__()
         self._store = store
         self._path = path
         self._overwrite = overwrite
-        self._content = io.BytesIO()
-
-    def write(self, data: Any) -> int:
-        return self._content.write(data)
-
-    def tell(self) -> int:
-        return self._content.tell()
-
-    def flush(self) -> None:
-        """Does nothing: only `close` writes."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    @property
-    def closed(self) -> bool:
-        return self._content.closed
 
     def close(self) -> None:
-        if self._content.closed:
+        if self.closed:
             return
-        data = memoryview(self._content.getvalue())  # a view of the buffer would prevent its close on failure
-        self._content.close()
+        data = memoryview(self.getvalue())  # a view of the buffer would prevent its close on failure
+        super().close()
         self._store.create(self._path, data, overwrite=self._overwrite)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -204,7 +177,10 @@ class BufferedOutput:
         if error is None:
             self.close()
         else:
-            self._content.close()
+            super().close()
+
+    def __del__(self) -> None:
+        """Replaces the finalizer of BytesIO, which calls `close` and so would publish half a file."""
 
 
 @functools.lru_cache(maxsize=32)

@@ -197,12 +197,12 @@ class LocalStore:
     @contextlib.contextmanager
     def _scanned(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         """Treats a missing folder as empty, but raises for an unreadable one."""
-        has_hidden = self._incoming is not None
+        skips_hidden = self._incoming is not None
         with self._failures(folder, "listed"), contextlib.ExitStack() as closing:
             found: Iterator[os.DirEntry[str]] = iter(())
             with contextlib.suppress(FileNotFoundError):
                 found = closing.enter_context(os.scandir(self.root / folder))
-            yield (child for child in found if not (has_hidden and child.name.startswith(".")))
+            yield (child for child in found if not (skips_hidden and child.name.startswith(".")))
 
     def delete(self, path: str) -> None:
         self.delete_all([path])
