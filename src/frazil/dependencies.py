@@ -147,7 +147,7 @@ def _catalog_check(config: Config) -> Check | None:
     probe = CatalogProbe(config)
 
     def ask_catalog() -> str:
-        probe.ask()
+        probe.check()
         return ""
 
     return ask_catalog

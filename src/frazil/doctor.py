@@ -428,7 +428,7 @@ def check_catalog(config: Config) -> Iterator[Check]:
     found: list[bool] = []
 
     def ask() -> str:
-        found.append(probe.ask())
+        found.append(probe.check())
         return ""
 
     if problem := _problem(ask):

@@ -249,7 +249,7 @@ def test_frazil_verify_reports_and_a_receiver_starts_beside_broken_segments(tmp_
         burst(receiver, account)
         sound = frazil_verify(receiver.config_path)
         assert sound.returncode == 0
-        assert "all that was made durable has landed or waits" in sound.stdout
+        assert "all durable rows have landed or wait to land" in sound.stdout
         receiver.stop()
         store, config = open_store(receiver.config), receiver.config
         victims = []

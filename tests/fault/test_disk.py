@@ -206,7 +206,7 @@ class OnSmallDisk(Receiver):
 
 
 @pytest.mark.parametrize(
-    ("bytes_min", "reason"), [(0, "No space left on device"), (2 << 20, "free_bytes_min keeps 2 MiB")]
+    ("bytes_min", "reason"), [(0, "No space left on device"), (2 << 20, "free_bytes_min reserves 2 MiB")]
 )
 def test_a_disk_that_fills_up_is_refused_and_used_again_when_there_is_room(
     bytes_min: int, reason: str, tmp_path: Path, small_disk: Callable[[int], SmallFilesystem]

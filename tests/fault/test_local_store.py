@@ -176,7 +176,7 @@ def test_a_full_disk_is_refused_before_it_is_full(tmp_path: Path) -> None:
     usage = os.statvfs(tmp_path)
     free = usage.f_bavail * usage.f_frsize
     store = LocalStore(tmp_path / "wal", free_bytes_min=free + (1 << 30))
-    with pytest.raises(StoreUnavailable, match=r"free_bytes_min keeps \d+ MiB; free some space") as caught:
+    with pytest.raises(StoreUnavailable, match=r"free_bytes_min reserves \d+ MiB; free some space") as caught:
         store.create(PATH, DATA)
     assert caught.value.retry_after_seconds >= 1
     assert not (tmp_path / "wal").exists()

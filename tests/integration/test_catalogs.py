@@ -186,7 +186,7 @@ def _tell(process: subprocess.Popen[str], text: str) -> None:
 def test_a_catalog_that_takes_connections_and_says_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pyiceberg_compat, "ANSWER_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(pyiceberg_compat, "RESPONSE_SECONDS_MAX", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         rest = {"uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         config = Config.model_validate(

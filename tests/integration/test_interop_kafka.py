@@ -257,7 +257,7 @@ def test_offsets_that_are_gone_are_named_and_counted(
         skipping.land("logs")
     assert lake.bodies() == {"first": 1, "kept": 1}
     (problem,) = lake.ledger().problems
-    assert problem == f"{topic}/0: 4 messages were gone before they landed"
+    assert problem == f"{topic}/0: 4 messages were deleted from the topic before they landed"
 
 
 def test_requests_in_json_land_too(

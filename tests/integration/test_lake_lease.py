@@ -66,7 +66,7 @@ def test_with_kafka_one_of_two_machines_leads_and_the_other_takes_over(machines:
     first, second = (open_lease(machines.config()) for _ in range(2))
     assert first.acquire()
     assert not second.acquire()
-    assert first.keep()
+    assert first.renew()
     first.release()
     assert second.acquire()
     assert not first.acquire()
@@ -81,14 +81,14 @@ def test_a_machine_that_falls_silent_is_followed_after_the_lease_and_learns_that
     first.applications = ("app-1",)
     for _ in range(3):
         machines.pass_seconds(5)
-        assert first.keep()
+        assert first.renew()
         assert not second.acquire()
     machines.pass_seconds(11.9)
     assert not second.acquire()
     machines.pass_seconds(0.2)
     assert second.acquire()
     assert second.applications == ("app-1",)
-    assert not first.keep()
+    assert not first.renew()
     assert first.lost == "another process has taken it"
 
 
@@ -107,7 +107,7 @@ def test_of_many_machines_at_once_exactly_one_wins_each_time(machines: Machines)
         for _ in range(2):
             won = list(pool.map(contend, leases))
             assert won.count(True) == 1
-            assert [lease.keep() for lease in leases] == won
+            assert [lease.renew() for lease in leases] == won
             leases[won.index(True)].release()
             machines.pass_seconds(13)
 
@@ -120,8 +120,8 @@ def test_leases_of_different_names_do_not_disturb_each_other_and_leave_little_be
     assert maintenance.acquire()
     for _ in range(12):
         machines.pass_seconds(5)
-        assert landing.keep()
-        assert maintenance.keep()
+        assert landing.renew()
+        assert maintenance.renew()
     config = machines.config()
     with contextlib.closing(open_catalog(config)) as catalog:
         table = catalog.load_table((config.lake.namespace, LEASES))
@@ -136,7 +136,7 @@ def test_leases_of_different_names_do_not_disturb_each_other_and_leave_little_be
 def test_a_catalog_that_is_away_is_a_store_that_does_not_answer(tmp_path: Path) -> None:
     lake = {"catalog": {"type": "rest", "rest": {"uri": "http://127.0.0.1:1"}}}
     config = Config.model_validate({"data_dir": tmp_path, "wal": KAFKA, "lake": lake})
-    with pytest.raises(StoreUnavailable, match="leases cannot be used: the catalog does not answer"):
+    with pytest.raises(StoreUnavailable, match="lease table is unusable: the catalog is unavailable"):
         open_lease(config).acquire()
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from frazil.lake.commits.commit import LANDED
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live_files import data_manifests, live_files
+from frazil.lake.snapshots import LANDED
 from frazil.lake.tags import create_tag, delete_tag, list_tags
 from frazil.lake.upkeep.orphans import remove_orphans
 from frazil.ledger import balance

@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from frazil.errors import JobFailed, Refused
-from frazil.lake.commits.commit import LANDED, Committer
+from frazil.lake.commits.commit import Committer
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import LANDED
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut, list_cuts

@@ -21,7 +21,7 @@ TYPES = {"int64": "BIGINT", "double": "DOUBLE", "string": "VARCHAR", "bool": "BO
 TABLES = [
     {
         "name": "logs",
-        "doc": "One row a log record.",
+        "doc": "One row per log record.",
         "rows": 12,
         "tail_rows": 3,
         "files": 2,

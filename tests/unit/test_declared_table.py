@@ -34,7 +34,7 @@ from tests.unit.status.test_watcher import Said, Story
 
 EDGES = TableSpec(
     "edges",
-    "One row a call between two services.",
+    "One row per call between two services.",
     (
         Column("tenant_id", pa.string(), "the spans", "Whose services", "hot", required=True, coded=True),
         Column("time", TIMESTAMP, "the spans", "When it was called", "hot", required=True),
@@ -91,7 +91,7 @@ def lake(tmp_path: Path) -> Iterator[Edges]:
 def test_it_is_known_while_it_is_declared() -> None:
     with declared(EDGES):
         assert table_specs()["edges"] is EDGES
-        with pytest.raises(ValueError, match="declared already"), declared(EDGES):
+        with pytest.raises(ValueError, match="already declared"), declared(EDGES):
             pass
     assert "edges" not in table_specs()
 
@@ -118,7 +118,7 @@ def test_a_declaration_that_cannot_be_kept_is_refused(change: dict[str, Any], re
 def test_it_is_documented() -> None:
     with declared(EDGES):
         page = markdown(table_specs().values())
-    assert "## edges\n\nOne row a call between two services." in page
+    assert "## edges\n\nOne row per call between two services." in page
     assert "| `callee` | STRING | the spans | Who was called |" in page
 
 

@@ -230,7 +230,7 @@ def test_every_alert_has_its_entry_in_the_runbook_and_every_entry_its_alert() ->
     entries = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     assert set(entries) == {rule["alert"] for rule in rules("alerts.yml")}
     for name, entry in entries.items():
-        for part in ("Means", "Users notice", "Look", "Do", "Escalate"):
+        for part in ("Meaning", "User impact", "Check", "Action", "Escalate if"):
             assert f"- **{part}:** " in entry, f"{name} lacks {part}"
     anchors = set(re.findall(r"\]\(#([a-z]+)\)", text))
     assert anchors <= {name.lower() for name in entries}

@@ -131,7 +131,7 @@ def test_a_catalog_that_does_not_answer_is_said_to_be_not_checked(tmp_path: Path
     assert result.exit_code == 0
     first, second = result.output.splitlines()
     assert first == "the configuration is valid"
-    assert second.startswith(f"{UNCHECKED}: the catalog does not answer")
+    assert second.startswith(f"{UNCHECKED}: the catalog is unavailable")
 
 
 def test_a_table_that_cannot_be_read_is_said_to_be_not_checked_and_keeps_no_role_from_starting(

@@ -1,4 +1,4 @@
-"""The Iceberg tables: their files, the catalog that knows them, and the one way to commit.
+"""The Iceberg tables: their files, their catalog, and all commits to them. Start at `commits/commit`.
 
-Never changes a table but by compare-and-swap, and leaves no local file behind that is not fsynced.
+Changes tables only by compare-and-swap, and syncs every local file that it writes.
 """

@@ -1,4 +1,4 @@
-"""The catalog that knows the tables: opened for PyIceberg and described for Spark, from one configuration."""
+"""The Iceberg catalog, for PyIceberg and for Spark, from one configuration."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError
 from frazil.lake.files import IO_IMPLEMENTATION, file_properties, secret_text
 from frazil.lake.pyiceberg_compat import (
-    ANSWER_SECONDS_MAX,
     CONNECT_SECONDS_MAX,
+    RESPONSE_SECONDS_MAX,
     BoundedRestCatalog,
     BoundedSqlCatalog,
     tables_only,
@@ -41,34 +41,34 @@ from frazil.lake.pyiceberg_compat import (
 from frazil.storage.durable import DurableFolders
 
 LEASES = "leases"
-"""The table of leases. It is beside the others and holds no telemetry."""
-# A second attempt may get another answer: the network, the server, its rights.
-_PASSING = (
+"""The table of leases, in the namespace of the others. It holds no telemetry."""
+# Transient: a retry may succeed after a network, server or permission problem.
+_TRANSIENT = (
     DatabaseError,
     InterfaceError,
     sqlalchemy.exc.TimeoutError,
     requests.RequestException,
-    RESTError,  # a lost answer to a commit (CommitStateUnknownException) is one too
+    RESTError,  # includes a lost response to a commit (CommitStateUnknownException)
 )
-# These say something about what was asked, and their callers know what.
-_TELLING = (IntegrityError, ProgrammingError, DataError, NotSupportedError, BadRequestError)
+# Caused by the request itself. Callers handle them.
+_REQUEST_ERRORS = (IntegrityError, ProgrammingError, DataError, NotSupportedError, BadRequestError)
 
 
 @contextlib.contextmanager
 def catalog_errors() -> Iterator[None]:
-    """Turns what may pass into CatalogUnavailable; a lost race or a missing table stays what it is."""
+    """Turns transient errors into CatalogUnavailable. A lost race or a missing table raises as it is."""
     try:
         yield
-    except _TELLING:
+    except _REQUEST_ERRORS:
         raise
-    except _PASSING as error:
+    except _TRANSIENT as error:
         cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
-        raise CatalogUnavailable(f"the catalog does not answer as it should: {lines[0][:600]}") from error
+        raise CatalogUnavailable(f"the catalog is unavailable: {lines[0][:600]}") from error
 
 
 def open_catalog(config: Config) -> Catalog:
-    """The configured catalog, for any number of threads and processes. To be closed."""
+    """Opens the configured catalog. Any thread may use it. The caller closes it."""
     catalog = config.lake.catalog
     with catalog_errors():
         if catalog.type == "rest":
@@ -78,7 +78,7 @@ def open_catalog(config: Config) -> Catalog:
 
 
 def open_existing_catalog(config: Config) -> Catalog | None:
-    """The configured catalog, to read only: makes and changes nothing. None if there is none yet."""
+    """Opens the configured catalog for reading only. Returns None if it does not exist yet."""
     kind = config.lake.catalog.type
     if kind == "rest":
         return open_catalog(config)
@@ -109,19 +109,18 @@ def _open_sql(config: Config, uri: str, **properties: str) -> SqlCatalog:
 
 
 def ensure_namespace(catalog: Catalog, namespace: str) -> None:
-    """Makes the namespace and those it is in, if they are not there."""
+    """Creates the namespace and its parents where they do not exist."""
     parts = namespace.split(".")
     with catalog_errors():
         for depth in range(1, len(parts) + 1):
             name = tuple(parts[:depth])
             if not catalog.namespace_exists(name):
-                # Another process may be as quick; SQL catalogs say so in the database's own words.
+                # Another process may have created it just now; SQL catalogs then raise the database's error.
                 with contextlib.suppress(NamespaceAlreadyExistsError, IntegrityError):
                     catalog.create_namespace(name)
 
 
 def table_or_none(catalog: Catalog, namespace: str, name: str) -> Table | None:
-    """None if there is no such table."""
     try:
         return catalog.load_table((*namespace.split("."), name))
     except NoSuchTableError:
@@ -133,26 +132,28 @@ def full_name(table: Table) -> str:
 
 
 def metadata_location(catalog: SqlCatalog, identifier: tuple[str, ...]) -> str | None:
-    """Where a table's newest metadata is; None if there is no such table. Much cheaper than loading it."""
-    of_tables = tables_only(catalog)
+    """Returns the location of a table's current metadata; None if the table does not exist. Much cheaper than
+    loading the table.
+    """
+    is_table = tables_only(catalog)
     statement = sqlalchemy.select(IcebergTables.metadata_location).where(
         IcebergTables.catalog_name == catalog.name,
         IcebergTables.table_namespace == ".".join(identifier[:-1]),
         IcebergTables.table_name == identifier[-1],
-        *(() if of_tables is None else (of_tables,)),
+        *(() if is_table is None else (is_table,)),
     )
     with catalog_errors(), catalog.engine.connect() as connection:
         return connection.scalar(statement)
 
 
 class CatalogProbe:
-    """Asks the catalog a cheap question, again and again. Changes nothing: no table is made."""
+    """Checks repeatedly, with a cheap request, whether the catalog responds. Changes nothing."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._rest: Catalog | None = None
 
-    def ask(self) -> bool:
+    def check(self) -> bool:
         """Returns whether the namespace exists. Raises CatalogUnavailable or ConfigError."""
         config = self._config
         with catalog_errors():
@@ -189,7 +190,7 @@ def _open_rest(config: Config) -> Catalog:
         return BoundedRestCatalog(config.lake.catalog.name, **properties)
     except pydantic.ValidationError:
         raise CatalogUnavailable(
-            f"{properties['uri']} gives no answer of an Iceberg REST catalog; check lake.catalog.rest.uri"
+            f"{properties['uri']} does not respond like an Iceberg REST catalog; check lake.catalog.rest.uri"
         ) from None
 
 
@@ -198,9 +199,9 @@ def _common_properties(config: Config) -> dict[str, str]:
 
 
 def _rest_properties(config: Config) -> dict[str, str]:
-    """What PyIceberg and Spark call by the same names."""
+    """Returns the properties that have the same names in PyIceberg and Spark."""
     rest = config.lake.catalog.rest
-    assert rest is not None  # the configuration has checked that  # noqa: S101
+    assert rest is not None  # validated by the configuration  # noqa: S101
     given = {
         "uri": rest.uri,
         "warehouse": rest.warehouse,
@@ -220,23 +221,23 @@ def _rest_properties(config: Config) -> dict[str, str]:
 
 def _sqlite_uri(config: Config) -> str:
     DurableFolders().make(config.catalog_file.parent)
-    return f"sqlite:///{config.catalog_file}?timeout={ANSWER_SECONDS_MAX}"
+    return f"sqlite:///{config.catalog_file}?timeout={RESPONSE_SECONDS_MAX}"
 
 
 def _sqlite_read_only_uri(config: Config) -> str:
-    query = {"mode": "ro", "uri": "true", "timeout": str(ANSWER_SECONDS_MAX)}
+    query = {"mode": "ro", "uri": "true", "timeout": str(RESPONSE_SECONDS_MAX)}
     url = sqlalchemy.URL.create("sqlite", database=config.catalog_file.absolute().as_uri(), query=query)
     return url.render_as_string()
 
 
 def _postgres_url(config: Config) -> sqlalchemy.URL:
     postgres = config.lake.catalog.postgres
-    assert postgres is not None  # the configuration has checked that  # noqa: S101
+    assert postgres is not None  # validated by the configuration  # noqa: S101
     try:
         return sqlalchemy.make_url(postgres.uri.get_secret_value())
     except (ArgumentError, ValueError):
         raise ConfigError(
-            "lake.catalog.postgres.uri cannot be understood; for example "
+            "lake.catalog.postgres.uri is not a valid URI; use the form "
             "postgresql://USER:PASSWORD@HOST:5432/DATABASE, with %40 for an @ in the password"
         ) from None
 
@@ -248,7 +249,7 @@ def _postgres_uri(config: Config) -> str:
         "keepalives_idle": "10",
         "keepalives_interval": "5",
         "keepalives_count": "4",
-        "tcp_user_timeout": str(ANSWER_SECONDS_MAX * 1000),
+        "tcp_user_timeout": str(RESPONSE_SECONDS_MAX * 1000),
         "application_name": "frazil",
     }
     url = url.set(drivername="postgresql+psycopg2", query={**bounds, **url.query})
@@ -256,14 +257,14 @@ def _postgres_uri(config: Config) -> str:
 
 
 def spark_properties(config: Config) -> dict[str, str]:
-    """The same catalog as settings of Spark, so that both engines see the same tables."""
+    """Returns the Spark settings of the same catalog."""
     name = f"spark.sql.catalog.{config.lake.catalog.name}"
     catalog = {
         "sqlite": _spark_sqlite,
         "postgres": _spark_postgres,
         "rest": _spark_rest,
     }[config.lake.catalog.type](config)
-    # Spark's cache has served tables as they were minutes ago.
+    # Spark's cache has served tables that were minutes old.
     catalog["cache-enabled"] = "false"
     return {
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -275,14 +276,14 @@ def spark_properties(config: Config) -> dict[str, str]:
 def _spark_sqlite(config: Config) -> dict[str, str]:
     return {
         **_spark_jdbc(config, f"jdbc:sqlite:{config.catalog_file}"),
-        "jdbc.busy_timeout": str(ANSWER_SECONDS_MAX * 1000),
+        "jdbc.busy_timeout": str(RESPONSE_SECONDS_MAX * 1000),
         "jdbc.synchronous": "FULL",
     }
 
 
 def _spark_postgres(config: Config) -> dict[str, str]:
     url = _postgres_url(config)
-    bounds = {"connectTimeout": str(CONNECT_SECONDS_MAX), "socketTimeout": str(2 * ANSWER_SECONDS_MAX)}
+    bounds = {"connectTimeout": str(CONNECT_SECONDS_MAX), "socketTimeout": str(2 * RESPONSE_SECONDS_MAX)}
     tls = {key: value for key, value in url.query.items() if key.startswith("ssl")}
     address = sqlalchemy.URL.create(
         "postgresql",
@@ -312,7 +313,7 @@ def _spark_rest(config: Config) -> dict[str, str]:
         "type": "rest",
         **_rest_properties(config),
         "rest.client.connection-timeout-ms": str(CONNECT_SECONDS_MAX * 1000),
-        "rest.client.socket-timeout-ms": str(ANSWER_SECONDS_MAX * 1000),
+        "rest.client.socket-timeout-ms": str(RESPONSE_SECONDS_MAX * 1000),
     }
     s3 = config.lake.s3
     if "rest.sigv4-enabled" in properties and s3.access_key_id is not None:
@@ -322,7 +323,7 @@ def _spark_rest(config: Config) -> dict[str, str]:
 
 
 def _spark_files(config: Config) -> dict[str, str]:
-    """Nothing for a local warehouse: Iceberg's default reads and writes folders."""
+    """Returns nothing for a local warehouse: Iceberg's default file IO reads and writes folders."""
     on_s3 = config.warehouse.startswith("s3://")
     if not on_s3 and config.lake.catalog.type != "rest":
         return {}

@@ -1,4 +1,4 @@
-"""All files of the lake are read and written through here, also by PyIceberg itself."""
+"""File access to the lake. PyIceberg reads and writes through it too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -30,14 +30,14 @@ IO_IMPLEMENTATION = f"{__name__}.LakeFileIO"
 ALLOW_HTTP = "frazil.s3.allow-http"
 _S3_SCHEMES = ("s3", "s3a", "s3n")
 _RETRIES_MAX = 4
-# What a file needs to be reached. The catalog's password is no business of Spark's workers.
+# The properties that file access needs. Spark's workers must not get the catalog's password.
 _OWN_PREFIXES = ("s3.", "client.", "frazil.")
 _DISK = LocalStore(None, name="lake")
 
 
 class LakeFileIO(FileIO):
-    """PyIceberg makes one for each table it loads, so nothing is opened here. Pickled, it carries no more
-    than what reaches the files.
+    """PyIceberg's FileIO on frazil's stores. PyIceberg creates one for each table that it loads, so creation
+    opens no connection. Pickles only the properties that file access needs.
     """
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
@@ -53,7 +53,7 @@ class LakeFileIO(FileIO):
         return LakeFile(location, *self._find(location))
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """No error if it is gone already."""
+        """Deletes a file. A missing file is no error."""
         name = location if isinstance(location, str) else location.location
         store, path = self._find(name)
         store.delete(path)
@@ -63,45 +63,45 @@ class LakeFileIO(FileIO):
         return store.read(path)
 
     def write(self, location: str, data: bytes | memoryview | pa.Buffer, *, overwrite: bool = False) -> None:
-        """Durable when it returns. Raises FileExistsError if the name is taken, unless `overwrite`."""
+        """Writes a file: durable when it returns. Raises FileExistsError if it exists, unless `overwrite`."""
         store, path = self._find(location)
         store.create(path, memoryview(data).cast("B"), overwrite=overwrite)
 
     def temporary(self, location: str) -> Path:
-        """A name for a local file, too large to be held in memory, that is to become `location`."""
+        """Returns the path of a local file to write, which `publish` then stores as `location`."""
         store, path = self._find(location)
         return store.temporary(path)
 
     def publish(self, location: str, local_file: Path, storage_class: str | None = None) -> None:
-        """Gives a `temporary` its name: durable when it returns, and gone from where it was in any case.
-        Raises FileExistsError if the name is taken.
+        """Stores a `temporary` file as `location`: durable when it returns. Always removes the local file.
+        Raises FileExistsError if `location` exists.
         """
         store, path = self._find(location)
         store.publish(path, local_file, storage_class)
 
     def local(self, location: str) -> AbstractContextManager[Path]:
-        """The file where other programs on this machine find it, for as long as the block lasts: a copy, if
-        it is not on a disk. Raises FileNotFoundError, if not here then when it is opened.
+        """Returns a local path of the file for the duration of the block: a copy, if the file is in a bucket.
+        A missing file raises FileNotFoundError here or when the path is opened.
         """
         store, path = self._find(location)
         return store.local(path)
 
     def list(self, location: str) -> Listing:
-        """The names directly below a folder."""
+        """Returns the names directly in a folder."""
         store, path = self._find(location)
         return store.children(path)
 
     def delete_all(self, locations: Iterable[str]) -> None:
-        """As `delete`, of many at once: in buckets a request for every thousand."""
-        paths: dict[Store, builtins.list[str]] = defaultdict(builtins.list)
+        """Deletes many files: in buckets with one request per 1,000."""
+        paths_by_store: dict[Store, builtins.list[str]] = defaultdict(builtins.list)
         for location in locations:
             store, path = self._find(location)
-            paths[store].append(path)
-        for store, theirs in paths.items():
-            store.delete_all(theirs)
+            paths_by_store[store].append(path)
+        for store, paths in paths_by_store.items():
+            store.delete_all(paths)
 
     def walk(self, location: str) -> Iterator[Entry]:
-        """Yields all files below a folder, however deep, each with its whole address."""
+        """Yields all files below a folder, at any depth, with their full locations."""
         store, path = self._find(location)
         scheme, separator, rest = location.partition("://")
         root = f"{scheme}://{rest.partition('/')[0]}/" if separator and scheme in _S3_SCHEMES else ""
@@ -109,12 +109,12 @@ class LakeFileIO(FileIO):
             yield Entry(root + found.path, found.size, found.modified_seconds)
 
     def now(self, location: str) -> float:
-        """What the clock of the store says, in seconds since 1970. `location` is a folder to write in."""
+        """Returns the store's clock in seconds since 1970. Writes a temporary file to `location`."""
         store, path = self._find(location)
         return store.now(path)
 
     def remove_empty_folders(self, location: str, unchanged_since: float) -> int:
-        """Those below it in which nothing has come or gone since then. Returns how many went."""
+        """Removes empty folders below `location` that have not changed since. Returns their number."""
         store, path = self._find(location)
         return store.remove_empty_folders(path, unchanged_since)
 
@@ -148,54 +148,28 @@ class LakeFile(InputFile, OutputFile):
     def to_input_file(self) -> LakeFile:
         return self
 
-    def create(self, overwrite: bool = False) -> OutgoingFile:
-        """A name that is taken shows when the file is closed: asking before would cost a request."""
-        return OutgoingFile(self._store, self._path, overwrite=overwrite)
+    def create(self, overwrite: bool = False) -> BufferedOutput:
+        """An existing file raises on close: a check before would cost a request."""
+        return BufferedOutput(self._store, self._path, overwrite=overwrite)
 
 
-class OutgoingFile:
-    """Held in memory, written when closed, dropped if its `with` block fails or it is never closed.
-
-    Not an IOBase: those close themselves when they are collected, which would publish half a file.
+class BufferedOutput(io.BytesIO):
+    """An output file that is buffered in memory and written on close. It is discarded if its `with` block
+    fails, or if it is never closed.
     """
 
     def __init__(self, store: Store, path: str, *, overwrite: bool) -> None:
+        super().__init__()
         self._store = store
         self._path = path
         self._overwrite = overwrite
-        self._content = io.BytesIO()
-
-    def write(self, data: Any) -> int:
-        return self._content.write(data)
-
-    def tell(self) -> int:
-        return self._content.tell()
-
-    def flush(self) -> None:
-        """Nothing is durable before `close`."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    @property
-    def closed(self) -> bool:
-        return self._content.closed
 
     def close(self) -> None:
-        if self._content.closed:
+        if self.closed:
             return
-        data = memoryview(self._content.getvalue())  # its own buffer could not be closed after a failure
-        self._content.close()
+        data = memoryview(self.getvalue())  # a view of the buffer would prevent its close on failure
+        super().close()
         self._store.create(self._path, data, overwrite=self._overwrite)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -203,17 +177,20 @@ class OutgoingFile:
         if error is None:
             self.close()
         else:
-            self._content.close()
+            super().close()
+
+    def __del__(self) -> None:
+        """Replaces the finalizer of BytesIO, which calls `close` and so would publish half a file."""
 
 
 @functools.lru_cache(maxsize=32)
 def open_bucket(name: str, connection: S3Endpoint) -> S3Store:
-    """Returns one store for all tables of a bucket. Bounded, as vended credentials change all the time."""
+    """Returns one store for all tables of a bucket. Bounded, because vended credentials change often."""
     return S3Store(name, connection, name="lake")
 
 
 def connection_of(properties: Mapping[str, str]) -> S3Endpoint:
-    """Returns how to reach a bucket, from the properties that Iceberg's catalogs and tables use."""
+    """Returns the S3 endpoint that properties of an Iceberg catalog or table describe."""
     endpoint = properties.get("s3.endpoint")
     is_http = endpoint is not None and endpoint.startswith("http:")
     if is_http and not _is_true(properties.get(ALLOW_HTTP)):
@@ -239,14 +216,16 @@ def _is_true(text: str | None) -> bool:
 
 
 def open_files(config: Config) -> LakeFileIO:
-    """The lake's files without a catalog. A REST catalog may know more: take the `io` of its tables."""
+    """Returns file access without a catalog. For tables of a REST catalog use `table.io`: such a catalog may
+    provide credentials.
+    """
     return LakeFileIO(file_properties(config))
 
 
 def file_properties(config: Config) -> dict[str, str]:
-    """How files are reached, as properties of a catalog.
+    """Returns the catalog properties for file access.
 
-    A REST catalog may say itself how its stores are reached: only what is configured overrides that.
+    A REST catalog may provide its own: then only explicitly configured values are set.
     """
     s3 = config.lake.s3
     given: Mapping[str, str | None] = {
@@ -272,12 +251,12 @@ def secret_text(secret: SecretStr | None) -> str | None:
 
 
 def _local_path(location: str) -> str:
-    """Of a plain path, `file:/path` or `file:///path`. Names are taken as they are, as Iceberg does."""
+    """Accepts a plain path, `file:/path` or `file:///path`. Percent signs are not decoded, as in Iceberg."""
     path = location
     if location.startswith("file:"):
         path = location.removeprefix("file:")
         if path.startswith("//"):
             path = "/" + path[2:].partition("/")[2]
     elif "://" in location:
-        raise ConfigError(f"{location} is neither a folder nor on S3; the lake can be nowhere else")
+        raise ConfigError(f"{location} is not supported: a lake is in a local folder or in S3")
     return os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""All that frazil uses of PyIceberg's private API, for the pinned version, and nothing else."""
+"""All uses of PyIceberg's private API, for the pinned version."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import requests
 import sqlalchemy
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
@@ -20,14 +23,19 @@ from pyiceberg.typedef import Identifier
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 CONNECT_SECONDS_MAX = 5
-ANSWER_SECONDS_MAX = 30
+RESPONSE_SECONDS_MAX = 30
 _CATALOG_TABLES = 2
 _PATH = 1
-"""The place of the path in a DataFile's fields."""
+"""Index of the path in the fields of a DataFile."""
+
+
+def schema_of(schema: pa.Schema) -> Schema:
+    """Converts an Arrow schema. Assigns new field ids."""
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
 
 
 def tables_only(catalog: SqlCatalog) -> Any:
-    """Returns the condition that leaves out views; None where the catalog has none."""
+    """Returns the SQL condition that excludes views; None if the catalog's schema has no views."""
     return catalog._iceberg_type_filter()
 
 
@@ -36,7 +44,7 @@ def delete_old_metadata(catalog: MetastoreCatalog, before: Table, after: TableMe
 
 
 def new_table(creation: CreateTableTransaction) -> Table:
-    """Returns the table that is being created. The catalog does not know it yet."""
+    """Returns the table that is being created, which is not in the catalog yet."""
     return creation._table
 
 
@@ -48,7 +56,7 @@ def commit_creation(
 
 
 def at_path(file: DataFile, path: str) -> DataFile:
-    """Returns the description of a copy of the file."""
+    """Returns the manifest entry of a copy of the file at another path."""
     fields: list[Any] = list(file._data)
     fields[_PATH] = path
     moved = DataFile(*fields)
@@ -57,6 +65,8 @@ def at_path(file: DataFile, path: str) -> DataFile:
 
 
 class BoundedSqlCatalog(SqlCatalog):
+    """A SQL catalog with timeouts and durable commits."""
+
     def _init_catalog(self) -> None:
         sqlalchemy.event.listen(self.engine, "connect", self._prepare)
         sqlalchemy.event.listen(self.engine, "handle_error", _drop_read_only)
@@ -65,14 +75,14 @@ class BoundedSqlCatalog(SqlCatalog):
     def _prepare(self, connection: Any, _: object) -> None:
         with contextlib.closing(connection.cursor()) as cursor:
             if self.engine.dialect.name == "sqlite":
-                # EXTRA is FULL and syncs the folder too: without it a power loss may undo the last commit.
+                # EXTRA also syncs the folder, unlike FULL: otherwise a power loss may undo the last commit.
                 cursor.execute("PRAGMA synchronous=EXTRA")
             else:
-                cursor.execute(f"SET statement_timeout = '{ANSWER_SECONDS_MAX}s'")
+                cursor.execute(f"SET statement_timeout = '{RESPONSE_SECONDS_MAX}s'")
         connection.commit()
 
     def create_tables(self) -> None:
-        """Of several processes that find none, each may lose each table to another once."""
+        """Retries: when several processes start, each may lose the race for each of the two tables once."""
         for _ in range(_CATALOG_TABLES):
             with contextlib.suppress(OperationalError, ProgrammingError, IntegrityError):
                 return super().create_tables()
@@ -85,8 +95,9 @@ class BoundedSqlCatalog(SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        """PyIceberg takes the clock for a change without a snapshot. Java refuses a table that went back in
-        time by more than a minute, as it would after another clock was ahead.
+        """Keeps `last_updated_ms` from decreasing. PyIceberg sets it from the clock for a change without a
+        snapshot. Iceberg's Java library rejects a table whose time decreased by more than a minute, which
+        would happen after a commit from a clock that was ahead.
         """
         staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         before = 0 if current_table is None else current_table.metadata.last_updated_ms
@@ -96,19 +107,21 @@ class BoundedSqlCatalog(SqlCatalog):
 
 
 def _drop_read_only(context: sqlalchemy.engine.ExceptionContext) -> None:
-    """SQLite opens a file read-only where it cannot open it for writing just then, and says nothing. Such a
-    connection must not stay in the pool.
+    """Removes read-only connections from the pool: SQLite silently opens a file read-only if it cannot open
+    it for writing at that moment.
     """
     if "readonly database" in str(context.original_exception):
         context.is_disconnect = True
 
 
 class BoundedRestCatalog(RestCatalog):
+    """A REST catalog with timeouts."""
+
     def _config_headers(self, session: requests.Session) -> None:
-        """PyIceberg waits for answers without end. This is what it calls first on each new session, before
-        OAuth2 and SigV4 use it.
+        """Sets timeouts, which PyIceberg does not. PyIceberg calls this method first on each new session,
+        before OAuth2 and SigV4 use the session.
         """
         super()._config_headers(session)
         session.request = functools.partial(  # type: ignore[method-assign]
-            session.request, timeout=(CONNECT_SECONDS_MAX, ANSWER_SECONDS_MAX)
+            session.request, timeout=(CONNECT_SECONDS_MAX, RESPONSE_SECONDS_MAX)
         )

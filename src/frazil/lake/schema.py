@@ -1,9 +1,7 @@
-"""Iceberg's schema, partitions, order and properties of a table, derived from its spec."""
+"""Derives the Iceberg schema, partitions, sort order and properties of a table from its spec."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,83 +9,29 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from frazil.tables.columns import TIMESTAMP, Column, TableSpec
+from frazil.lake.pyiceberg_compat import schema_of
+from frazil.tables.columns import TableSpec
 from frazil.tables.promoted import Fill
 
 _PARTITION_FIELD_ID_FIRST = 1000
 _METADATA_VERSIONS_KEPT = 10
 _FIELD_ID = b"PARQUET:field_id"
-_TYPES: dict[pa.DataType, IcebergType] = {
-    pa.string(): StringType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float64(): DoubleType(),
-    pa.bool_(): BooleanType(),
-    pa.binary(): BinaryType(),
-    TIMESTAMP: TimestamptzType(),
-}
 
 
 def iceberg_schema(spec: TableSpec) -> Schema:
-    """Columns in the spec's order, with its documentation; the ids are new."""
-    ids = itertools.count(1)
-    return Schema(*(field_of(column, ids) for column in spec.columns))
-
-
-def field_of(column: Column, ids: Iterator[int]) -> NestedField:
-    identity = next(ids)
-    return NestedField(
-        field_id=identity,
-        name=column.name,
-        field_type=type_of(column.type, ids),
-        required=column.required,
-        doc=f"{column.doc}. From: {column.source}",
+    """Returns the schema with new field ids."""
+    return schema_of(
+        pa.schema(
+            column.field.with_metadata({"doc": f"{column.doc}. From: {column.source}"})
+            for column in spec.columns
+        )
     )
 
 
-def type_of(type_: pa.DataType, ids: Iterator[int]) -> IcebergType:
-    if pa.types.is_map(type_):
-        key_id, value_id = next(ids), next(ids)
-        return MapType(
-            key_id=key_id,
-            key_type=type_of(type_.key_type, ids),
-            value_id=value_id,
-            value_type=type_of(type_.item_type, ids),
-            value_required=False,
-        )
-    if pa.types.is_list(type_):
-        element_id = next(ids)
-        return ListType(
-            element_id=element_id, element_type=type_of(type_.value_type, ids), element_required=False
-        )
-    if pa.types.is_struct(type_):
-        inner = [(next(ids), field) for field in type_]
-        return StructType(
-            *(
-                NestedField(identity, field.name, type_of(field.type, ids), required=False)
-                for identity, field in inner
-            )
-        )
-    return _TYPES[type_]
-
-
 def partition_spec(spec: TableSpec, schema: Schema) -> PartitionSpec:
-    """`tenant_id` and `day(time)` as Iceberg's transforms."""
+    """Returns `tenant_id` and `day(time)` as Iceberg transforms."""
     fields = []
     for number, part in enumerate(spec.partition_by):
         transform: Transform[Any, Any] = IdentityTransform()
@@ -122,7 +66,7 @@ def sort_order(spec: TableSpec, schema: Schema) -> SortOrder:
 
 
 def properties(spec: TableSpec) -> dict[str, str]:
-    """What every writer of the table, of any engine, should keep to."""
+    """Returns the table properties that writers of any engine should follow."""
     found = {
         "comment": spec.doc,
         "format-version": "2",
@@ -130,11 +74,11 @@ def properties(spec: TableSpec) -> dict[str, str]:
         "write.parquet.compression-codec": "zstd",
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": str(_METADATA_VERSIONS_KEPT),
-        # Copy-on-write: readers take data files as they are.
+        # Copy-on-write, so that no reader has to apply delete files.
         "write.delete.mode": "copy-on-write",
         "write.update.mode": "copy-on-write",
         "write.merge.mode": "copy-on-write",
-        # Bounds of columns that no question filters by only make manifests larger.
+        # Bounds of columns that no query filters by only make manifests larger.
         "write.metadata.metrics.default": "none",
     }
     for column in spec.columns:
@@ -146,7 +90,7 @@ def properties(spec: TableSpec) -> dict[str, str]:
 
 
 def parquet_schema(coded: pa.Schema, schema: Schema) -> pa.Schema:
-    """The Arrow schema to write data files in: `coded` types, with Iceberg's names, ids and NOT NULLs."""
+    """Returns the Arrow schema of data files: types of `coded`; names, ids and NOT NULLs of `schema`."""
     return pa.schema([_parquet_field(field, schema.find_field(field.name)) for field in coded])
 
 

@@ -1,4 +1,4 @@
-"""Tables made from their specs, and brought in line with them in place."""
+"""Creates tables from their specs, and evolves existing ones in place."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, DataLost
 from frazil.lake.catalog import catalog_errors, full_name, open_existing_catalog, table_or_none
 from frazil.lake.commits.commit import Checkpoint, checkpoint_of
-from frazil.lake.commits.staging import POSITION, stage_append
+from frazil.lake.commits.staging import stage_append
 from frazil.lake.files import LakeFileIO
 from frazil.lake.pyiceberg_compat import commit_creation, new_table
 from frazil.lake.schema import iceberg_schema, partition_spec, properties, sort_order
+from frazil.lake.snapshots import POSITION
 from frazil.tables import Promoted, table_specs
 from frazil.tables.columns import Column, TableSpec
 
 _RACES_MAX = 5
 _CONFIGURED = {"string": "string", "long": "int", "double": "double", "boolean": "bool"}
-"""Iceberg's types as `tables.promoted` names them."""
+"""Iceberg types and their names in `tables.promoted`."""
 
 log = structlog.get_logger("frazil.lake")
 
 
 def open_table(catalog: Catalog, namespace: str, spec: TableSpec, first_position: str) -> Checkpoint:
-    """The table of a spec, made or evolved where needed, and where its landing stands."""
+    """Creates or evolves the table of a spec. Returns it with its landing position."""
     identifier = (*namespace.split("."), spec.name)
     for _ in range(_RACES_MAX):
         try:
@@ -44,11 +45,15 @@ def open_table(catalog: Catalog, namespace: str, spec: TableSpec, first_position
             return checkpoint_of(evolve(table, spec))
         except CommitFailedException:
             continue  # another process is evolving it too
-    raise CatalogUnavailable(f"{'.'.join(identifier)} is being changed all the time")
+    raise CatalogUnavailable(
+        f"{'.'.join(identifier)} could not be evolved in {_RACES_MAX} attempts: other processes changed it"
+    )
 
 
 def _create(catalog: Catalog, identifier: tuple[str, ...], spec: TableSpec, first_position: str) -> Table:
-    """One commit makes the table and an empty first snapshot with the tag, so no landing is a special one."""
+    """Creates the table, an empty first snapshot and its tag in one commit, so that the first landing needs
+    no special case.
+    """
     schema = iceberg_schema(spec)
     creation = catalog.create_table_transaction(
         identifier,
@@ -62,36 +67,38 @@ def _create(catalog: Catalog, identifier: tuple[str, ...], spec: TableSpec, firs
     staged = stage_append(table, [], {POSITION: first_position})
     try:
         commit_creation(catalog, creation, staged.updates)
-        log.info("table made", table=".".join(identifier))
+        log.info("table created", table=".".join(identifier))
     except (TableAlreadyExistsError, CommitFailedException):
-        log.info("table was made by another process", table=".".join(identifier))
+        log.info("table created by another process", table=".".join(identifier))
     return catalog.load_table(identifier)
 
 
 def _refuse_remains(catalog: Catalog, table: Table) -> None:
-    """A table whose catalog entry was lost must not be begun anew in its own place: what it held would be
-    neither in the new one nor, after clean-up, in the write-ahead log.
+    """Raises DataLost if the location holds a table that the catalog has lost. A new table there would not
+    contain its rows, and clean-up has removed them from the write-ahead log.
     """
     if not isinstance(catalog, MetastoreCatalog):
         return
     files = LakeFileIO(table.io.properties).list(f"{table.location()}/metadata").files
-    # The first version alone is what a creation leaves that died before the catalog knew of it.
+    # A creation that was interrupted before its commit leaves only the first version.
     if any(file.endswith(".metadata.json") and not file.startswith("00000-") for file in files):
         raise DataLost(
             full_name(table),
-            f"the catalog does not know it, and {table.location()} holds a table of that name; bring the "
-            "catalog back (`frazil doctor --rebuild-catalog`), or move that folder away to begin anew",
+            f"it is not in the catalog, but {table.location()} holds a table of that name; restore the "
+            "catalog (`frazil doctor --rebuild-catalog`), or move that folder away to create an empty table",
         )
 
 
 def evolve(table: Table, spec: TableSpec) -> Table:
-    """Adds the columns that the spec has gained, each after the one it follows in the spec, partitions where
-    the table has none, and properties that are not set.
+    """Adds missing columns in the spec's order, partitions if the table has none, and missing properties.
+
+    Raises ConfigError if the type of a column or the partitions differ: existing files cannot change.
     """
     have = table.schema()
     names = {field.name for field in have.fields}
     missing = [column for column in spec.columns if column.name not in names]
-    _check_types(table, have, spec)
+    for conflict in _conflicts(have, spec):
+        raise ConfigError(conflict.explain([full_name(table)]))
     unpartitioned = _is_unpartitioned(table, spec)
     if not unpartitioned:
         _check_partitions(table, have, spec)
@@ -133,15 +140,9 @@ def _before(spec: TableSpec, column: Column) -> str | None:
     return names[at - 1] if at else None
 
 
-def _check_types(table: Table, have: Schema, spec: TableSpec) -> None:
-    """A column cannot change its type under the files that hold it."""
-    for conflict in _conflicts(have, spec):
-        raise ConfigError(conflict.explain([full_name(table)]))
-
-
 @dataclass(frozen=True)
 class _Conflict:
-    """A column whose type in the table is not the spec's."""
+    """A column whose type in the table differs from the spec's."""
 
     column: str
     have: str
@@ -151,7 +152,7 @@ class _Conflict:
         have, wanted = (_CONFIGURED.get(each, each) for each in (self.have, self.wanted))
         remedy = f"set its type to {have}, or " if self.have in _CONFIGURED else ""
         return (
-            f"tables.promoted: column {self.column} has type {have} in {', '.join(tables)}, and the "
+            f"tables.promoted: column {self.column} has type {have} in {', '.join(tables)}, but the "
             f"configuration says {wanted}; {remedy}give it another name with `column`"
         )
 
@@ -167,15 +168,15 @@ def _conflicts(have: Schema, spec: TableSpec) -> Iterator[_Conflict]:
 
 @dataclass(frozen=True)
 class PromotedCheck:
-    """Whether the promoted columns have the types that the tables have."""
+    """The result of comparing the configured types of promoted columns with the tables."""
 
     problems: tuple[str, ...] = ()
     unchecked: str = ""
-    """Why that could not be checked, if so."""
+    """Why the check was not possible; else empty."""
 
     def refuse(self) -> None:
-        """Raises ConfigError if a column does not fit. A check that was not possible is only logged: landing
-        checks each table again.
+        """Raises ConfigError if a type differs. Only logs if the check was not possible: landing checks each
+        table again.
         """
         if self.problems:
             raise ConfigError("; ".join(self.problems))
@@ -184,7 +185,7 @@ class PromotedCheck:
 
 
 def check_promoted(config: Config, extra: Sequence[Promoted]) -> PromotedCheck:
-    """Compares the promoted columns `extra` with the tables that are there. Changes nothing, never raises."""
+    """Compares the promoted columns `extra` with existing tables. Changes nothing, never raises."""
     if not extra:
         return PromotedCheck()
     try:
@@ -210,23 +211,23 @@ def check_promoted(config: Config, extra: Sequence[Promoted]) -> PromotedCheck:
 
 
 def _is_unpartitioned(table: Table, spec: TableSpec) -> bool:
-    """Whether an older version has made the table without partitions. Its files stay as they are, and their
-    rows have no tenant: only tables with such rows can get partitions later.
+    """Returns whether an older version created the table without partitions. Its files stay unpartitioned,
+    and their rows have no tenant: only tables that allow such rows can be partitioned later.
     """
     return spec.has_unowned_rows and bool(spec.partition_by) and table.spec().is_unpartitioned()
 
 
 def _check_partitions(table: Table, have: Schema, spec: TableSpec) -> None:
-    """Data files are cut as the spec says; with other partitions their place in manifests would be wrong."""
+    """Raises ConfigError if the table's partitions are not the spec's, which all data files follow."""
     found = [(field.source_id, str(field.transform)) for field in table.spec().fields]
     wanted = [(field.source_id, str(field.transform)) for field in partition_spec(spec, have).fields]
     if found != wanted:
         raise ConfigError(
-            f"{full_name(table)} is partitioned by {table.spec()}, and frazil writes "
-            f"{', '.join(spec.partition_by) or 'no partitions'}; set its partition spec back"
+            f"{full_name(table)} is partitioned by {table.spec()}, but frazil writes "
+            f"{', '.join(spec.partition_by) or 'no partitions'}; restore the table's partition spec"
         )
 
 
 def _shape(field: NestedField) -> str:
-    """The type without ids."""
+    """Returns the type without field ids."""
     return re.sub(r"\b[0-9]+: ", "", str(field.field_type))

@@ -1,4 +1,4 @@
-"""Names for snapshots. Whatever has one is kept, with every file it needs."""
+"""Tags: named snapshots. A tagged snapshot does not expire, so its files are kept."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from pyiceberg.table.update import (
 
 from frazil.errors import Refused
 from frazil.lake.catalog import full_name
-from frazil.lake.commits.commit import LANDED, position_text
-from frazil.lake.commits.metadata_commit import Step, change
+from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata
 from frazil.lake.commits.staging import set_ref
-from frazil.lake.times import commit_times
+from frazil.lake.snapshots import LANDED, commit_times, position_text
 
 READER_PREFIX = "reader-"
 _HOUR_FORMAT = "hour-%Y%m%dT%H"
@@ -35,7 +34,7 @@ Kind = Literal["reserved", "hour", "reader", "incident"]
 
 @dataclass(frozen=True)
 class Tag:
-    """`table` without its namespace. `position` is None where the snapshot is not one of landing."""
+    """`table` has no namespace. `position` is None if maintenance committed the snapshot."""
 
     name: str
     table: str
@@ -49,7 +48,9 @@ class Tag:
 
 
 def kind_of(name: str) -> Kind:
-    """`reader`: of one that reads what is new, so nothing newer may go. `incident`: made by people."""
+    """Returns the kind. `reader`: set by an incremental reader, so no newer snapshot may expire. `incident`:
+    set by an operator.
+    """
     if name in (MAIN_BRANCH, LANDED):
         return "reserved"
     if hour_of(name) is not None:
@@ -66,7 +67,7 @@ def hour_tag(hour: datetime) -> str:
 
 
 def hour_of(name: str) -> datetime | None:
-    """The beginning of the hour that an hourly tag is named after; None if it is none."""
+    """Returns the start of the hour of an hourly tag; None for another tag."""
     if not _HOUR.fullmatch(name):
         return None
     try:
@@ -76,7 +77,7 @@ def hour_of(name: str) -> datetime | None:
 
 
 def list_tags(table: Table) -> list[Tag]:
-    """All but `landed`, by name."""
+    """Returns all tags except `landed`, sorted by name."""
     times = commit_times(table.metadata, int(time.time() * 1000))
     return [
         Tag(name, table.name()[-1], ref.snapshot_id, times[ref.snapshot_id], position_text(snapshot))
@@ -87,61 +88,69 @@ def list_tags(table: Table) -> list[Tag]:
 
 
 def create_tag(catalog: Catalog, table: Table, name: str, snapshot_id: int) -> Tag:
-    """Pins the snapshot. Refused if the name is taken by another snapshot, or the snapshot is gone."""
+    """Tags the snapshot. Raises Refused if the name is invalid or used by another snapshot, or if the
+    snapshot does not exist.
+    """
     if not _NAME.fullmatch(name) or kind_of(name) in ("reserved", "hour"):
-        raise Refused(f"{name!r} cannot name a tag; take another, such as incident-42")
+        raise Refused(f"{name!r} is not a valid tag name; use another, such as incident-42")
 
-    def step(now: Table) -> Step | None:
-        if (there := now.metadata.refs.get(name)) is not None:
-            if (there.snapshot_id, there.snapshot_ref_type) != (snapshot_id, SnapshotRefType.TAG):
+    def plan(now: Table) -> MetadataChange | None:
+        if (ref := now.metadata.refs.get(name)) is not None:
+            if (ref.snapshot_id, ref.snapshot_ref_type) != (snapshot_id, SnapshotRefType.TAG):
                 raise Refused(
-                    f"{full_name(now)} has a {there.snapshot_ref_type} {name} already, at snapshot "
-                    f"{there.snapshot_id}; delete it first, or take another name"
+                    f"{full_name(now)} already has a {ref.snapshot_ref_type} {name}, at snapshot "
+                    f"{ref.snapshot_id}; delete it first, or use another name"
                 )
             return None
         if now.metadata.snapshot_by_id(snapshot_id) is None:
-            raise Refused(f"{full_name(now)} has no snapshot {snapshot_id} (any more); tag a newer one")
-        return Step((absent(name),), (set_tag(name, snapshot_id),))
+            raise _no_snapshot(now, snapshot_id)
+        return MetadataChange((assert_absent(name),), (set_tag(name, snapshot_id),))
 
     if table.metadata.snapshot_by_id(snapshot_id) is None:
-        table = catalog.load_table(table.name())  # the snapshot may be newer than the look at the table
-    metadata = change(catalog, table, step)
+        table = catalog.load_table(table.name())  # the snapshot may be newer than the loaded table
+    metadata = commit_metadata(catalog, table, plan)
     snapshot = metadata.snapshot_by_id(snapshot_id)
-    if snapshot is None:  # a REST catalog may let an expiry win that had not seen the tag
-        raise Refused(f"{full_name(table)} has no snapshot {snapshot_id} (any more); tag a newer one")
+    if snapshot is None:  # with a REST catalog, a concurrent expiry that did not see the tag may win
+        raise _no_snapshot(table, snapshot_id)
     committed_at_ms = commit_times(metadata, int(time.time() * 1000))[snapshot_id]
     return Tag(name, table.name()[-1], snapshot_id, committed_at_ms, position_text(snapshot))
 
 
 def delete_tag(catalog: Catalog, table: Table, name: str) -> bool:
-    """Whether it was there. Its snapshot goes with the next expiry, if nothing else needs it."""
+    """Deletes the tag. Returns whether it existed. Its snapshot expires later, if nothing else needs it."""
     if kind_of(name) == "reserved":
-        raise Refused(f"`{name}` is what the table stands on, and cannot be deleted")
-    was_there = False
+        raise Refused(f"`{name}` is reserved and cannot be deleted")
+    existed = False
 
-    def step(now: Table) -> Step | None:
-        nonlocal was_there
-        there = now.metadata.refs.get(name)
-        if there is None:
+    def plan(now: Table) -> MetadataChange | None:
+        nonlocal existed
+        ref = now.metadata.refs.get(name)
+        if ref is None:
             return None
-        if there.snapshot_ref_type != SnapshotRefType.TAG:
+        if ref.snapshot_ref_type != SnapshotRefType.TAG:
             raise Refused(f"{name} is a branch of {full_name(now)}, not a tag")
-        was_there = True
-        return Step((where(now.metadata, name),), (RemoveSnapshotRefUpdate(ref_name=name),))
+        existed = True
+        return MetadataChange(
+            (assert_unmoved(now.metadata, name),), (RemoveSnapshotRefUpdate(ref_name=name),)
+        )
 
-    change(catalog, table, step)
-    return was_there
+    commit_metadata(catalog, table, plan)
+    return existed
+
+
+def _no_snapshot(table: Table, snapshot_id: int) -> Refused:
+    return Refused(f"{full_name(table)} has no snapshot {snapshot_id}, it may have expired; tag a newer one")
 
 
 def set_tag(name: str, snapshot_id: int) -> SetSnapshotRefUpdate:
     return set_ref(name, SnapshotRefType.TAG, snapshot_id)
 
 
-def absent(name: str) -> AssertRefSnapshotId:
+def assert_absent(name: str) -> AssertRefSnapshotId:
     return AssertRefSnapshotId(ref=name, snapshot_id=None)
 
 
-def where(metadata: TableMetadata, name: str) -> AssertRefSnapshotId:
-    """Requires that the branch or tag is where it is in `metadata`."""
+def assert_unmoved(metadata: TableMetadata, name: str) -> AssertRefSnapshotId:
+    """Requires that the branch or tag still names the same snapshot as in `metadata`."""
     ref = metadata.refs.get(name)
     return AssertRefSnapshotId(ref=name, snapshot_id=None if ref is None else ref.snapshot_id)

@@ -1,9 +1,9 @@
-"""Named leases: of several processes that could do a job, one does it. Start reading at `base`.
+"""Named leases: one of several processes does a job. Start reading at `base`.
 
-A lease saves work and nothing else. Correctness rests on the catalog's compare-and-swap: a holder that was
-stopped and wakes up may do something once more before it learns that it has lost.
+A lease only avoids duplicate work. Correctness rests on the catalog's compare-and-swap: a holder that was
+suspended may work once more before it learns that it has lost the lease.
 """
 
-from frazil.lease.base import Keeper, Lease, open_lease
+from frazil.lease.base import Lease, LeaseRenewer, open_lease
 
-__all__ = ["Keeper", "Lease", "open_lease"]
+__all__ = ["Lease", "LeaseRenewer", "open_lease"]

@@ -1,4 +1,4 @@
-"""The protocol of a lease, where each deployment keeps its leases, and the thread that keeps one."""
+"""The protocol of a lease, the choice of its implementation, and the thread that renews it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ log = structlog.get_logger("frazil.lease")
 
 
 class Lease(Protocol):
-    """Used from one thread at a time; `applications` may be set from any.
+    """A lease. Used from one thread at a time, but `applications` may be set from any.
 
-    `applications`: ids of Spark applications, published with the signs of life. After `acquire` they are
-    those of the previous holder, which may still hold a cluster's cores.
-    `lost`: why the lease was lost, as far as this process knows; empty if it was not.
+    `applications`: ids of the holder's Spark applications, published with each heartbeat. After `acquire`
+    they are those of the previous holder, which may still occupy a cluster's cores. `lost`: why this process
+    lost the lease; empty if it has not.
     """
 
     applications: tuple[str, ...]
     lost: str
 
     def acquire(self) -> bool:
-        """Tries once, without waiting. Returns True also if the lease is held already, and False if another
-        process holds it. Raises StoreUnavailable if that cannot be found out now.
+        """Tries once, without waiting. Returns True if this process holds the lease, False if another does.
+        Raises StoreUnavailable if neither is known.
         """
         ...
 
-    def keep(self) -> bool:
-        """Gives signs of life; to be called more often than every third of the lease. False: it is lost."""
+    def renew(self) -> bool:
+        """Sends a heartbeat. Call it more often than every third of the lease time. Returns False if the
+        lease is lost.
+        """
         ...
 
     def release(self) -> None:
-        """Safe when it is not held."""
+        """Releases the lease, if this process holds it."""
         ...
 
 
 def open_lease(config: Config, name: str = "pipeline") -> Lease:
-    """Returns the lease of a job. It is kept where all processes meet that read the same log and write the
-    same tables: on this machine's disk, in the log's bucket, or in a table of the catalog.
+    """Returns the lease of a job. It is stored where all processes that share the log and the tables see it:
+    on the local disk, in the log's bucket, or in a table of the catalog.
     """
     kind, catalog = config.wal.type, config.lake.catalog.type
     if kind == "local" or (kind == "kafka" and catalog == "sqlite"):
@@ -57,7 +59,7 @@ def open_lease(config: Config, name: str = "pipeline") -> Lease:
     seconds = config.pipeline.lease_seconds
     epochs: Epochs
     if kind == "s3":
-        # A sign of life that does not get through must not block its holder for the whole lease.
+        # A heartbeat that fails must not block its holder for the whole lease time.
         epochs = StoreEpochs(open_bucket(config.wal.s3, seconds / 3), name)
     else:
         from frazil.lease.table import TableEpochs
@@ -70,9 +72,9 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-class Keeper:
-    """Gives the lease's signs of life while another thread works. `on_lost` is called, from the keeper's
-    thread, when the lease is lost.
+class LeaseRenewer:
+    """A thread that renews a lease while another thread works. Calls `on_lost` from its thread when the lease
+    is lost.
     """
 
     def __init__(
@@ -95,10 +97,10 @@ class Keeper:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval):
             try:
-                if self._lease.keep():
+                if self._lease.renew():
                     continue
             except Exception as error:
-                log.warning("sign of life failed", reason=str(error))
+                log.warning("lease heartbeat failed", reason=str(error))
                 continue
             self.held = False
             self._on_lost()

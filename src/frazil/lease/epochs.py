@@ -1,7 +1,7 @@
-"""A lease between machines: each sign of life is a new epoch, added only if the one before is the newest.
+"""A lease between machines: each heartbeat is a new epoch, added only if the previous one is the newest.
 
-A contender that has seen the same newest epoch for `lease_seconds` adds the next one; a holder that finds its
-next one taken has lost. Each clock is compared with itself only.
+A process that has seen the same newest epoch for `lease_seconds` takes the lease by adding the next one. A
+holder whose next epoch exists has lost the lease. Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Epochs(Protocol):
         ...
 
     def read(self, epoch: int) -> bytes:
-        """Returns an epoch's data; nothing if it was overtaken meanwhile."""
+        """Returns an epoch's data; empty if a newer epoch has replaced it."""
         ...
 
     def add(self, epoch: int, data: bytes) -> bool:
-        """Adds an epoch. Returns True also if it exists with the same data: an earlier attempt whose answer
-        was lost. Returns False if another process has added it, or has come further already.
+        """Adds an epoch. Returns True also if it exists with the same data: an earlier attempt whose response
+        was lost. Returns False if another process has added this epoch or a later one.
         """
         ...
 
 
 class StoreEpochs:
-    """Each epoch is an object, created only if absent. The newest is never deleted: a process that creates
-    one and then sees none above it was not overtaken while it slept.
+    """Epochs as objects in a store, created with a conditional write. The newest is never deleted, so a
+    process that creates an epoch and sees no later one holds the newest.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -71,7 +71,7 @@ class StoreEpochs:
         if self._epochs(after=path):
             self._store.delete(path)
             return False
-        with contextlib.suppress(StoreUnavailable):  # the next time, then
+        with contextlib.suppress(StoreUnavailable):  # deleted at the next heartbeat
             self._store.delete_all([self._path(old) for old in self._old if old < epoch])
             self._old = []
         self._old.append(epoch)
@@ -86,16 +86,16 @@ class StoreEpochs:
 
 
 @dataclass(frozen=True)
-class _Sign:
-    """A sign of life. While its outcome is unknown it is given again with the same bytes."""
+class _Heartbeat:
+    """A heartbeat. While its outcome is unknown, it is sent again with the same bytes."""
 
     epoch: int
     data: bytes
 
 
 @dataclass(frozen=True)
-class _Rival:
-    """The newest epoch of another process, and since when it has been the newest by our clock."""
+class _Holder:
+    """The newest epoch of another process, and since when (this process's clock) it has been the newest."""
 
     epoch: int
     since: float
@@ -109,69 +109,69 @@ class EpochLease:
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._holder = holder
-        self._epoch: int | None = None  # of our last sign of life; None while we do not hold the lease
-        self._alive = 0.0  # when that sign was begun
-        self._unsettled: _Sign | None = None
-        self._rival: _Rival | None = None
+        self._epoch: int | None = None  # of the last heartbeat; None while the lease is not held
+        self._renewed = 0.0  # when that heartbeat was begun
+        self._unsettled: _Heartbeat | None = None
+        self._other: _Holder | None = None
         self.applications: tuple[str, ...] = ()
         self.lost = ""
 
     def acquire(self) -> bool:
         if self._epoch is not None:
-            return self.keep()
+            return self.renew()
         return self._contend()
 
-    def keep(self) -> bool:
-        """While the store does not answer, it is kept until another may have taken it."""
+    def renew(self) -> bool:
+        """While the store is unavailable, the lease is held until another process may have taken it."""
         if self._epoch is None:
             return False
         begun = self._clock()
-        if begun - self._alive < self._lease_seconds / 3:
+        if begun - self._renewed < self._lease_seconds / 3:
             return True
-        sign = self._unsettled = self._unsettled or self._sign(self._epoch + 1)
+        beat = self._unsettled = self._unsettled or self._heartbeat(self._epoch + 1)
         try:
-            if not self._epochs.add(sign.epoch, sign.data):
+            if not self._epochs.add(beat.epoch, beat.data):
                 return self._lose("another process has taken it")
         except StoreUnavailable as error:
-            if self._clock() - self._alive >= self._lease_seconds:
+            if self._clock() - self._renewed >= self._lease_seconds:
                 return self._lose(str(error))
             return True
-        self._hold(sign.epoch, begun)
+        self._hold(beat.epoch, begun)
         return True
 
     def release(self) -> None:
-        """Says so in a last epoch, so that others need not wait until they are sure."""
+        """Adds a last epoch marked as released, so that other processes need not wait for `lease_seconds`."""
         if self._epoch is None:
             return
-        last = self._sign(self._epoch + 1, released=True)
+        last = self._heartbeat(self._epoch + 1, released=True)
         self._epoch = self._unsettled = None
-        with contextlib.suppress(StoreUnavailable):  # then they wait
+        with contextlib.suppress(StoreUnavailable):  # other processes then wait
             self._epochs.add(last.epoch, last.data)
 
     def _contend(self) -> bool:
-        asked = self._clock()
+        requested = self._clock()
         newest = self._epochs.newest()
-        if self._rival is None or self._rival.epoch != newest:
+        if self._other is None or self._other.epoch != newest:
             facts = self._facts(newest)
             released = newest < 0 or facts.get("released") is True
             applications = tuple(map(str, facts.get("applications", ())))
-            # Since now, not since `asked`: it may have been created while we asked.
-            self._rival = _Rival(newest, self._clock(), released, applications)
-        if not self._rival.released and asked - self._rival.since < self._lease_seconds:
+            # Since now, not since `requested`: the epoch may have been added during the request.
+            self._other = _Holder(newest, self._clock(), released, applications)
+        if not self._other.released and requested - self._other.since < self._lease_seconds:
             return False
         begun = self._clock()
-        # Published again with the first sign: this process may end before it has removed them.
-        self.applications = self._rival.applications
-        sign = self._sign(newest + 1)
-        if not self._epochs.add(sign.epoch, sign.data):
+        # Published again with the first heartbeat: this process may end before it has stopped them.
+        self.applications = self._other.applications
+        beat = self._heartbeat(newest + 1)
+        if not self._epochs.add(beat.epoch, beat.data):
             return False
-        self._rival, self.lost = None, ""
-        self._hold(sign.epoch, begun)
-        log.info("lease acquired", lease=self._epochs.where, epoch=sign.epoch)
+        self._other, self.lost = None, ""
+        self._hold(beat.epoch, begun)
+        log.info("lease acquired", lease=self._epochs.where, epoch=beat.epoch)
         return True
 
     def _hold(self, epoch: int, begun: float) -> None:
-        self._epoch, self._alive, self._unsettled = epoch, begun, None
+        self._epoch, self._renewed, self._unsettled = epoch, begun, None
 
     def _lose(self, reason: str) -> bool:
         log.warning("lease lost", lease=self._epochs.where, epoch=self._epoch, reason=reason)
@@ -179,17 +179,17 @@ class EpochLease:
         self.lost = reason
         return False
 
-    def _sign(self, epoch: int, *, released: bool = False) -> _Sign:
+    def _heartbeat(self, epoch: int, *, released: bool = False) -> _Heartbeat:
         facts = {
             "holder": self._holder,
             "released": released,
             "applications": self.applications,
             "nonce": secrets.token_hex(16),
         }
-        return _Sign(epoch, json.dumps(facts).encode())
+        return _Heartbeat(epoch, json.dumps(facts).encode())
 
     def _facts(self, epoch: int) -> dict[str, Any]:
-        """Returns an empty dictionary for an epoch that was overtaken meanwhile, or is none of ours."""
+        """Returns an empty dictionary for an epoch that a newer one has replaced, or that is not JSON."""
         try:
             facts = json.loads(self._epochs.read(epoch) or b"{}")
         except ValueError:

@@ -1,4 +1,4 @@
-"""A lease on one machine: a lock on a file."""
+"""A lease on one machine: a file lock."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from frazil.lease.base import this_process
 _held: weakref.WeakSet[LocalLease] = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
-    """A forked child would keep its parent's lease alive after the parent's death."""
+def _close_in_child() -> None:
+    """A forked child would keep its parent's lock after the parent's death."""
     for lease in list(_held):
         lease.close()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 class LocalLease:
-    """A lock on a file, which ends with its holder, however that dies. The file says who holds it."""
+    """A file lock, which ends when its holder ends. The file names the holder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / f"{name}.lock"
         self._descriptor: int | None = None
-        # A lock is free only when its holder has ended, and its Spark application with it.
+        # Always empty: when the lock is free, its holder and the holder's Spark application have ended.
         self.applications: tuple[str, ...] = ()
         self.lost = ""
 
     def acquire(self) -> bool:
-        if self.keep():
+        if self.renew():
             return True
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,17 +43,17 @@ class LocalLease:
             raise StoreUnavailable(f"{self._path} cannot be opened: {error.strerror or error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another holds it
+        except OSError:  # another process holds it
             os.close(descriptor)
             return False
         self._descriptor, self.lost = descriptor, ""
         _held.add(self)
-        with contextlib.suppress(OSError):  # a full disk: people learn less, the lock holds
+        with contextlib.suppress(OSError):  # on a full disk the lock works without the holder's name
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, f"{this_process()}\n".encode(), 0)
-        return self.keep()
+        return self.renew()
 
-    def keep(self) -> bool:
+    def renew(self) -> bool:
         """The lease is lost if its file was removed or replaced: another process can lock the new file."""
         if self._descriptor is None:
             return False
@@ -65,13 +65,13 @@ class LocalLease:
         return False
 
     def release(self) -> None:
-        """The file stays: who removes it takes the name from under a contender that has it open."""
+        """Keeps the file: another process may have it open to lock it."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self.close()
 
     def close(self) -> None:
-        """Lets go of the file without unlocking what another process may share."""
+        """Closes the file without unlocking it: a forked process may share the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

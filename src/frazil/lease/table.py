@@ -1,7 +1,7 @@
-"""The epochs of leases in a small Iceberg table: any catalog that holds tables can hold them.
+"""The epochs of leases in a small Iceberg table, which works with any catalog.
 
-Iceberg compares and swaps references to snapshots, and not properties: the newest epoch of a lease is a
-snapshot without rows under the lease's tag. All snapshots share one empty list of manifests.
+Iceberg can compare-and-swap tags, but not properties. So the newest epoch of a lease is a snapshot without
+rows that the lease's tag names. All snapshots share one empty manifest list.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pyiceberg.types import NestedField, StringType
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, StoreUnavailable
 from frazil.lake.catalog import LEASES, catalog_errors, ensure_namespace, full_name, open_catalog
-from frazil.lake.commits.metadata_commit import Step, change
+from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata
 from frazil.lake.commits.staging import FileChange
 from frazil.lake.pyiceberg_compat import commit_creation, new_table
-from frazil.lake.tags import set_tag, where
+from frazil.lake.tags import assert_unmoved, set_tag
 
 _EPOCH = "frazil.lease-epoch"
 _DATA = "frazil.lease-data"
@@ -35,7 +35,7 @@ _PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    "comment": "Which process works. It has no rows: the newest sign of life is the snapshot under a tag.",
+    "comment": "Leases of frazil processes. It has no rows: each lease is a tag on its newest heartbeat.",
 }
 
 
@@ -63,7 +63,7 @@ class TableEpochs:
     def add(self, epoch: int, data: bytes) -> bool:
         text = data.decode()
 
-        def step(table: Table) -> Step | None:
+        def plan(table: Table) -> MetadataChange | None:
             found = self._found(table.metadata)
             if found == (epoch, text):
                 return None
@@ -73,7 +73,7 @@ class TableEpochs:
 
         with _failures():
             try:
-                change(self._open(), self._table(), step, seconds_max=self._seconds_max)
+                commit_metadata(self._open(), self._table(), plan, seconds_max=self._seconds_max)
             except _Overtaken:
                 return False
         return True
@@ -83,7 +83,7 @@ class TableEpochs:
         facts = {} if snapshot is None or snapshot.summary is None else snapshot.summary.additional_properties
         return int(facts.get(_EPOCH, -1)), facts.get(_DATA, "")
 
-    def _next(self, table: Table, epoch: int, data: str) -> Step:
+    def _next(self, table: Table, epoch: int, data: str) -> MetadataChange:
         metadata = table.metadata
         before, main = metadata.snapshot_by_name(self._name), metadata.snapshot_by_name(MAIN_BRANCH)
         if main is None:
@@ -92,7 +92,7 @@ class TableEpochs:
             snapshot_id=metadata.new_snapshot_id(),
             manifest_list=main.manifest_list,
             sequence_number=metadata.next_sequence_number(),
-            # Clocks of several machines write here, and the time of a table must not go back.
+            # Several machines commit here, and the time of a table must not decrease.
             timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms + 1),
             summary=Summary(Operation.APPEND, **{_EPOCH: str(epoch), _DATA: data}),
             schema_id=metadata.current_schema_id,
@@ -103,7 +103,7 @@ class TableEpochs:
         ]
         if before is not None:
             updates.append(RemoveSnapshotsUpdate(snapshot_ids=[before.snapshot_id]))
-        return Step((where(metadata, self._name),), updates)
+        return MetadataChange((assert_unmoved(metadata, self._name),), updates)
 
     def _open(self) -> Catalog:
         if self._catalog is None:
@@ -116,13 +116,13 @@ class TableEpochs:
         with contextlib.suppress(NoSuchTableError):
             return catalog.load_table(identifier)
         ensure_namespace(catalog, self._config.lake.namespace)
-        with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):  # another was as quick
+        with contextlib.suppress(TableAlreadyExistsError, CommitFailedException):  # by another process
             _create(catalog, identifier)
         return catalog.load_table(identifier)
 
 
 def _create(catalog: Catalog, identifier: tuple[str, ...]) -> None:
-    """With an empty first snapshot: PyIceberg puts no tag on a table that has none."""
+    """Creates the table with an empty first snapshot: PyIceberg cannot tag a table without one."""
     creation = catalog.create_table_transaction(identifier, _SCHEMA, properties=_PROPERTIES)
     first = FileChange(new_table(creation).metadata, Operation.APPEND, added=())
     staged = first.stage(new_table(creation), {}, moves_landed=False)
@@ -140,5 +140,5 @@ def _failures() -> Iterator[None]:
         CommitFailedException,
         NoSuchTableError,
         FileNotFoundError,
-    ) as error:  # metadata that was just replaced may be gone
-        raise StoreUnavailable(f"the table of leases cannot be used: {error}") from error
+    ) as error:  # metadata that was just replaced may be deleted
+        raise StoreUnavailable(f"the lease table is unusable: {error}") from error

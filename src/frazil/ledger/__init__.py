@@ -1,4 +1,4 @@
-"""The ledger: what was made durable, what has landed, what waits, what was set aside, and whether it adds up.
+"""The ledger: compares the rows in the write-ahead log with the rows in the tables. Start at `balance`.
 
 Reads everything and changes nothing.
 """

@@ -1,4 +1,4 @@
-"""What a table holds, by the segment or message that each row came from."""
+"""Counts the rows of a table by the segment or message that they came from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pyiceberg.table import Table
 
 from frazil.errors import DataLost, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.commits.commit import landed_snapshot, position_text, read_checkpoint
-from frazil.lake.state.corruption import damage_in
+from frazil.lake.commits.commit import read_checkpoint
+from frazil.lake.live_files import corruption_in
+from frazil.lake.snapshots import landed_snapshot, position_text
 from frazil.position import LandingPosition, landing_position
 from frazil.tables import SEGMENT, SET_ASIDE
 
@@ -21,25 +22,25 @@ _READINGS_MAX = 5
 
 
 class _Unreadable(Exception):
-    """A data file is there, and is damaged."""
+    """A data file exists, but is corrupt."""
 
 
 @dataclass
 class Landed:
-    """Rows and reasons by stream and sequence, or by topic/partition and offset."""
+    """Row counts and reasons by stream and sequence, or by topic/partition and offset."""
 
     position: LandingPosition = field(default_factory=LandingPosition)
     rows: dict[str, Counter[int]] = field(default_factory=dict)
     set_aside: dict[str, dict[int, str]] = field(default_factory=dict)
     set_aside_removed: int = 0
-    """How many rows of the table `set_aside` were removed, of all tables together."""
-    twice: list[str] = field(default_factory=list)
-    """Data files that the table names more than once."""
+    """Rows removed from the table `set_aside`, of all tables together."""
+    duplicate_files: list[str] = field(default_factory=list)
+    """Data files that the table references more than once."""
 
 
 def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
-    """Reads one column of every data file: codes, about a byte a row. Empty if there is no table. DataLost if
-    a data file that the table still names is gone or cannot be read.
+    """Reads one dictionary-encoded column of every data file, about a byte per row. Empty if the table does
+    not exist. Raises DataLost if a data file of the table is missing or corrupt.
     """
     read_before: int | None = None
     for _ in range(_READINGS_MAX):
@@ -54,13 +55,17 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
         except (FileNotFoundError, _Unreadable) as error:
             now = checkpoint.table.metadata.current_snapshot_id
             if now == read_before:
-                what = str(error) if isinstance(error, _Unreadable) else f"{error.filename} is gone"
-                raise DataLost(f"{namespace}.{name}", f"{what}, and the table still names it") from error
-            read_before = now  # perhaps it was merged meanwhile, and the snapshot has expired
+                what = str(error) if isinstance(error, _Unreadable) else f"{error.filename} is missing"
+                reason = f"{what}, but the table references it; restore it from a backup"
+                raise DataLost(f"{namespace}.{name}", reason) from error
+            read_before = now  # the file may have been merged meanwhile, and the snapshot expired
             continue
         _read_set_aside(catalog, namespace, name, landed)
         return landed
-    raise StoreUnavailable(f"{namespace}.{name} loses files faster than they can be read; try again")
+    raise StoreUnavailable(
+        f"files of {namespace}.{name} were merged and deleted during {_READINGS_MAX} attempts to read them; "
+        "try again"
+    )
 
 
 def _read_files(table: Table, landed: Landed) -> None:
@@ -68,7 +73,7 @@ def _read_files(table: Table, landed: Landed) -> None:
     for task in table.scan(selected_fields=(SEGMENT.name,)).plan_files():
         path = task.file.file_path
         if path in seen:
-            landed.twice.append(path)
+            landed.duplicate_files.append(path)
         seen.add(path)
         for source, rows in _rows_by_source(table, path).items():
             stream, number = _split(source)
@@ -76,7 +81,7 @@ def _read_files(table: Table, landed: Landed) -> None:
 
 
 def _split(source: str) -> tuple[str, int]:
-    """What nobody of us has written is a stream of its own, which nothing accounts for."""
+    """Splits stream and number. A source in another format counts as a stream, which is then unexplained."""
     stream, _, number = source.rpartition("/")
     return (stream, int(number)) if number.isdecimal() else (source, 0)
 
@@ -86,9 +91,9 @@ def _rows_by_source(table: Table, path: str) -> dict[str, int]:
         try:
             column = pq.ParquetFile(stream, read_dictionary=[SEGMENT.name]).read([SEGMENT.name]).column(0)
         except Exception as error:
-            if (damage := damage_in(error)) is None:
+            if (corruption := corruption_in(error)) is None:
                 raise
-            raise _Unreadable(f"{path} cannot be read ({damage})") from error
+            raise _Unreadable(f"{path} cannot be read ({corruption})") from error
     return {item["values"].as_py(): item["counts"].as_py() for item in column.value_counts()}
 
 

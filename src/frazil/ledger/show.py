@@ -1,4 +1,4 @@
-"""The ledger for people and for machines."""
+"""Prints the ledger as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS = ("durable", "landed", "removed", "waiting", "set_aside", "bytes")
 
 
 def main(config: Config, json_output: bool) -> int:
-    """Prints the ledger; 1 if anything is missing or there twice."""
+    """Prints the ledger. Returns 1 if rows are missing or duplicated."""
     ledger = balance(config)
     if json_output:
         print(
@@ -51,14 +51,16 @@ def _print(ledger: Ledger) -> None:
         console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
     if not ledger.problems:
         console.print(
-            "[green]✓[/green] all that was made durable has landed or waits; nothing is there twice"
+            "[green]✓[/green] all durable rows have landed or wait to land; no row is missing or duplicated"
         )
     if any(line.set_aside for line in ledger.lines):
-        console.print("[yellow]![/yellow] some could not be read and is set aside: see the table set_aside")
+        console.print(
+            "[yellow]![/yellow] some segments or messages could not be read: see the table set_aside"
+        )
 
 
 def _short(stream: str) -> str:
-    """A stream's id is 35 characters; its time and its last digits tell it apart."""
+    """Shortens a stream id to its time and its last digits, which identify it."""
     return f"{stream[:15]}…{stream[-4:]}" if len(stream) == _STREAM_ID_LENGTH else stream
 
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.tables.columns import RECEIVED, TENANT, TIME, TIMESTAMP, TableSpec
-from frazil.tables.horizon import Longs, within_horizon
+from frazil.tables.columns import RECEIVED, TENANT, TIME, TIMESTAMP, Longs, TableSpec, within_horizon
 
 DAY_MICROS = 86_400_000_000
 _DAY_BITS = 32

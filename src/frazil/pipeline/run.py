@@ -20,7 +20,7 @@ from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, 
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.lake.state.recover import recover_tables
 from frazil.lake.tables import check_promoted
-from frazil.lease import Keeper, open_lease
+from frazil.lease import LeaseRenewer, open_lease
 from frazil.paths import keep_private
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
@@ -136,23 +136,23 @@ class Pipeline:
 
     def _work(self) -> None:
         self._lost.clear()
-        keeper = Keeper(self._lease, self._config.pipeline.lease_seconds / 3, self._on_lost)
-        keeper.start()
+        renewer = LeaseRenewer(self._lease, self._config.pipeline.lease_seconds / 3, self._on_lost)
+        renewer.start()
         self._metrics.leader.set(1)
         try:
-            if not self._opened(keeper):
+            if not self._opened(renewer):
                 return
-            while keeper.held and not self._stopping.wait(_LOOK_SECONDS):
+            while renewer.held and not self._stopping.wait(_LOOK_SECONDS):
                 pass
         finally:
             if self._runner is not None:
                 self._runner.stop()
                 self._runner = None  # its problems are those of the lease's next holder
-            keeper.stop()
+            renewer.stop()
             self._metrics.stand_down()
 
     def _on_lost(self) -> None:
-        """From the keeper's thread. Cancels jobs that run or wait, and gives a cluster's cores back: the next
+        """From its thread. Cancels jobs that run or wait, and gives a cluster's cores back: the next
         holder needs them.
         """
         self._problem = f"the lease was lost: {self._lease.lost}"
@@ -162,10 +162,10 @@ class Pipeline:
         self._spark.end()
         log.warning("landing stopped: the lease was lost", reason=self._lease.lost)
 
-    def _opened(self, keeper: Keeper) -> bool:
+    def _opened(self, renewer: LeaseRenewer) -> bool:
         """Opens the catalog and starts the steps, as often as it takes."""
         failures = 0
-        while not self._stopping.is_set() and keeper.held:
+        while not self._stopping.is_set() and renewer.held:
             try:
                 runner = StepRunner(self._steps(), self._metrics, self._spark.has_died)
             except FrazilError as error:

@@ -6,8 +6,8 @@ import dataclasses
 import time
 
 from frazil.config import MaintainConfig
+from frazil.lake.snapshots import commit_times
 from frazil.lake.state.health import TableHealth, health, oldest_snapshot_seconds, state_of
-from frazil.lake.times import commit_times
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Query, TableInfo
 from frazil.query.plan import Planner, reads_unowned

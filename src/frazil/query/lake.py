@@ -29,9 +29,9 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, FrazilError, QueryInvalid, StoreUnavailable
 from frazil.lake.catalog import LEASES, catalog_errors, full_name, metadata_location, open_catalog
-from frazil.lake.commits.commit import ancestors, checkpoint_of
+from frazil.lake.commits.commit import checkpoint_of
 from frazil.lake.files import LakeFileIO
-from frazil.lake.upkeep.erased import erasures
+from frazil.lake.snapshots import ancestors, erasures
 from frazil.position import WalPosition, landing_position
 from frazil.query.manifests import Manifests, metadata_errors
 from frazil.query.model import AsOf

@@ -7,7 +7,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from frazil.config import Config
-from frazil.lake.state.gauges import TableGauges
+from frazil.lake.state.health import TableGauges
 from frazil.objectives import Objective, Objectives
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

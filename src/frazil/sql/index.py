@@ -31,7 +31,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import QueryInvalid
-from frazil.lake.facts import FileFacts
+from frazil.lake.live_files import FileFacts
 from frazil.sql.bounds import Column, Flags, Kind, Longs, may_match, numbers
 from frazil.sql.constants import Constraints
 from frazil.tables import Fill

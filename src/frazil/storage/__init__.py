@@ -1,6 +1,6 @@
-"""Files in folders and buckets, durable when a write returns: what the WAL and the lake are stored in.
+"""Storage of the WAL and the lake, in local folders or S3 buckets. A write is durable when it returns.
 
-`base` has the protocol, `local` and `s3` implement it. Never overwrites unless asked to.
+`base` has the protocol; `local` and `s3` implement it. Overwrites nothing unless told to with `overwrite`.
 """
 
 from frazil.storage.base import Entry, Listing, Store, StoreName

@@ -1,4 +1,4 @@
-"""The protocol of a store: a local file system, or a bucket."""
+"""The protocol of a store: a local file system or an S3 bucket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple, Protocol
 
 StoreName = Literal["wal", "lake"]
-"""What a store is used for. Metrics carry it as a label."""
+"""What a store is used for. It is a label of the store metrics."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Entry:
     path: str
     size: int
     modified_seconds: float = field(compare=False)
-    """By the store's clock, since 1970."""
+    """The store's clock, in seconds since 1970."""
 
 
 class Listing(NamedTuple):
@@ -30,42 +30,42 @@ class Listing(NamedTuple):
 class Store(Protocol):
     """Objects under slash-separated paths. Every method may be called from any thread.
 
-    Failures that may pass raise StoreUnavailable; a missing path raises FileNotFoundError. Folders are given
-    with or without a slash at their end; the empty path is the root.
+    Transient failures raise StoreUnavailable; a missing path raises FileNotFoundError. A folder may end with
+    a slash; the empty path is the root.
     """
 
     name: StoreName
 
     def describe(self) -> str:
-        """Returns where the store is, for people."""
+        """Returns the store's location, for messages."""
         ...
 
     def create(self, path: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
         """Writes an object: durable when it returns. Raises FileExistsError if the path holds other bytes
         than `data`, unless `overwrite`.
 
-        The same bytes count as success: an earlier attempt whose answer was lost. Writers that compete for a
-        path put a nonce into `data`.
+        The same bytes count as success, because an earlier attempt may have lost its response. Writers that
+        compete for a path put a nonce into `data`.
         """
 
     def temporary(self, path: str) -> Path:
-        """Returns where to write a local file that is to be published as `path`. It may exist, empty."""
+        """Returns the path of a local file to write and then `publish` as `path`. It may exist, empty."""
         ...
 
     def publish(self, path: str, local_file: Path, storage_class: str | None = None) -> None:
-        """Gives a `temporary` its name: durable when it returns. The local file is gone, also after a
-        failure. Raises FileExistsError if the path is taken. A file system has no storage classes.
+        """Stores a `temporary` file as `path`: durable when it returns. Always removes the local file. Raises
+        FileExistsError if the path exists. A file system ignores `storage_class`.
         """
 
     def read(self, path: str) -> bytes: ...
 
     def open(self, path: str) -> IO[bytes]:
-        """Returns a seekable file, which pyarrow can read."""
+        """Returns a seekable file that pyarrow can read."""
         ...
 
     def local(self, path: str) -> AbstractContextManager[Path]:
-        """Returns the file on a local disk: itself, or a copy that lives as long as the block. Raises
-        FileNotFoundError, if not here then when it is opened.
+        """Returns a local path of the object: the file itself, or a copy that is deleted after the block. A
+        missing object raises FileNotFoundError here or when the path is opened.
         """
         ...
 
@@ -74,34 +74,34 @@ class Store(Protocol):
         ...
 
     def list(self, folder: str, after: str | None = None) -> Iterator[Entry]:
-        """Yields all objects below a folder in the order of paths; only those after the path `after`.
+        """Yields all objects below a folder, ordered by path, that come after the path `after`.
 
-        What is passed over costs nothing: a long stream can be listed from its end. Links are not followed.
+        Skipped objects cost nothing, so that a long stream can be listed from its end. Does not follow links.
         """
         ...
 
     def children(self, folder: str) -> Listing:
-        """Returns what is directly in a folder; nothing if it does not exist."""
+        """Returns the names directly in a folder; none if it does not exist."""
         ...
 
     def delete(self, path: str) -> None:
-        """Durable when it returns; no error if the object does not exist."""
+        """Deletes an object: durable when it returns. A missing object is no error."""
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """As `delete`, of many, faster and in no order. If it raises, some may be deleted."""
+        """Deletes many objects in no order. If it raises, some may have been deleted."""
 
     def remove_folder(self, path: str) -> None:
-        """Removes a folder if it is empty, where the store has folders.
+        """Removes a folder if it is empty and the store has folders.
 
-        Afterwards all deletions in it are durable, also those of a process that died before it synced them.
+        Afterwards all deletions in it are durable, even those of a process that died before it synced them.
         """
 
     def remove_empty_folders(self, path: str, unchanged_since: float) -> int:
-        """Removes folders below `path` that are empty and unchanged since then. Returns how many."""
+        """Removes folders below `path` that are empty and unchanged since then. Returns their number."""
         ...
 
     def now(self, folder: str | None = None) -> float:
-        """Returns the store's clock, in seconds since 1970. Writes a small object and deletes it, in a folder
-        that exists or where the store keeps its temporary objects.
+        """Returns the store's clock in seconds since 1970. Writes and deletes a small object, in `folder`,
+        which must exist, or where the store keeps temporary objects.
         """
         ...

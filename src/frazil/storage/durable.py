@@ -1,4 +1,4 @@
-"""Local files that survive a power loss: data, name and every new folder are fsynced."""
+"""Writes local files that survive a power loss: syncs the data, the name and every new folder."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def write_synced(path: Path, data: bytes | memoryview, mode: int = 0o640) -> Non
 
 
 def fsync_folder(folder: Path) -> None:
-    """Makes the names in `folder` durable, as they are now."""
+    """Makes the current names in `folder` durable."""
     fsync_file(folder, os.O_DIRECTORY)
 
 
 def fsync_file(path: Path, flags: int = 0) -> None:
-    """Makes what others wrote to `path` durable. Its name is durable only after `fsync_folder`."""
+    """Makes the content of `path` durable. Its name is durable only after `fsync_folder`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
@@ -35,23 +35,23 @@ def fsync_file(path: Path, flags: int = 0) -> None:
 
 
 class DurableFolders:
-    """Makes folders and remembers which are durable, so that the way up to the mount is synced once.
+    """Creates folders and remembers which are durable, so that each ancestor up to the mount is synced once.
 
-    A folder that another process has deleted is made, and synced, again.
+    Creates and syncs a folder again if another process has deleted it.
     """
 
     def __init__(self) -> None:
         self._durable: set[Path] = set()
 
     def make(self, folder: Path) -> None:
-        """Makes `folder` and its ancestors; each name is durable in its parent when this returns."""
+        """Creates `folder` and its ancestors: durable when it returns."""
         if folder in self._durable and folder.is_dir():
             return
         self._make(folder.resolve())
         self._remember(folder)
 
     def forget(self, folder: Path) -> None:
-        """Called when `folder` turned out to be gone: a process that makes it again may not sync it."""
+        """Call this if `folder` was deleted: another process may create it again without a sync."""
         self._durable -= {folder, folder.resolve()}
 
     def _make(self, folder: Path) -> None:
@@ -60,15 +60,15 @@ class DurableFolders:
         self._make(folder.parent)
         try:
             folder.mkdir()
-            made = True
+            created = True
         except FileExistsError:
-            made = False
+            created = False
         try:
-            fsync_folder(folder.parent)  # also if it existed: its maker may not have got this far
+            fsync_folder(folder.parent)  # even if it existed: its creator may have died before the sync
         except PermissionError:
-            if made:
+            if created:
                 raise
-            # Else none of us has made anything in there.
+            # Otherwise no frazil process can have created a folder in there.
         self._remember(folder)
 
     def _remember(self, folder: Path) -> None:

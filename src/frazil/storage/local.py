@@ -24,16 +24,17 @@ _INCOMING = ".incoming"
 _ABANDONED_SECONDS = 3600.0
 _LINK_ATTEMPTS_MAX = 3
 _LISTED_AT_ONCE_MAX = 50_000
-# A process's umask can take more away. On a cluster's executors it may leave more.
+# A stricter umask removes more. On a cluster's executors the umask may be looser.
 _FILE_MODE = 0o640
 
 
 class LocalStore:
-    """`link` fails if the name exists, atomically, which `rename` does not: it is the conditional write.
+    """A store in local folders. Its conditional write is `link`, which fails atomically if the name exists;
+    `rename` would overwrite.
 
-    Without a root, paths are absolute and temporary files are written beside the file that they become: not
-    hidden, so that one that a killed writer left is removed as an orphan. Below a root they have a folder of
-    their own, and names that begin with a dot are not part of the store.
+    Without a root, paths are absolute and a temporary file is written to the folder of its target. It is not
+    hidden, so that the search for orphans removes it if its writer was killed. With a root, temporary files
+    have their own folder, and names that begin with a dot are not part of the store.
     """
 
     def __init__(self, root: Path | None, free_bytes_min: int = 0, name: StoreName = "wal") -> None:
@@ -66,8 +67,8 @@ class LocalStore:
             raise _taken(target)
 
     def _link(self, temporary: Path, target: Path, data: bytes | memoryview, *, overwrite: bool) -> None:
-        """Raises FileExistsError if the target exists, and for nothing else. Clean-up may remove a folder at
-        any moment: it is made again then.
+        """Raises FileExistsError only if the target exists. Creates a folder again that clean-up has removed
+        meanwhile.
         """
         for _ in range(_LINK_ATTEMPTS_MAX):
             with contextlib.suppress(FileNotFoundError):
@@ -77,7 +78,9 @@ class LocalStore:
                 return os.replace(temporary, target) if overwrite else os.link(temporary, target)
             self._folders.forget(target.parent)
             temporary.unlink(missing_ok=True)
-        raise StoreUnavailable(f"{target.parent} vanishes whenever it is made")
+        raise StoreUnavailable(
+            f"{target.parent} was removed by another process {_LINK_ATTEMPTS_MAX} times after its creation"
+        )
 
     def _temporary(self, target: Path) -> Path:
         if self._incoming is not None:
@@ -91,7 +94,7 @@ class LocalStore:
         free = usage.f_bavail * usage.f_frsize
         if free - size < self._free_bytes_min:
             raise StoreUnavailable(
-                f"only {free // 2**20} MiB are free at {self.root}, and wal.local.free_bytes_min keeps "
+                f"only {free // 2**20} MiB are free at {self.root}, but wal.local.free_bytes_min reserves "
                 f"{self._free_bytes_min // 2**20} MiB; free some space",
                 retry_after_seconds=5,
             )
@@ -145,10 +148,10 @@ class LocalStore:
         return self._below(_prefix(folder), after or "")
 
     def _below(self, prefix: str, after: str) -> Iterator[Entry]:
-        """A folder that holds more than can be kept in memory is read again for each part of it."""
+        """Reads a folder with too many names for memory several times, a part at a time."""
         last, is_left = "", True
         while is_left:
-            # A folder's key ends with a slash: so keys sort as paths do.
+            # The key of a folder ends with a slash, so that keys sort like paths.
             wanted = (
                 key
                 for key in self._keys(prefix)
@@ -165,19 +168,19 @@ class LocalStore:
             last = keys[-1] if keys else last
 
     def _entry(self, path: str) -> Entry | None:
-        """None for what is no file, or was deleted meanwhile."""
+        """Returns None if the path is not a file, or was deleted meanwhile."""
         with contextlib.suppress(FileNotFoundError), self._failures(path, "listed"):
-            about = os.lstat(os.path.join(self.root, path))
-            if stat.S_ISREG(about.st_mode):
-                # A data file that was moved here counts as new, so that it is not taken for an orphan. A
+            status = os.lstat(os.path.join(self.root, path))
+            if stat.S_ISREG(status.st_mode):
+                # A data file that was moved here counts as new, so that it is not deleted as an orphan. A
                 # segment of a restored log keeps its age.
                 is_segment = self.name == "wal"
-                changed = about.st_mtime if is_segment else max(about.st_mtime, about.st_ctime)
-                return Entry(path, about.st_size, changed)
+                changed = status.st_mtime if is_segment else max(status.st_mtime, status.st_ctime)
+                return Entry(path, status.st_size, changed)
         return None
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        """The names in a folder, in no order; those of folders end with a slash."""
+        """Yields the names in a folder, in no order. Names of folders end with a slash."""
         with self._scanned(prefix) as found:
             for child in found:
                 yield child.name + "/" * child.is_dir(follow_symlinks=False)
@@ -193,20 +196,20 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _scanned(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-        """A folder that does not exist is empty; one that cannot be read must not look empty."""
-        hides = self._incoming is not None
+        """Treats a missing folder as empty, but raises for an unreadable one."""
+        skips_hidden = self._incoming is not None
         with self._failures(folder, "listed"), contextlib.ExitStack() as closing:
             found: Iterator[os.DirEntry[str]] = iter(())
             with contextlib.suppress(FileNotFoundError):
                 found = closing.enter_context(os.scandir(self.root / folder))
-            yield (child for child in found if not (hides and child.name.startswith(".")))
+            yield (child for child in found if not (skips_hidden and child.name.startswith(".")))
 
     def delete(self, path: str) -> None:
         self.delete_all([path])
 
     @timed("delete")
     def delete_all(self, paths: Sequence[str]) -> None:
-        """Syncs each folder once, not each file."""
+        """Syncs each folder once, not once per file."""
         targets = [self.root / path for path in paths]
         with self._failures(None, "deleted"):
             for target in targets:
@@ -216,11 +219,10 @@ class LocalStore:
                     fsync_folder(folder)
 
     def remove_folder(self, path: str) -> None:
-        """A writer that is about to create something in it makes it again."""
         folder = self.root / path
         with contextlib.suppress(FileNotFoundError), self._failures(path, "removed"):
             self._remove_empty(folder)
-            fsync_folder(folder.parent)  # also when it was gone: see DurableFolders
+            fsync_folder(folder.parent)  # even if it did not exist: see DurableFolders
 
     def _remove_empty(self, folder: Path) -> None:
         try:
@@ -234,61 +236,63 @@ class LocalStore:
 
     def remove_empty_folders(self, path: str, unchanged_since: float) -> int:
         removed = 0
-        # Their times are those from before anything below them went, so only the lowest go at a time.
+        # Removing a folder updates its parent's time, so one call removes only the lowest folders.
         for key in [key for key in self._keys(_prefix(path)) if key.endswith("/")]:
             folder = f"{_prefix(path)}{key}"
             removed += self.remove_empty_folders(folder, unchanged_since)
             with contextlib.suppress(OSError):  # not empty, or gone
-                about = os.stat(self.root / folder)
-                if max(about.st_mtime, about.st_ctime) < unchanged_since:
+                status = os.stat(self.root / folder)
+                if max(status.st_mtime, status.st_ctime) < unchanged_since:
                     os.rmdir(self.root / folder)
                     removed += 1
         return removed
 
     def now(self, folder: str | None = None) -> float:
-        """The time that the file system gives a new file: on a network file system, the server's."""
+        """Returns the time of a new file: on a network file system, the server's clock."""
         parent = self._incoming if folder is None else self.root / folder
         assert parent is not None, "without a root there is no folder for temporary files"  # noqa: S101
-        place = parent / f"clock.{secrets.token_hex(8)}.tmp"
-        with self._writing(place):
+        path = parent / f"clock.{secrets.token_hex(8)}.tmp"
+        with self._writing(path):
             if folder is None:
                 self._folders.make(parent)
             try:
-                place.touch(exist_ok=False)
-                return place.stat().st_mtime
+                path.touch(exist_ok=False)
+                return path.stat().st_mtime
             finally:
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def remove_abandoned(self, now_seconds: float | None = None) -> int:
-        """Deletes temporary files that a killed writer left behind; the young ones may be in use."""
+        """Deletes old temporary files of killed writers. Young ones may be in use."""
         now = time.time() if now_seconds is None else now_seconds
         removed = 0
-        for place in (self.root / _INCOMING).glob("*.tmp"):
-            with contextlib.suppress(OSError):  # gone already, or not to be removed: no reason to fail
-                if now - place.stat().st_mtime > _ABANDONED_SECONDS:
-                    place.unlink()
+        for path in (self.root / _INCOMING).glob("*.tmp"):
+            with contextlib.suppress(OSError):  # already deleted, or no permission: no reason to fail
+                if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
                     removed += 1
         return removed
 
     @contextlib.contextmanager
     def _writing(self, target: Path) -> Iterator[None]:
-        """Also a file in a folder's place is a failure that may pass: it is no rival's object."""
+        """Turns every OSError into StoreUnavailable, including the FileExistsError if a file has a
+        folder's name, which must not look like a competing writer's object.
+        """
         try:
             yield
         except OSError as error:
             where = target.parent if self._incoming is None else self.root
-            raise StoreUnavailable(f"{where} cannot take data: {error.strerror or error}") from error
+            raise StoreUnavailable(f"cannot write to {where}: {error.strerror or error}") from error
 
     @contextlib.contextmanager
     def _failures(self, path: str | None, done: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            place = error.filename if path is None else str(self.root / path)
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
+            target = error.filename if path is None else str(self.root / path)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target) from None
         except OSError as error:
-            place = (error.filename or self.root) if path is None else self.root / path
-            raise StoreUnavailable(f"{place} cannot be {done}: {error.strerror or error}") from error
+            target = (error.filename or self.root) if path is None else self.root / path
+            raise StoreUnavailable(f"{target} cannot be {done}: {error.strerror or error}") from error
 
 
 def _prefix(folder: str) -> str:

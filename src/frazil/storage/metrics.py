@@ -1,6 +1,6 @@
-"""How long calls of stores take, reported to one listener of the process.
+"""Measures store calls and reports them to the listener of the process.
 
-The listener is not injected: PyIceberg opens the lake's files by the name of a class.
+The listener is global, because PyIceberg opens the lake's files through a class name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from frazil.storage.base import StoreName
 Operation = Literal["put", "get", "head", "list", "delete"]
 
 CALLS_GATHERED_MAX = 10_000
-"""For one Spark task: its result must stay small."""
+"""Limit for one Spark task, to keep its result small."""
 
 
 class _Named(Protocol):
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class StoreCall(NamedTuple):
-    """`failed` means a failure that may pass. A missing or taken name is an answer, not a failure."""
+    """`failed` is a transient failure. A missing or existing path is a valid response, not a failure."""
 
     store: StoreName
     operation: Operation
@@ -45,7 +45,7 @@ _gathering = threading.Lock()
 
 
 def listen(listener: Listener | None) -> None:
-    """Sets the listener, which is called from any thread. It must be quick and must not raise."""
+    """Sets the listener. It is called from any thread, must be fast and must not raise."""
     global _listener
     _listener = listener
 
@@ -66,7 +66,7 @@ def gathering() -> Iterator[list[StoreCall]]:
         if len(calls) < CALLS_GATHERED_MAX:
             calls.append(call)
 
-    with _gathering:  # where tasks run in threads of one process, each has its own calls
+    with _gathering:  # one block at a time, if tasks run in threads of one process
         before = _listener
         listen(note)
         try:
@@ -94,7 +94,7 @@ def timing(store: StoreName, operation: Operation) -> Iterator[None]:
 
 
 def timed(operation: Operation) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """For methods of stores that are done when they return."""
+    """Measures a store method."""
 
     def decorate(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @functools.wraps(method)
@@ -110,7 +110,7 @@ def timed(operation: Operation) -> Callable[[Callable[Concatenate[S, P], R]], Ca
 def timed_listing(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[S, P], Iterator[T]]:
-    """For generators: one call for a listing, without the time that its reader takes between two entries."""
+    """Measures a generator as one call, without the time that its consumer takes between two entries."""
 
     @functools.wraps(method)
     def call(store: S, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""A store in a bucket that speaks S3, through obstore."""
+"""A store in an S3-compatible bucket, through obstore."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ _PARTS_AT_ONCE = 4
 _LIST_CHUNK = 1000
 _KEYS_PER_DELETE_MAX = 1000
 _DELETES_AT_ONCE_MAX = 4
-"""S3 counts each key of a request towards the rate that it allows: more at once would only be throttled."""
+"""S3 counts each key towards its rate limit: more requests at once would only be throttled."""
 _DELETE_TIMEOUT_SECONDS_MIN = 60.0
-"""For a request of more than a few keys: some stores delete them one after another before they answer."""
+"""For a request with more than a few keys: some stores delete them one by one before they respond."""
 _FEW_KEYS_MAX = 10
 _KEY_REFUSED = "request failed for key"
-"""What obstore says if the bucket answered and refused a key. Any other error is of the whole request."""
+"""Part of obstore's error if the bucket refused one key. Any other error concerns the whole request."""
 _REASON_CHARACTERS_MAX = 600
 _NO_BUCKET = "the bucket does not exist; create it, or correct its name in the configuration"
-# Differs at each attempt: with it, a log would take the same failure for a new one.
+# The duration differs at each attempt. Without it, repeated failures have equal messages.
 _DURATION = re.compile(r" in \d[\d.]*(?:ns|µs|ms|s)(?= - )")
 
 
 @dataclass(frozen=True)
 class S3Endpoint:
-    """How to reach a bucket. Without an access key, the credentials are those of the AWS environment."""
+    """How to connect to a bucket. Without an access key, credentials come from the AWS environment."""
 
     endpoint: str | None
     region: str
@@ -71,12 +71,14 @@ class S3Endpoint:
     connect_timeout_seconds: float = 5.0
     session_token: str | None = field(default=None, repr=False)
     client_retries_max: int = 0
-    """How often the client itself repeats a request, besides the retries of `create`."""
+    """Retries of the client for each request, in addition to the retries of `create`."""
     client_retry_seconds_max: float = 60.0
 
 
 class S3Store:
-    """`create` retries by itself: only there an "exists" after a lost answer is not a rival's object."""
+    """A store in a bucket. `create` has its own retry, because an existing object after a lost response may
+    be its own.
+    """
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class S3Store:
 
     @timed("put")
     def create(self, path: str, data: bytes | memoryview, *, overwrite: bool = False) -> None:
-        # Segments of the WAL compete for names, so that they need the conditional write at any size.
+        # WAL segments compete for names, so they need the conditional write at any size.
         if len(data) > _SINGLE_PUT_BYTES_MAX and self.name == "lake":
             self._upload(path, data, overwrite=overwrite)
         elif overwrite:
@@ -111,7 +113,7 @@ class S3Store:
             self._create(path, data)
 
     def _create(self, path: str, data: bytes | memoryview, attributes: dict[str, str] | None = None) -> None:
-        """Tries until the write's time is over; each attempt is conditional, so trying again is safe."""
+        """Retries until `create_seconds_max`. Each attempt is conditional, so a retry is safe."""
         deadline = time.monotonic() + self._create_seconds_max
         for attempt in itertools.count(1):
             try:
@@ -120,10 +122,10 @@ class S3Store:
                 )
                 return
             except (AlreadyExistsError, FileExistsError) as error:
-                # 412, and 409 too: two creates at once, neither of which may win
+                # 412, or 409 for two concurrent creates, of which neither may succeed
                 failure: Exception = error
                 if (found := self._found(path)) is not None:
-                    if found == data:  # an earlier attempt of this very write, whose answer was lost
+                    if found == data:  # an earlier attempt of this write, whose response was lost
                         return
                     raise self._taken(path) from None
             except (PermissionDeniedError, UnauthenticatedError, FileNotFoundError) as error:
@@ -136,7 +138,7 @@ class S3Store:
             time.sleep(pause)
 
     def _found(self, path: str) -> bytes | None:
-        """None also if it cannot be read now: the write is tried again then, and so is this."""
+        """Returns None also if the read fails: the write is then retried, and so is the read."""
         try:
             return self.read(path)
         except (FileNotFoundError, StoreUnavailable):
@@ -150,7 +152,9 @@ class S3Store:
         overwrite: bool = False,
         attributes: dict[str, str] | None = None,
     ) -> None:
-        """In parts. No conditional upload in parts is known to every store; data files have unique names."""
+        """Uploads in parts. Not every store supports conditional multipart uploads, so this one is
+        unconditional: data files have unique names.
+        """
         with self._failures():
             if not overwrite and self._has(path):
                 raise self._taken(path)
@@ -172,7 +176,7 @@ class S3Store:
         return True
 
     def temporary(self, path: str) -> Path:
-        descriptor, name = tempfile.mkstemp(prefix="frazil-")  # which no other user may read
+        descriptor, name = tempfile.mkstemp(prefix="frazil-")  # readable by this user only
         os.close(descriptor)
         return Path(name)
 
@@ -194,7 +198,7 @@ class S3Store:
 
     @timed("get")
     def open(self, path: str) -> IO[bytes]:
-        """Small objects come with the first request; of larger ones only the ranges that are read."""
+        """Reads a small object with the first request, and only the requested ranges of a larger one."""
         with self._failures(path):
             found = obstore.get(self._bucket, path)
             size = int(found.meta["size"])
@@ -243,9 +247,9 @@ class S3Store:
         self.delete_all([path])
 
     def delete_all(self, paths: Sequence[str]) -> None:
-        """One request for 1,000 keys, several requests at a time. If a request fails, no further one is sent.
+        """Sends one request per 1,000 keys, several at a time. After a failed request no further one is sent.
 
-        Keys that the bucket refuses do not hold up the others: DeleteRefused comes after the last request.
+        Keys that the bucket refuses do not stop the others: DeleteRefused is raised after the last request.
         """
         size = _KEYS_PER_DELETE_MAX
         chunks = [[*paths[at : at + size]] for at in range(0, len(paths), size)]
@@ -257,7 +261,7 @@ class S3Store:
         try:
             refused = [error for error in pool.map(self._refused, chunks) if error is not None]
         finally:
-            pool.shutdown(cancel_futures=True)  # where one fails, the others would, each after its time
+            pool.shutdown(cancel_futures=True)  # the others would fail too, each after a timeout
         if refused:
             raise refused[0]
 
@@ -274,7 +278,7 @@ class S3Store:
             obstore.delete(self._bucket if len(paths) <= _FEW_KEYS_MAX else self._deleting, paths)
         except (BaseError, OSError) as error:
             if _KEY_REFUSED in str(error):
-                reason = f"{self._where} refuses to delete an object: {_first_line(error)}"
+                reason = f"{self._where} refused to delete an object: {_first_line(error)}"
                 raise DeleteRefused(reason) from None
             raise self._unavailable(error) from None
 
@@ -286,7 +290,7 @@ class S3Store:
         return 0
 
     def now(self, folder: str | None = None) -> float:
-        """When the store says that it took a new object. In whole seconds on most stores."""
+        """Returns the modification time of a new object. Most stores have whole seconds."""
         path = f"probe/clock-{self._probe_id}"
         if folder is not None:
             path = f"{_prefix(folder) or ''}clock.{secrets.token_hex(8)}.tmp"
@@ -295,13 +299,13 @@ class S3Store:
             try:
                 return obstore.head(self._bucket, path)["last_modified"].timestamp()
             finally:
-                # A receiver may lack the right to delete. One object is left then: the name stays the same.
+                # A receiver may lack permission to delete. Then one object stays, as its name is fixed.
                 with contextlib.suppress(BaseError, OSError):
                     obstore.delete(self._bucket, path)
 
     def check_reachable(self) -> None:
-        """Raises StoreUnavailable if the bucket is missing or does not answer. Needs no right of its own: a
-        store that refuses the request has answered.
+        """Raises StoreUnavailable if the bucket is missing or does not respond. Needs no permission: a
+        refusal is a response too.
         """
         refused = (PermissionDeniedError, UnauthenticatedError)
         with (
@@ -313,7 +317,9 @@ class S3Store:
 
     @contextlib.contextmanager
     def _failures(self, path: str | None = None) -> Iterator[None]:
-        """Raises FileNotFoundError if `path`, where one is given, is missing, and not the whole bucket."""
+        """Turns errors into StoreUnavailable, or FileNotFoundError if `path` is given and missing, but not
+        the whole bucket.
+        """
         try:
             yield
         except (NotFoundError, FileNotFoundError) as error:
@@ -330,12 +336,12 @@ class S3Store:
         return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), f"{self._where}/{path}")
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
-        said = "" if _is_missing_bucket(error) else " does not answer as it should"
-        return StoreUnavailable(f"{self._where}{said}: {_first_line(error)}")
+        problem = "" if _is_missing_bucket(error) else " is unavailable"
+        return StoreUnavailable(f"{self._where}{problem}: {_first_line(error)}")
 
 
 class ObjectReader(io.RawIOBase):
-    """An object as a file. Not buffered: pyarrow asks for the ranges it needs, already joined."""
+    """An object as a seekable file. Unbuffered: pyarrow already coalesces the ranges that it reads."""
 
     def __init__(self, store: S3Store, path: str, size: int) -> None:
         self._store = store
@@ -407,27 +413,27 @@ def _client(bucket: str, prefix: str, connection: S3Endpoint, timeout_seconds: f
 
 
 def _credentials(connection: S3Endpoint) -> Any:
-    """None leaves it to the environment. Given ones come from a provider, because as options obstore would
-    mix them with AWS_SESSION_TOKEN.
+    """Returns a credential provider; None to use the environment. Credentials passed as options would be
+    mixed with AWS_SESSION_TOKEN by obstore.
     """
     if connection.access_key_id is None or connection.secret_access_key is None:
         return None
-    given = {
+    credentials = {
         "access_key_id": connection.access_key_id,
         "secret_access_key": connection.secret_access_key,
         "token": connection.session_token,
         "expires_at": None,
     }
-    return lambda: given
+    return lambda: credentials
 
 
 def _is_missing_bucket(error: Exception) -> bool:
-    """Returns True if the store says that the bucket itself does not exist, not an object in it."""
+    """Returns whether the error says that the bucket, not an object in it, does not exist."""
     return "NoSuchBucket" in str(error)
 
 
 def _first_line(error: Exception) -> str:
-    """Returns the reason that the client gives, in one line: the same for the same failure."""
+    """Returns the client's reason in one line, equal for equal failures."""
     if _is_missing_bucket(error):
         return _NO_BUCKET
     line = str(error).strip().split("\n")[0]

@@ -1,6 +1,6 @@
-"""What each table holds, declared once. Pure data: schemas, documentation and codecs are derived from it.
+"""The declaration of every table, from which schemas, documentation and codecs are derived. Start at `specs`.
 
-Nothing here reads files, opens connections or knows an engine.
+Pure: reads no files, opens no connections and depends on no query engine.
 """
 
 from frazil.tables.columns import (

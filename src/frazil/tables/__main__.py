@@ -1,4 +1,4 @@
-"""`python -m frazil.tables` prints the reference page of all tables."""
+"""`python -m frazil.tables` prints the reference documentation of all tables."""
 
 from frazil.tables import markdown, table_specs
 

@@ -1,4 +1,4 @@
-"""What a table's declaration says. Creation, queries, maintenance and documentation follow from it."""
+"""The types of a table's declaration. Creation, queries, maintenance and documentation follow it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from frazil.tables.encoding import CODED, FEW_VALUES
@@ -16,9 +18,9 @@ Signal = Literal["logs", "spans", "metrics"]
 Tier = Literal["hot", "warm", "cold"]
 Retained = Literal["rules", "age", "no"]
 Erased = Literal["rows", "whole", "no"]
-MergedAs = Literal["sorted", "stretches"]
-"""How merged files are ordered: all of a file by `sort_by`, or row groups that follow each other in time,
-each by `sort_by`, which keeps what happened together, such as a trace, together.
+MergedAs = Literal["sorted", "time_ordered"]
+"""Row order of merged files. `sorted`: the whole file by `sort_by`. `time_ordered`: row groups follow each
+other in time, and each is sorted by `sort_by`, which keeps the rows of a trace close together.
 """
 
 TENANT, TIME, RECEIVED = "tenant_id", "time", "received_time"
@@ -26,13 +28,16 @@ PARTITIONS = (TENANT, f"day({TIME})")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True)
 class Column:
-    """One column: what it holds and which field of OTLP it comes from.
+    """One column: its type, documentation and source field in OTLP.
 
-    `tier` decides the order in the file: hot columns are read by most questions, cold ones exist so that
-    nothing is lost.
+    `tier` decides the order in the file: most queries read hot columns; cold columns only complete the
+    record.
     """
 
     name: str
@@ -42,9 +47,9 @@ class Column:
     tier: Tier = "warm"
     required: bool = False
     coded: bool = False
-    """Few distinct values in many rows: rows in memory hold codes."""
+    """Has few distinct values, so it is dictionary-encoded in memory."""
     internal: bool = False
-    """SQL does not show it."""
+    """Hidden from SQL."""
 
     @property
     def field(self) -> pa.Field:
@@ -53,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True)
 class View:
-    """The rows of a table in which the column `not_null` has a value, under another name."""
+    """A view of the rows of a table in which the column `not_null` has a value."""
 
     name: str
     doc: str
@@ -62,10 +67,10 @@ class View:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """One table: its columns, how its files are partitioned and ordered, and which parts of frazil use it.
+    """One table: its columns, the partitions and order of its files, and how frazil maintains it.
 
-    Every table has the columns `tenant_id` and `time`. Where `tenant_id` may be NULL, SQL shows rows without
-    a tenant to admins only.
+    Every table has the columns `tenant_id` and `time`. If `tenant_id` may be NULL, only admins can query the
+    rows without a tenant.
     """
 
     name: str
@@ -76,28 +81,28 @@ class TableSpec:
     partition_by: tuple[str, ...] = PARTITIONS
     """`PARTITIONS`, or the first of them, or none."""
     signal: Signal | None = None
-    """The OTLP signal that lands in it. Its write-ahead log is the table's tail, and `frazil verify` compares
-    both. None: the table has no log.
+    """The OTLP signal that lands in the table. Its write-ahead log is the table's tail, and `frazil verify`
+    compares both. None: the table has no log.
     """
     merged_as: MergedAs | None = "sorted"
-    """None: its files are neither merged nor moved to another place."""
+    """None: files are neither merged nor moved to the second storage location."""
     retained: Retained = "rules"
-    """Which rows retention removes: those that `maintain.retention.rules` name, or all of some age."""
+    """Which rows retention removes: by `maintain.retention.rules`, by age, or none."""
     erased: Erased = "rows"
-    """What an erasure removes: the tenant's rows that match, or, if the operator says so, all rows."""
+    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none."""
     tagged: bool = True
-    """Whether a named tag pins it."""
+    """Whether `frazil tag` tags it."""
     queried: bool = True
     """Whether SQL can read it."""
     views: tuple[View, ...] = ()
     promoted: tuple[Promoted, ...] = ()
-    """Those of its columns that are copies of attributes. They can be filled again from the maps."""
+    """The columns that are copies of attributes. They can be filled again from the attribute maps."""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise ValueError(f"table {self.name} declares {', '.join(sorted(twice))} twice")
+        duplicates = {name for name in names if names.count(name) > 1}
+        if duplicates:
+            raise ValueError(f"table {self.name} declares {', '.join(sorted(duplicates))} twice")
         if missing := {TENANT, TIME, *self.sort_by, *self.bloom_filters} - {*names}:
             raise ValueError(f"table {self.name} does not declare {', '.join(sorted(missing))}")
         if self.partition_by != PARTITIONS[: len(self.partition_by)]:
@@ -107,7 +112,7 @@ class TableSpec:
         if len(self.partition_by) < len(needed):
             raise ValueError(f"table {self.name} must be partitioned by {', '.join(needed)}")
         if self.has_unowned_rows and (self.retained == "rules" or self.erased == "rows"):
-            raise ValueError(f"table {self.name} has rows without a tenant, and removes rows by tenant")
+            raise ValueError(f"table {self.name} has rows without a tenant, but removes rows by tenant")
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -115,13 +120,15 @@ class TableSpec:
 
     @cached_property
     def coded_schema(self) -> pa.Schema:
-        """The types of rows in memory: repeated text as codes. Written, both schemas are the same Parquet."""
+        """The schema of rows in memory, with dictionary-encoded text. Parquet files of both schemas are
+        equal.
+        """
         return pa.schema([(column.name, _coded_type(column)) for column in self.columns])
 
     @cached_property
     def write_schema(self) -> pa.Schema:
-        """The types of rows to write. Measured: a task needs a tenth less CPU if text that segments hold as
-        dictionaries is never expanded.
+        """The schema of rows to write. Measured: a task needs 10 % less CPU if text that is
+        dictionary-encoded in segments is never decoded.
         """
         few = {column.name for column in self.columns if pa.types.is_string(column.type)} & FEW_VALUES
         return pa.schema(
@@ -141,11 +148,11 @@ class TableSpec:
         return any(column.name == name for column in self.columns)
 
     def partition(self, tenant: str | None, day: int | None) -> tuple[str | int | None, ...]:
-        """The values of a file's partition. The day counts from 1970."""
+        """Returns the partition values of a file. `day` counts from 1970."""
         return (tenant, day)[: len(self.partition_by)]
 
     def with_columns(self, *columns: Column) -> TableSpec:
-        """The same table with more columns, in their tiers."""
+        """Returns the spec with more columns, in tier order."""
         return replace(self, columns=in_tier_order([*self.columns, *columns]))
 
     def column(self, name: str) -> Column:
@@ -162,13 +169,13 @@ def _coded_type(column: Column) -> pa.DataType:
 
 
 def in_tier_order(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Hot, then warm, then cold; within a tier as declared."""
+    """Sorts columns: hot, warm, cold; within a tier as declared."""
     order = {"hot": 0, "warm": 1, "cold": 2}
     return tuple(sorted(columns, key=lambda column: order[column.tier]))
 
 
 def markdown(specs: Iterable[TableSpec]) -> str:
-    """The reference page: every column of every table, with its source in OTLP."""
+    """Returns the reference documentation: every column of every table, with its source in OTLP."""
     lines = ["# Tables", "", "Generated from `frazil.tables` by `make docs`; do not edit.", ""]
     for spec in specs:
         lines += [f"## {spec.name}", "", spec.doc, ""]
@@ -178,11 +185,11 @@ def markdown(specs: Iterable[TableSpec]) -> str:
                     *_named("Partitioned by", spec.partition_by),
                     *_named("Ordered by", spec.sort_by),
                     *(f"View `{view.name}`: {view.doc}" for view in spec.views),
-                    *(["SQL shows rows without a tenant to admins only."] * spec.has_unowned_rows),
+                    *(["Only admins can query rows without a tenant."] * spec.has_unowned_rows),
                 ]
             ),
             "",
-            "| column | type | source in OTLP | what it holds |",
+            "| column | type | source in OTLP | description |",
             "|---|---|---|---|",
         ]
         for column in spec.columns:
@@ -194,12 +201,12 @@ def markdown(specs: Iterable[TableSpec]) -> str:
     return "\n".join(lines)
 
 
-def _named(what: str, names: Iterable[str]) -> list[str]:
-    return [f"{what} {', '.join(f'`{name}`' for name in names)}."] if names else []
+def _named(label: str, names: Iterable[str]) -> list[str]:
+    return [f"{label} {', '.join(f'`{name}`' for name in names)}."] if names else []
 
 
 def type_name(type_: pa.DataType) -> str:
-    """A type as SQL people write it."""
+    """Returns the SQL name of a type."""
     if pa.types.is_map(type_):
         return f"MAP<{type_name(type_.key_type)}, {type_name(type_.item_type)}>"
     if pa.types.is_list(type_):
@@ -217,3 +224,17 @@ def type_name(type_: pa.DataType) -> str:
         TIMESTAMP: "TIMESTAMP",
     }
     return names[type_]
+
+
+def within_horizon(
+    time: Longs, received: Longs, *, past_micros: int, ahead_micros: int
+) -> tuple[Longs, Mask]:
+    """Replaces a `time` too far before or after the received time by the received time. Returns the times,
+    and which of them were replaced.
+
+    Compares with the received time, not the clock, so that a row gets the same time before and after landing.
+    """
+    outside: Mask = (time < received - past_micros) | (time > received + ahead_micros)
+    if outside.any():
+        time = np.where(outside, received, time)
+    return time, outside

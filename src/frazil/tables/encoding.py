@@ -1,13 +1,12 @@
-"""Which columns of a Parquet file are worth a dictionary. The same for segments and for data files."""
+"""Chooses the dictionary-encoded columns of Parquet files, for segments and data files alike."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 CODED = pa.dictionary(pa.int32(), pa.string())
-"""Text that few distinct values are repeated in: rows hold codes."""
-# Measured: a dictionary costs CPU for every value, and saves bytes only where few distinct values are
-# repeated.
+"""The type of dictionary-encoded text."""
+# Measured: a dictionary costs CPU for every value, and saves bytes only for few distinct values.
 FEW_VALUES = frozenset(
     {
         "severity_number",
@@ -25,7 +24,7 @@ FEW_VALUES = frozenset(
 
 
 def with_dictionary(schema: pa.Schema) -> list[str]:
-    """The Parquet leaf columns worth a dictionary: map keys, what is coded, and what has few values."""
+    """Returns the Parquet leaf columns to dictionary-encode: map keys, coded columns and `FEW_VALUES`."""
     return [
         path
         for path, type_ in leaves(schema)
@@ -34,7 +33,7 @@ def with_dictionary(schema: pa.Schema) -> list[str]:
 
 
 def leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """Paths of the Parquet leaf columns, as the writer's options name them."""
+    """Returns the Parquet leaf columns, named as in the writer's options."""
 
     def below(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
         if pa.types.is_map(type_):

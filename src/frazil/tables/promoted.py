@@ -1,10 +1,10 @@
-"""Attributes that get a column of their own.
+"""Promoted attributes: attributes with their own column.
 
-A promoted column is a copy: the map it comes from stays complete. `source` says which map. An attribute that
-the semantic conventions have renamed is known by its names of older conventions too.
+A promoted column is a copy: the map that it comes from (`source`) stays complete. It is also filled from the
+names that an attribute had in older semantic conventions.
 
-A data file's name carries a fingerprint of how its promoted columns were filled, and a table property says
-what the fingerprint stands for. Readers take the columns that were filled differently from the map.
+The name of a data file contains a fingerprint of how its promoted columns were filled, and a table property
+describes each fingerprint. Readers use the map for columns that were filled differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ARROW_TYPES: dict[ValueType, pa.DataType] = {
 
 
 def column_name(attribute: str) -> str:
-    """`http.response.status_code` is `http_response_status_code`."""
+    """Converts `http.response.status_code` to `http_response_status_code`."""
     return re.sub(r"[^a-z0-9_]", "_", attribute.lower())
 
 
@@ -42,13 +42,13 @@ class Promoted:
     type: ValueType = "string"
     name: str = ""
     older: tuple[str, ...] = ()
-    """Names of the attribute in older conventions: the first that has a value of the column's type is taken
-    where `attribute` has none.
+    """Names of the attribute in older conventions. If `attribute` has no value, the first of these that has a
+    value of the column's type is used.
     """
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """In the order in which they are tried."""
+        """All names, in the order in which they are tried."""
         return self.attribute, *self.older
 
     @property
@@ -61,7 +61,7 @@ class Promoted:
 
 
 class Configuration(Protocol):
-    """The part of the configuration that promotes attributes. This package does not know the rest."""
+    """The part of the configuration that promotes attributes. This package does not depend on the rest."""
 
     @property
     def tables(self) -> Any: ...
@@ -99,29 +99,30 @@ DEFAULT_PROMOTED: tuple[Promoted, ...] = (
     Promoted("messaging.system"),
     Promoted("error.type"),
 )
-"""Older names are those that OpenTelemetry's registry says were renamed. `http.target` is not one: it holds
-the path and the query, and `url.path` only the path.
+"""`older` lists the renames of OpenTelemetry's registry. `http.target` is not an older name of `url.path`: it
+contains the path and the query string.
 """
 
 FILL_PROPERTY = "frazil.promoted."
-"""A table property for each fingerprint: of two processes that set one at the same time, none is lost."""
+"""Prefix of one table property per fingerprint, so that concurrent processes do not overwrite each other's.
+"""
 _FINGERPRINT = re.compile(r"\.p([0-9a-f]{12})\.parquet\Z")
 
 
 def file_suffix(fingerprint: str) -> str:
-    """The end of a data file's name. Without a fingerprint nothing is said of how its columns were filled."""
+    """Returns the end of a data file's name. An empty fingerprint means that the fill is unknown."""
     return f".p{fingerprint}.parquet" if fingerprint else ".parquet"
 
 
 def fingerprint_of(path: str) -> str:
-    """The fingerprint in a data file's name; empty if there is none."""
+    """Returns the fingerprint in a data file's name; empty if there is none."""
     found = _FINGERPRINT.search(path)
     return "" if found is None else found[1]
 
 
 @dataclass(frozen=True)
 class Fill:
-    """How promoted columns are filled, and which columns of files and segments were filled differently."""
+    """How promoted columns are filled now, and how they were filled in existing files and segments."""
 
     promoted: Mapping[str, Promoted]
     """By column."""
@@ -130,7 +131,7 @@ class Fill:
 
     @classmethod
     def of(cls, promoted: Iterable[Promoted], properties: Mapping[str, str] | None = None) -> Fill:
-        """`properties` are the table's."""
+        """Reads the known fingerprints from the table's properties."""
         known = {
             name.removeprefix(FILL_PROPERTY): columns
             for name, text in (properties or {}).items()
@@ -144,12 +145,12 @@ class Fill:
 
     @property
     def properties(self) -> dict[str, str]:
-        """To be set on a table before a file with the fingerprint is committed to it."""
+        """The properties to set on a table before a file with the fingerprint is committed."""
         return {FILL_PROPERTY + self.fingerprint: self._text}
 
     def unfilled(self, fingerprint: str) -> frozenset[str]:
-        """The columns that hold something else than the map gives now, of a file or segment that has this
-        fingerprint. Of one without, written by an older version or another engine, those with older names.
+        """Returns the columns that a file or segment with this fingerprint filled differently. Without a
+        fingerprint (an older version or another engine), these are the columns that have older names.
         """
         found = self._unfilled.get(fingerprint)
         if found is None:
@@ -178,7 +179,7 @@ class Fill:
 
 
 def _read(text: str) -> dict[str, list[str]] | None:
-    """None if someone else wrote it."""
+    """Returns None if the property is not a JSON object."""
     try:
         found = json.loads(text)
     except ValueError:

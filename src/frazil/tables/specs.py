@@ -1,4 +1,4 @@
-"""All tables. Code that works on tables asks `table_specs` for them, and the spec for what to do."""
+"""The declarations of all tables. Other code gets them from `table_specs`."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
 _STRING, _INT, _LONG, _DOUBLE, _BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 
 _TYPES_DOC = (
-    "JSON object that names the keys whose value was not a string: bool, int, double, bytes, array or kvlist. "
+    "JSON object with the type of each value that was not a string: bool, int, double, bytes, array or kvlist. "
     "A key with a NULL value had an empty value"
 )
 
 EVENT = pa.struct(
-    [
-        pa.field("time_unix_nano", _LONG),
-        pa.field("name", _STRING),
-        pa.field("attributes", ATTRIBUTES),
-        pa.field("attribute_types", _STRING),
-        pa.field("dropped_attributes_count", _LONG),
-    ]
+    {
+        "time_unix_nano": _LONG,
+        "name": _STRING,
+        "attributes": ATTRIBUTES,
+        "attribute_types": _STRING,
+        "dropped_attributes_count": _LONG,
+    }
 )
 LINK = pa.struct(
-    [
-        pa.field("trace_id", _STRING),
-        pa.field("span_id", _STRING),
-        pa.field("trace_state", _STRING),
-        pa.field("flags", _LONG),
-        pa.field("attributes", ATTRIBUTES),
-        pa.field("attribute_types", _STRING),
-        pa.field("dropped_attributes_count", _LONG),
-    ]
+    {
+        "trace_id": _STRING,
+        "span_id": _STRING,
+        "trace_state": _STRING,
+        "flags": _LONG,
+        "attributes": ATTRIBUTES,
+        "attribute_types": _STRING,
+        "dropped_attributes_count": _LONG,
+    }
 )
 EXEMPLAR = pa.struct(
-    [
-        pa.field("time_unix_nano", _LONG),
-        pa.field("value_double", _DOUBLE),
-        pa.field("value_int", _LONG),
-        pa.field("trace_id", _STRING),
-        pa.field("span_id", _STRING),
-        pa.field("filtered_attributes", ATTRIBUTES),
-        pa.field("filtered_attribute_types", _STRING),
-    ]
+    {
+        "time_unix_nano": _LONG,
+        "value_double": _DOUBLE,
+        "value_int": _LONG,
+        "trace_id": _STRING,
+        "span_id": _STRING,
+        "filtered_attributes": ATTRIBUTES,
+        "filtered_attribute_types": _STRING,
+    }
 )
-QUANTILE = pa.struct([pa.field("quantile", _DOUBLE), pa.field("value", _DOUBLE)])
+QUANTILE = pa.struct({"quantile": _DOUBLE, "value": _DOUBLE})
 
 
 def _attributes(prefix: str, source: str, doc: str, *, tier: Tier = "warm") -> list[Column]:
@@ -70,10 +70,10 @@ def _attributes(prefix: str, source: str, doc: str, *, tier: Tier = "warm") -> l
 
 
 def _envelope(group: str) -> list[Column]:
-    """What every record inherits from its resource and scope, and what frazil adds."""
+    """Returns the columns that every record inherits from its resource and scope, and those that frazil adds."""
     resource, scope = f"Resource{group}", f"Scope{group}"
     return [
-        Column("tenant_id", _STRING, "the API key", "Who sent the record", "hot", required=True, coded=True),
+        Column("tenant_id", _STRING, "the API key", "Tenant that sent the record", "hot", required=True, coded=True),
         *_attributes("resource_", f"{resource}.resource.attributes", "Resource attributes as text"),
         Column("scope_name", _STRING, f"{scope}.scope.name", "Instrumentation scope", coded=True),
         Column("scope_version", _STRING, f"{scope}.scope.version", "Version of the scope", "cold", coded=True),
@@ -87,37 +87,37 @@ def _envelope(group: str) -> list[Column]:
     ]  # fmt: skip
 
 
-_TIME_DOC = "the instant to filter and partition by, in microseconds"
+_TIME_DOC = "used to filter and partition, in microseconds"
 
 _LOGS: list[Column] = [
-    Column("time", TIMESTAMP, "LogRecord.time_unix_nano, else observed_time_unix_nano, else the received time", f"When it happened: {_TIME_DOC}", "hot", required=True),
+    Column("time", TIMESTAMP, "LogRecord.time_unix_nano, else observed_time_unix_nano, else the received time", f"Time of the event: {_TIME_DOC}", "hot", required=True),
     Column("severity_number", _INT, "LogRecord.severity_number", "1-4 trace, 5-8 debug, 9-12 info, 13-16 warn, 17-20 error, 21-24 fatal; 0 unknown", "hot"),
-    Column("severity_text", _STRING, "LogRecord.severity_text", "The severity in the source's own words", "hot"),
+    Column("severity_text", _STRING, "LogRecord.severity_text", "Severity as the source wrote it", "hot"),
     Column("event_name", _STRING, "LogRecord.event_name", "Name of the event, for logs that are events", "hot"),
-    Column("trace_id", _STRING, "LogRecord.trace_id", "Trace it belongs to, 32 lower-case hex digits", "hot"),
-    Column("span_id", _STRING, "LogRecord.span_id", "Span it belongs to, 16 lower-case hex digits", "hot"),
-    Column("body", _STRING, "LogRecord.body", "The message: text as it is, other values as `body_type` says", "hot"),
+    Column("trace_id", _STRING, "LogRecord.trace_id", "Trace that the record belongs to, 32 lower-case hex digits", "hot"),
+    Column("span_id", _STRING, "LogRecord.span_id", "Span that the record belongs to, 16 lower-case hex digits", "hot"),
+    Column("body", _STRING, "LogRecord.body", "Message. Text is unchanged; other values are encoded as `body_type` says", "hot"),
     Column("body_type", _STRING, "LogRecord.body", "NULL for text; else bool, int, double, bytes (base64), array or kvlist (OTLP/JSON)", coded=True),
     *_attributes("", "LogRecord.attributes", "Record attributes as text"),
     Column("time_unix_nano", _LONG, "LogRecord.time_unix_nano", "Exact time of the event; NULL if the source gave none", "cold"),
-    Column("observed_time_unix_nano", _LONG, "LogRecord.observed_time_unix_nano", "When collection first saw it; NULL if unknown", "cold"),
+    Column("observed_time_unix_nano", _LONG, "LogRecord.observed_time_unix_nano", "When the record was first observed; NULL if unknown", "cold"),
     Column("flags", _LONG, "LogRecord.flags", "Lowest byte: W3C trace flags", "cold"),
     Column("dropped_attributes_count", _LONG, "LogRecord.dropped_attributes_count", "Attributes that the client dropped", "cold"),
 ]  # fmt: skip
 
 _SPANS: list[Column] = [
-    Column("time", TIMESTAMP, "Span.start_time_unix_nano, else end_time_unix_nano, else the received time", f"When it started: {_TIME_DOC}", "hot", required=True),
-    Column("name", _STRING, "Span.name", "Operation", "hot"),
+    Column("time", TIMESTAMP, "Span.start_time_unix_nano, else end_time_unix_nano, else the received time", f"Start of the span: {_TIME_DOC}", "hot", required=True),
+    Column("name", _STRING, "Span.name", "Name of the operation", "hot"),
     Column("kind", _INT, "Span.kind", "1 internal, 2 server, 3 client, 4 producer, 5 consumer; 0 unspecified", "hot"),
-    Column("duration_nano", _LONG, "Span.end_time_unix_nano - start_time_unix_nano", "How long it took; NULL if either time is unknown", "hot"),
+    Column("duration_nano", _LONG, "Span.end_time_unix_nano - start_time_unix_nano", "Duration in nanoseconds; NULL if either time is unknown", "hot"),
     Column("status_code", _INT, "Span.status.code", "0 unset, 1 ok, 2 error", "hot"),
     Column("trace_id", _STRING, "Span.trace_id", "32 lower-case hex digits", "hot", required=True),
     Column("span_id", _STRING, "Span.span_id", "16 lower-case hex digits", "hot", required=True),
     Column("parent_span_id", _STRING, "Span.parent_span_id", "Parent span; NULL for the root of a trace", "hot"),
-    Column("status_message", _STRING, "Span.status.message", "Why it failed"),
+    Column("status_message", _STRING, "Span.status.message", "Description of the error"),
     *_attributes("", "Span.attributes", "Span attributes as text"),
-    Column("events", pa.list_(EVENT), "Span.events", "What happened during the span"),
-    Column("links", pa.list_(LINK), "Span.links", "Other spans that it is related to"),
+    Column("events", pa.list_(EVENT), "Span.events", "Events during the span"),
+    Column("links", pa.list_(LINK), "Span.links", "Links to related spans"),
     Column("start_time_unix_nano", _LONG, "Span.start_time_unix_nano", "Exact start", "cold"),
     Column("end_time_unix_nano", _LONG, "Span.end_time_unix_nano", "Exact end", "cold"),
     Column("trace_state", _STRING, "Span.trace_state", "W3C trace state", "cold"),
@@ -128,10 +128,10 @@ _SPANS: list[Column] = [
 ]  # fmt: skip
 
 _METRICS: list[Column] = [
-    Column("time", TIMESTAMP, "DataPoint.time_unix_nano, else the received time", f"When it was measured: {_TIME_DOC}", "hot", required=True),
+    Column("time", TIMESTAMP, "DataPoint.time_unix_nano, else the received time", f"Time of the measurement: {_TIME_DOC}", "hot", required=True),
     Column("metric_name", _STRING, "Metric.name", "Name of the metric", "hot", coded=True),
     Column("metric_type", _STRING, "Metric.data", "gauge, sum, histogram, exponential_histogram or summary", "hot", required=True, coded=True),
-    Column("unit", _STRING, "Metric.unit", "Unit, as UCUM writes it", "hot", coded=True),
+    Column("unit", _STRING, "Metric.unit", "Unit, in UCUM notation", "hot", coded=True),
     Column("series_id", _LONG, "a hash of name, unit, type, resource, scope and attributes", "Points with the same id belong to one series", "hot", required=True),
     Column("value_double", _DOUBLE, "NumberDataPoint.as_double", "Value of a gauge or sum that was sent as a double", "hot"),
     Column("value_int", _LONG, "NumberDataPoint.as_int", "Value of a gauge or sum that was sent as an integer", "hot"),
@@ -153,7 +153,7 @@ _METRICS: list[Column] = [
     Column("negative_bucket_counts", pa.list_(_LONG), "ExponentialHistogramDataPoint.negative.bucket_counts", "Negative measurements in each bucket"),
     Column("quantile_values", pa.list_(QUANTILE), "SummaryDataPoint.quantile_values", "Quantiles that the client computed"),
     Column("exemplars", pa.list_(EXEMPLAR), "DataPoint.exemplars", "Sample measurements with the trace they were taken in"),
-    Column("start_time_unix_nano", _LONG, "DataPoint.start_time_unix_nano", "Since when the point counts; NULL if unknown", "cold"),
+    Column("start_time_unix_nano", _LONG, "DataPoint.start_time_unix_nano", "Start of the interval that the point covers; NULL if unknown", "cold"),
     Column("time_unix_nano", _LONG, "DataPoint.time_unix_nano", "Exact time; NULL if the client gave none", "cold"),
     Column("flags", _LONG, "DataPoint.flags", "Bit 0: no recorded value", "cold"),
     Column("description", _STRING, "Metric.description", "What the metric measures", "cold", coded=True),
@@ -177,12 +177,12 @@ def _promoted(promoted: Iterable[Promoted], record: str) -> list[Column]:
 
 
 _DECLARED: dict[Signal, tuple[str, str, str, list[Column], tuple[str, ...], tuple[str, ...]]] = {
-    "logs": ("Logs", "record", "One row a log record.", _LOGS, ("service_name", "time"), ("trace_id",)),
-    "spans": ("Spans", "span", "One row a span.", _SPANS, ("service_name", "time"), ("trace_id",)),
+    "logs": ("Logs", "record", "One row per log record.", _LOGS, ("service_name", "time"), ("trace_id",)),
+    "spans": ("Spans", "span", "One row per span.", _SPANS, ("service_name", "time"), ("trace_id",)),
     "metrics": (
         "Metrics",
         "point",
-        "One row a data point, of all five metric types.",
+        "One row per data point, of all five metric types.",
         _METRICS,
         ("metric_name", "service_name", "time"),
         (),
@@ -191,13 +191,15 @@ _DECLARED: dict[Signal, tuple[str, str, str, list[Column], tuple[str, ...], tupl
 
 
 def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
-    """The table of a signal, with the default promoted columns and those that the configuration adds."""
+    """Returns the table of a signal, with the default promoted columns and `extra`, those of the
+    configuration.
+    """
     group, record, doc, own, sort_by, bloom_filters = _DECLARED[signal]
     promoted = (*DEFAULT_PROMOTED, *extra)
     envelope = _envelope(group)
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
-    merged_as: MergedAs = "sorted" if signal == "metrics" else "stretches"
+    merged_as: MergedAs = "sorted" if signal == "metrics" else "time_ordered"
     return TableSpec(
         signal,
         doc,
@@ -211,12 +213,12 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     )
 
 
-_EVENTS = View("events", "The logs that have an event name.", not_null="event_name")
+_EVENTS = View("events", "Logs that have an event name.", not_null="event_name")
 SEGMENT = Column(
     "_segment",
     _STRING,
     "the write-ahead log",
-    "Where the row was durable before it landed: stream/sequence of a segment, or topic/partition/offset",
+    "Source of the row in the write-ahead log: stream/sequence of a segment, or topic/partition/offset",
     "cold",
     required=True,
     coded=True,
@@ -225,22 +227,22 @@ SEGMENT = Column(
 
 
 def landed_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
-    """The table as it is in the lake: what the write-ahead log holds, and where in it."""
+    """Returns the table as it is in the lake: the columns of the write-ahead log, and `_segment`."""
     return table_spec(signal, extra).with_columns(SEGMENT)
 
 
 SET_ASIDE = TableSpec(
     "set_aside",
-    "One row for each segment or message that could not be landed: what, why, and its bytes or where they are.",
+    "One row per segment or message that could not be landed, with the reason and its bytes or their location.",
     (
-        Column("tenant_id", _STRING, "the message's header or key", "Who sent it; NULL for a segment, which may hold records of several tenants", "hot", coded=True),
+        Column("tenant_id", _STRING, "the message's header or key", "Tenant that sent the message; NULL for a segment, which may contain records of several tenants", "hot", coded=True),
         Column("time", TIMESTAMP, "the pipeline's clock", "When it was set aside", "hot", required=True),
-        Column("table_name", _STRING, "the topic or folder", "The table that it was meant for", "hot", required=True),
+        Column("table_name", _STRING, "the topic or folder", "Table in which it should have landed", "hot", required=True),
         Column("source", _STRING, "the write-ahead log", "stream/sequence, or topic/partition/offset, as in `_segment`", "hot", required=True),
         Column("reason", _STRING, "the decoder", "Why it cannot be read", "hot", required=True),
-        Column("bytes", _LONG, "the write-ahead log", "Its size", required=True),
-        Column("location", _STRING, "the write-ahead log", "Where a copy of a segment is kept; NULL for a message"),
-        Column("payload", pa.binary(), "the message", "A message's bytes; NULL for a segment", "cold"),
+        Column("bytes", _LONG, "the write-ahead log", "Size in bytes", required=True),
+        Column("location", _STRING, "the write-ahead log", "Location of the copy of a segment; NULL for a message"),
+        Column("payload", pa.binary(), "the message", "Bytes of a message; NULL for a segment", "cold"),
     ),
     sort_by=("time",),
     partition_by=("tenant_id",),
@@ -257,9 +259,8 @@ _DECLARATIONS: dict[str, Declaration] = {
 
 
 def table_specs(extra: Iterable[Promoted] = ()) -> Mapping[str, TableSpec]:
-    """All tables by name, as they are in the lake. `extra` are the columns that the configuration promotes.
-
-    ValueError if a promoted column has the name of one that a table has already.
+    """Returns all tables by name, as they are in the lake. `extra` are the columns that the configuration
+    promotes. Raises ValueError if a promoted column has the name of another column.
     """
     return _table_specs(tuple(extra))
 
@@ -270,15 +271,15 @@ def _table_specs(extra: tuple[Promoted, ...]) -> Mapping[str, TableSpec]:
 
 
 def view_tables() -> Mapping[str, str]:
-    """The table of each view."""
+    """Returns the table of each view."""
     return {view.name: spec.name for spec in table_specs().values() for view in spec.views}
 
 
 @contextlib.contextmanager
 def declared(spec: TableSpec) -> Iterator[None]:
-    """Makes one more table known while the block lasts, in this process. For tests."""
+    """Declares one more table in this process for the duration of the block. For tests."""
     if spec.name in _DECLARATIONS:
-        raise ValueError(f"table {spec.name} is declared already")
+        raise ValueError(f"table {spec.name} is already declared")
     _DECLARATIONS[spec.name] = lambda _: spec
     _table_specs.cache_clear()
     try:

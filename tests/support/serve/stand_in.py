@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from frazil.config import Config, MaintainConfig
 from frazil.errors import FrazilError, QueryInvalid
-from frazil.lake.facts import FileFacts
+from frazil.lake.live_files import FileFacts
 from frazil.lake.state.health import TableState, health
 from frazil.query.cache import SizedCache
 from frazil.query.model import ColumnInfo, Progress, Query, QueryResult, ResultColumn, Stats, TableInfo
@@ -83,7 +83,7 @@ class StandIn(Engine):
         rows = len(self.rows_of("logs", tenant))
         facts = [
             "logs",
-            "One row a log record.",
+            "One row per log record.",
             columns,
             rows,
             0,

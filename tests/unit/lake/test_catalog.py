@@ -212,7 +212,7 @@ def test_requests_are_signed_as_aws_wants_it(rest_server: Answering, tmp_path: P
 def test_a_catalog_that_hangs_is_given_up(
     rest_server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, rest: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(pyiceberg_compat, "ANSWER_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(pyiceberg_compat, "RESPONSE_SECONDS_MAX", 0.2)
     keys = {"access_key_id": "AKIA", "secret_access_key": "secret"}
     lake = {"catalog": {"type": "rest", "rest": {"uri": rest_server.url, **rest}}, "s3": keys}
     began = time.monotonic()

@@ -21,12 +21,11 @@ from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commits import staging
-from frazil.lake.facts import all_facts
-from frazil.lake.live_files import live_files
-from frazil.lake.properties import set_properties
+from frazil.lake.commits.metadata_commit import set_properties
+from frazil.lake.live_files import all_facts, live_files
+from frazil.lake.snapshots import COMMITTED_AT
 from frazil.lake.state.health import oldest_snapshot_seconds
 from frazil.lake.tags import create_tag, delete_tag, list_tags
-from frazil.lake.times import COMMITTED_AT
 from frazil.lake.upkeep.expire import expire_old
 from tests.support.lake.history import History
 

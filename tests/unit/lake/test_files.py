@@ -170,7 +170,7 @@ def test_a_folder_that_is_always_deleted_ends_in_an_error(
     monkeypatch.setattr(
         os, "link", lambda source, target: shutil.rmtree(tmp_path / "otel") or os.stat(target)
     )
-    with pytest.raises(StoreUnavailable, match="vanishes"):
+    with pytest.raises(StoreUnavailable, match="was removed by another process"):
         LakeFileIO().write(str(tmp_path / NAME), b"data")
 
 

@@ -17,8 +17,9 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commits.commit import LANDED, Committer, read_checkpoint
+from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.schema import iceberg_schema
+from frazil.lake.snapshots import LANDED
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 
@@ -226,7 +227,7 @@ def test_a_table_that_somebody_cut_otherwise_is_not_written_to(catalog: Catalog)
     table = open_table(catalog, "otel", landed_spec("logs"), "at 0").table
     with table.update_spec() as update:
         update.add_identity("service_name")
-    with pytest.raises(ConfigError, match="set its partition spec back"):
+    with pytest.raises(ConfigError, match="restore the table's partition spec"):
         open_table(catalog, "otel", landed_spec("logs"), "at 0")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadata
 
-from frazil.lake.times import COMMITTED_AT, commit_times
+from frazil.lake.snapshots import COMMITTED_AT, commit_times
 from tests.unit.lake.upkeep.test_aging import BEGIN, by_clocks, metadata_of
 
 YEAR = 365 * 86_400.0

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.lease import Keeper, open_lease
+from frazil.lease import LeaseRenewer, open_lease
 from frazil.lease.epochs import EpochLease, StoreEpochs
 from frazil.lease.local import LocalLease
 from frazil.storage import Store
@@ -63,16 +63,16 @@ def other_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_local_lease_has_one_holder_and_is_free_when_released(tmp_path: Path) -> None:
     first, second = (LocalLease(tmp_path / "lease", "pipeline") for _ in range(2))
-    assert not first.keep()
+    assert not first.renew()
     assert first.acquire()
     assert first.acquire()
-    assert first.keep()
+    assert first.renew()
     assert not second.acquire()
-    assert not second.keep()
+    assert not second.renew()
     assert LocalLease(tmp_path / "lease", "another").acquire()
     first.release()
     first.release()
-    assert not first.keep()
+    assert not first.renew()
     assert second.acquire()
 
 
@@ -89,7 +89,7 @@ def test_a_local_lease_is_free_the_moment_its_holder_is_killed_though_its_child_
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
         assert lease.acquire()
-        assert lease.keep()
+        assert lease.renew()
 
 
 def test_a_local_lease_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_local_lease_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     assert first.acquire()
     (tmp_path / "pipeline.lock").unlink()
     assert second.acquire()
-    assert not first.keep()
+    assert not first.renew()
     assert not first.acquire()
 
 
@@ -141,7 +141,7 @@ def test_one_holds_the_lease_while_it_gives_signs_of_life() -> None:
     assert first.acquire()
     for _ in range(30):
         at.pass_seconds(3.9)
-        assert first.keep()
+        assert first.renew()
         assert first.acquire()
         assert not second.acquire()
     assert len(at.epochs()) == 1  # the holder deletes old ones
@@ -153,7 +153,7 @@ def test_signs_of_life_are_written_every_third_of_the_lease_and_not_more_often()
     assert at.leases[0].acquire()
     for _ in range(400):
         at.pass_seconds(0.1)
-        assert at.leases[0].keep()
+        assert at.leases[0].renew()
     assert at.epochs() in ([9], [10])
 
 
@@ -162,14 +162,14 @@ def test_a_silent_holder_is_followed_after_the_lease_and_not_before() -> None:
     first, second = at.leases
     assert first.acquire()
     at.pass_seconds(100)
-    assert not second.acquire()  # it has only just seen the newest sign of life
+    assert not second.acquire()  # it has only just seen the newest heartbeat
     at.pass_seconds(11.9)
     assert not second.acquire()
     at.pass_seconds(0.2)
     assert second.acquire()
-    assert not first.keep()
+    assert not first.renew()
     assert not first.acquire()
-    assert second.keep()
+    assert second.renew()
 
 
 def test_a_released_lease_is_taken_at_once() -> None:
@@ -179,7 +179,7 @@ def test_a_released_lease_is_taken_at_once() -> None:
     assert not second.acquire()
     first.release()
     first.release()
-    assert not first.keep()
+    assert not first.renew()
     assert second.acquire()
     second.release()
     assert first.acquire()
@@ -194,11 +194,11 @@ def test_a_holder_that_slept_while_others_came_far_knows_that_it_has_lost() -> N
     assert second.acquire()
     for _ in range(5):
         at.pass_seconds(5)
-        assert second.keep()
+        assert second.renew()
     assert at.epochs() == [6]  # 1, which the sleeper would create next, is free again
-    assert not first.keep()
+    assert not first.renew()
     assert at.epochs() == [6]
-    assert second.keep()
+    assert second.renew()
 
 
 def test_a_contender_that_slept_between_its_look_and_its_create_does_not_win() -> None:
@@ -211,12 +211,12 @@ def test_a_contender_that_slept_between_its_look_and_its_create_does_not_win() -
         assert first.acquire()
         for _ in range(3):
             at.pass_seconds(5)
-            assert first.keep()
+            assert first.renew()
 
     at.store.before_create = sleep
     assert not sleeper.acquire()
     assert at.epochs() == [3]
-    assert first.keep()
+    assert first.renew()
 
 
 def test_while_the_store_does_not_answer_a_lease_is_kept_until_another_may_have_taken_it() -> None:
@@ -226,9 +226,9 @@ def test_while_the_store_does_not_answer_a_lease_is_kept_until_another_may_have_
     assert lease.acquire()
     at.store.before_create = unavailable
     at.pass_seconds(11)
-    assert lease.keep()
+    assert lease.renew()
     at.pass_seconds(2)
-    assert not lease.keep()
+    assert not lease.renew()
     assert lease.lost == "no answer"
     assert not lease.acquire()
     at.pass_seconds(13)
@@ -246,7 +246,7 @@ def test_the_next_holder_learns_of_the_applications_of_all_that_were_not_removed
     assert first.applications == ()
     first.applications = ("app-1",)
     at.pass_seconds(5)
-    assert first.keep()
+    assert first.renew()
     assert not second.acquire()
     at.pass_seconds(13)
     assert second.acquire()
@@ -255,20 +255,20 @@ def test_the_next_holder_learns_of_the_applications_of_all_that_were_not_removed
     at.pass_seconds(13)
     assert third.acquire(), "the second ended before it removed anything"
     assert third.applications == ("app-1",)
-    assert not first.keep()
+    assert not first.renew()
     assert first.lost == "another process has taken it"
 
 
-def test_a_keeper_says_once_that_the_lease_is_lost(tmp_path: Path) -> None:
+def test_a_renewer_says_once_that_the_lease_is_lost(tmp_path: Path) -> None:
     lease, lost = LocalLease(tmp_path, "pipeline"), threading.Event()
     assert lease.acquire()
-    keeper = Keeper(lease, 0.01, lost.set)
-    keeper.start()
+    renewer = LeaseRenewer(lease, 0.01, lost.set)
+    renewer.start()
     (tmp_path / "pipeline.lock").unlink()
     assert lost.wait(30)
-    assert not keeper.held
+    assert not renewer.held
     assert "removed or replaced" in lease.lost
-    keeper.stop()
+    renewer.stop()
 
 
 def unavailable(path: str, data: bytes = b"") -> None:
@@ -287,10 +287,10 @@ def test_a_sign_of_life_whose_answer_was_lost_is_recognised_as_ones_own() -> Non
 
     at.store.before_create = lost
     at.pass_seconds(5)
-    assert lease.keep()
+    assert lease.renew()
     at.store.before_create = lambda path, data: None
     at.pass_seconds(5)
-    assert lease.keep()
+    assert lease.renew()
     assert at.epochs() == [1]
 
 
@@ -302,17 +302,17 @@ def test_old_epochs_that_could_not_be_deleted_are_deleted_later() -> None:
     at.store.before_delete = unavailable
     for _ in range(3):
         at.pass_seconds(5)
-        assert lease.keep()
+        assert lease.renew()
     assert at.epochs() == [0, 1, 2, 3]
     at.store.before_delete = lambda path: None
     at.pass_seconds(5)
-    assert lease.keep()
+    assert lease.renew()
     assert at.epochs() == [4]
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["acquire", "keep", "release", "fail", "mend"]),
+        st.sampled_from(["acquire", "renew", "release", "fail", "mend"]),
         st.integers(0, 2),
         st.floats(0, 15),
     ),
@@ -321,7 +321,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_however_they_take_turns_no_two_pass_keep_at_the_same_moment(
+def test_however_they_take_turns_no_two_renew_at_the_same_moment(
     taken: list[tuple[str, int, float]],
 ) -> None:
     at = Pipelines(3)
@@ -336,7 +336,7 @@ def test_however_they_take_turns_no_two_pass_keep_at_the_same_moment(
             case _:
                 with contextlib.suppress(StoreUnavailable):
                     getattr(at.leases[who], what)()
-        assert sum(lease.keep() for lease in at.leases) <= 1
+        assert sum(lease.renew() for lease in at.leases) <= 1
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def test_of_many_contenders_on_s3_exactly_one_wins_each_time_and_the_one_before_
             won = list(pool.map(contend, contenders))
             assert won.count(True) == 1
             holders.append(contenders[won.index(True)])
-            assert [lease for lease in at.leases if lease.keep()] == holders[-1:]
+            assert [lease for lease in at.leases if lease.renew()] == holders[-1:]
     assert len(at.epochs()) <= 2
 
 

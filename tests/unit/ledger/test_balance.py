@@ -15,9 +15,10 @@ import pytest
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.lake.commits.commit import LANDED, Committer, checkpoint_of
+from frazil.lake.commits.commit import Committer, checkpoint_of
 from frazil.lake.commits.staging import stage_append
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import LANDED
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
 from frazil.pipeline.land.results import UnreadableSegment
@@ -238,7 +239,7 @@ def test_rows_that_were_removed_on_purpose_are_counted_and_are_no_problem(
             one_less,
             f"{ONE}: 1 rows are missing: the position counts {3 * ROWS} landed and {ROWS - 1} removed",
         ),
-        (one_more, f"{ONE}: 1 rows are there twice"),
+        (one_more, f"{ONE}: 1 rows are duplicated"),
     ],
 )
 def test_rows_that_were_removed_and_counted_wrongly_are_a_problem(
@@ -266,8 +267,8 @@ def test_rows_that_landed_twice_are_a_problem_however_many_were_removed(landed: 
     table.append(table.scan(row_filter=f"_segment == '{ONE}/0'").to_arrow())
     remove(landed, f"{ONE}/1")
     found = problems(landed)
-    assert any(path_of(ONE, 0) in problem and "there twice" in problem for problem in found)
-    assert any(f"{ONE}: {ROWS} rows are there twice" in problem for problem in found)
+    assert any(path_of(ONE, 0) in problem and "duplicated" in problem for problem in found)
+    assert any(f"{ONE}: {ROWS} rows are duplicated" in problem for problem in found)
 
 
 @pytest.mark.parametrize("when", ["before they leave", "after they left"])
@@ -331,13 +332,13 @@ def forget_set_aside(pipeline: Pipeline, *, counted: bool = True) -> None:
 
 def test_messages_that_are_not_kept_aside_any_more_are_no_problem(landed: Pipeline) -> None:
     from_kafka(landed, set_aside=2)
-    assert "2 messages were set aside, the table set_aside has 0" in the_problem(landed)
+    assert "2 messages were set aside, but the table set_aside has 0" in the_problem(landed)
     set_aside_rows(landed, "logs/0/2", "logs/0/3")
     assert problems(landed) == []
     forget_set_aside(landed)
     assert problems(landed) == []
     tamper(landed, lambda position: replace(position, kafka=with_set_aside(position.kafka, 3)))
-    assert "3 messages were set aside, the table set_aside has 0" in the_problem(landed)
+    assert "3 messages were set aside, but the table set_aside has 0" in the_problem(landed)
 
 
 def with_set_aside(position: KafkaPosition, messages: int) -> KafkaPosition:
@@ -349,7 +350,7 @@ def test_messages_that_are_gone_from_aside_and_were_not_counted_are_a_problem(la
     from_kafka(landed, set_aside=2)
     set_aside_rows(landed, "logs/0/2", "logs/0/3")
     forget_set_aside(landed, counted=False)
-    assert "2 messages were set aside, the table set_aside has 0" in the_problem(landed)
+    assert "2 messages were set aside, but the table set_aside has 0" in the_problem(landed)
 
 
 def test_segments_that_are_not_kept_aside_any_more_are_no_problem(tmp_path: Path, pipeline: Pipeline) -> None:
@@ -387,7 +388,10 @@ def test_a_data_file_that_goes_while_the_ledger_reads_is_looked_for_again(
 def test_a_data_file_that_is_gone_for_good_is_named(landed: Pipeline) -> None:
     file = live_files(table_of(landed))[0].file
     Path(file.file_path).unlink()
-    assert the_problem(landed) == f"otel.logs: {file.file_path} is gone, and the table still names it"
+    assert (
+        the_problem(landed)
+        == f"otel.logs: {file.file_path} is missing, but the table references it; restore it from a backup"
+    )
 
 
 def test_a_data_file_that_cannot_be_read_is_named_and_the_other_tables_are_shown(landed: Pipeline) -> None:
@@ -397,9 +401,9 @@ def test_a_data_file_that_cannot_be_read_is_named_and_the_other_tables_are_shown
     waiting.parent.mkdir(parents=True)
     waiting.write_bytes(b"spans")
     ledger = balance(landed.config)
-    (problem,) = ledger.of_tables
+    (problem,) = ledger.table_problems
     assert problem.startswith(f"otel.logs: {path} cannot be read (")
-    assert problem.endswith("and the table still names it")
+    assert problem.endswith("but the table references it; restore it from a backup")
     assert "\n" not in problem
     assert [(line.table, line.stream) for line in ledger.lines] == [("spans", ONE)]
 
@@ -424,7 +428,7 @@ def test_a_data_file_that_is_in_the_table_twice_is_named(landed: Pipeline) -> No
     landed.catalog.commit_table(table, staged.requirements, tuple(updates))
     found = problems(landed)
     assert any(f"data file {file.file_path} is in the table twice" in problem for problem in found)
-    assert any(path_of(TWO, 0) in problem and "there twice" in problem for problem in found)
+    assert any(path_of(TWO, 0) in problem and "duplicated" in problem for problem in found)
 
 
 @pytest.mark.parametrize("cleaned_up", [False, True])
@@ -434,7 +438,7 @@ def test_a_segment_that_was_landed_twice_is_named(landed: Pipeline, cleaned_up: 
     table = table_of(landed)
     table.append(table.scan(row_filter=f"_segment == '{TWO}/0'").to_arrow())
     found = problems(landed)
-    assert any(f"{TWO}: {ROWS} rows are there twice" in problem for problem in found)
+    assert any(f"{TWO}: {ROWS} rows are duplicated" in problem for problem in found)
     assert any(path_of(TWO, 0) in problem for problem in found) is not cleaned_up
 
 
@@ -445,22 +449,22 @@ def test_rows_that_come_from_nowhere_are_counted(landed: Pipeline) -> None:
     for source in ("by hand", f"{THREE}/0"):
         names = rows.slice(0, 1).set_column(at_column, rows.schema.field(at_column), [[source]])
         table.append(names)
-    assert the_problem(landed) == "logs: 2 rows are in the table that no stream accounts for"
+    assert the_problem(landed) == "logs: 2 rows in the table belong to no stream"
 
 
 TAMPERED: dict[str, tuple[Callable[[LandingPosition], LandingPosition], str]] = {
     "more rows": (at(ONE, rows=99), f"{ONE}: {99 - 3 * ROWS} rows are missing"),
-    "fewer rows": (at(ONE, rows=1), f"{ONE}: {3 * ROWS - 1} rows are there twice"),
+    "fewer rows": (at(ONE, rows=1), f"{ONE}: {3 * ROWS - 1} rows are duplicated"),
     "a step back": (
         at(ONE, sequence=2),
-        f"{ONE}/2: {ROWS} rows are in logs, and it counts as not landed",
+        f"{ONE}/2: {ROWS} rows are in logs before it has landed",
     ),
     "a step ahead": (at(ONE, sequence=4), f"{path_of(ONE, 3)}: {ROWS} of {ROWS} rows are missing"),
     "a leap ahead": (at(ONE, sequence=9), f"{path_of(ONE, 3)}: {ROWS} of {ROWS} rows are missing"),
-    "closed": (at(ONE, closed=True), f"{path_of(ONE, 3)} lies behind its stream's end"),
+    "closed": (at(ONE, closed=True), f"{path_of(ONE, 3)} is after its stream's end"),
     "forgotten": (
         of_wal(lambda wal: WalPosition({TWO: wal.streams[TWO]})),
-        f"{ONE}/0: {ROWS} rows are in logs, and it counts as not landed",
+        f"{ONE}/0: {ROWS} rows are in logs before it has landed",
     ),
     "invented": (
         of_wal(lambda wal: wal.with_streams({THREE: StreamPosition(1, 5, 5)})),
@@ -514,7 +518,7 @@ def test_a_segment_that_waits_and_is_corrupt_is_named(tmp_path: Path, landed: Pi
 
 def test_a_count_of_rows_that_jumps_is_named(tmp_path: Path, landed: Pipeline) -> None:
     tamper(landed, at(ONE, durable_rows=1))
-    assert the_problem(landed) == f"{path_of(ONE, 3)}: the stream's row count jumps from 1"
+    assert the_problem(landed) == f"{path_of(ONE, 3)}: the stream's row count does not continue from 1"
 
 
 def test_a_table_that_was_rolled_back_or_lost_its_tag_is_named_and_the_others_are_checked(

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.tables.horizon import within_horizon
+from frazil.tables.columns import within_horizon
 
 PAST, AHEAD = 1000, 100
 moments = st.integers(0, 5000)

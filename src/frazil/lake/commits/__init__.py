@@ -1,1 +1,1 @@
-"""The only code that changes Iceberg tables. Start at `commit.Committer`."""
+"""All commits to Iceberg tables. Start at `commit.Committer`."""

@@ -1,4 +1,4 @@
-"""Files that were written for a commit which lost are taken away at once: they may hold what others erase."""
+"""Deletes files of a failed commit immediately, because they may contain rows that are being erased."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from frazil.lake.catalog import full_name
 from frazil.lake.files import LakeFileIO
 from frazil.lake.upkeep.reachability import Reachability, name_of
 
-_LIST = "snap-"
+_MANIFEST_LIST_PREFIX = "snap-"
 
 log = structlog.get_logger("frazil.lake")
 
 
 def discard(table: Table, files: Iterable[DataFile]) -> None:
-    """Deletes those of the data files that no snapshot of the table needs, and the manifests that name them.
+    """Deletes the data files that no snapshot of the table references, and the manifests that name them.
 
-    Only for files that nobody has tried to commit, or of which a commit raised Fenced or Conflict: no attempt
-    that is still on its way can succeed then, but one may have, and nobody was told. Never raises: what
-    cannot be made sure of stays, and is found with the orphans.
+    Only for files that were never committed, or whose commit raised Fenced or Conflict: no delayed attempt
+    can succeed then, but an earlier one may have succeeded without a response. Never raises: files that may
+    be in use stay, and are removed later as orphans.
     """
     paths = {file.file_path for file in files}
     if not paths:
@@ -32,9 +32,9 @@ def discard(table: Table, files: Iterable[DataFile]) -> None:
         LakeFileIO(table.io.properties).delete_all(unneeded)
     except Exception as error:
         reason = str(error) or type(error).__name__
-        log.warning("files written for nothing are left", table=full_name(table), reason=reason)
+        log.warning("uncommitted files not deleted", table=full_name(table), reason=reason)
     else:
-        log.info("files written for nothing are gone", table=full_name(table), files=len(unneeded))
+        log.info("uncommitted files deleted", table=full_name(table), files=len(unneeded))
 
 
 def _unneeded(table: Table, paths: Collection[str]) -> list[str]:
@@ -56,15 +56,15 @@ def _unneeded(table: Table, paths: Collection[str]) -> list[str]:
     return [*unneeded, *staged]
 
 
-def _names(files: LakeFileIO, path: str, size: int, wanted: Collection[str]) -> bool:
-    """Whether it is a manifest, and names one of these."""
-    if not path.endswith(".avro") or name_of(path).startswith(_LIST):
+def _names(files: LakeFileIO, path: str, size: int, data_files: Collection[str]) -> bool:
+    """Returns whether the file is a manifest that names one of the data files."""
+    if not path.endswith(".avro") or name_of(path).startswith(_MANIFEST_LIST_PREFIX):
         return False
-    return not set(wanted).isdisjoint(data_files_of(files, path, size))
+    return not set(data_files).isdisjoint(data_files_of(files, path, size))
 
 
 def data_files_of(files: LakeFileIO, path: str, size: int) -> list[str]:
-    """What a manifest that no snapshot needs says is in the table. Nothing, if it is gone."""
+    """Returns the data files that an unreferenced manifest names; none if the manifest was deleted."""
     manifest = ManifestFile.from_args(
         manifest_path=path,
         manifest_length=size,

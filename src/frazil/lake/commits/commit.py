@@ -1,17 +1,17 @@
-"""The one way into a table: compare-and-swap commits that change rows and the position together.
+"""Compare-and-swap commits that change a table's rows and its landing position together.
 
-A commit adds a snapshot and moves `main` to it. One that adds or removes rows also moves the tag `landed`,
-and requires that `landed` is still where the position was read: of two processes that start from one position
-only one can win, however late the other's commit arrives. One that only writes the same rows into other
-files leaves `landed` where it is, and landing goes on beside it. PyIceberg's own transactions are never used
-for this: their retry drops the requirement on the tag.
+A commit adds a snapshot and moves `main` to it. A commit that adds or removes rows also moves the tag
+`landed`, and requires that `landed` has not moved since the position was read: of two processes that start
+from the same position only one succeeds, even if the other's commit arrives late. A commit that only moves
+rows to other files leaves `landed` alone, so landing continues at the same time. PyIceberg's own transactions
+cannot be used: their retry drops the requirement on the tag.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,35 +20,20 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertRefSnapshotId, TableRequirement
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, Fenced
 from frazil.lake.catalog import full_name
 from frazil.lake.commits.metadata_commit import Change, CommitLoop, same_table
-from frazil.lake.commits.staging import LANDED, POSITION, FileChange, Staged
-
-__all__ = [
-    "LANDED",
-    "POSITION",
-    "Checkpoint",
-    "Committed",
-    "Committer",
-    "ancestors",
-    "checkpoint_of",
-    "committer_of",
-    "is_ancestor",
-    "landed_snapshot",
-    "position_text",
-    "read_checkpoint",
-    "was_committed",
-]
+from frazil.lake.commits.staging import FileChange, Staged
+from frazil.lake.snapshots import LANDED, POSITION, ancestors, is_ancestor, landed_snapshot, position_text
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A table and where its tag `landed` stood when it was loaded. `position` is that snapshot's text."""
+    """A table, the snapshot of its tag `landed`, and the landing position that this snapshot carries."""
 
     table: Table
     landed: int
@@ -63,81 +48,33 @@ class Committed:
 
 
 def read_checkpoint(catalog: Catalog, identifier: tuple[str, ...]) -> Checkpoint:
-    """Loads the table. DataLost if it was rolled back behind its position, or the tag is gone."""
-    table = catalog.load_table(identifier)
-    return checkpoint_of(table)
-
-
-def landed_snapshot(metadata: TableMetadata) -> Snapshot | None:
-    """The one under the tag."""
-    tag = metadata.refs.get(LANDED)
-    return None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
-
-
-def position_text(snapshot: Snapshot) -> str | None:
-    """The position that a snapshot carries; those of maintenance carry none."""
-    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(POSITION)
+    """Loads the table. Raises as `checkpoint_of`."""
+    return checkpoint_of(catalog.load_table(identifier))
 
 
 def checkpoint_of(table: Table) -> Checkpoint:
+    """Raises DataLost if the tag `landed` is missing, or if the table was rolled back to before it."""
     metadata = table.metadata
     landed = landed_snapshot(metadata)
     position = None if landed is None else position_text(landed)
     if landed is None or position is None:
         raise DataLost(
             full_name(table),
-            f"it has no tag `{LANDED}` with a position, so what has landed is unknown; restore the tag, or "
-            "move the table away and let it be made anew",
+            f"it has no tag `{LANDED}` with a position, so it is unknown what has landed; restore the tag, "
+            "or move the table away so that a new one is created",
         )
     if not is_ancestor(metadata, landed.snapshot_id):
         raise DataLost(
             full_name(table),
-            f"`{MAIN_BRANCH}` does not contain snapshot {landed.snapshot_id}, which `{LANDED}` says has "
-            "landed: the table was rolled back. Roll it forward again, or set the tag to where it now is "
-            "and land again from there",
+            f"the table was rolled back: `{MAIN_BRANCH}` does not contain snapshot {landed.snapshot_id} of "
+            f"the tag `{LANDED}`. Roll the table forward again, or set the tag to its current snapshot to "
+            "land again from there",
         )
     return Checkpoint(table, landed.snapshot_id, position)
 
 
-def is_ancestor(metadata: TableMetadata, snapshot_id: int) -> bool:
-    """Whether `main` descends from the snapshot. Where expired snapshots cut the chain, sequence numbers
-    decide: a rollback leaves `main` behind.
-
-    Who expires may keep the id of a parent that is gone, or drop it. What is left then looks like the first
-    snapshot of a table that somebody replaced by another; but such a one says that there was nothing before.
-    """
-    main = metadata.snapshot_by_name(MAIN_BRANCH)
-    wanted = metadata.snapshot_by_id(snapshot_id)
-    if main is None or wanted is None:
-        return False
-    oldest = main
-    for oldest in ancestors(metadata, main):
-        if oldest.snapshot_id == snapshot_id:
-            return True
-    return not _begins(oldest) and (oldest.sequence_number or 0) > (wanted.sequence_number or 0)
-
-
-def _begins(snapshot: Snapshot) -> bool:
-    """Whether the table held nothing before it: all that there is, it has added."""
-    if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
-        return False
-    counts = snapshot.summary.additional_properties
-    return "deleted-data-files" not in counts and counts.get("total-data-files", "0") == counts.get(
-        "added-data-files", "0"
-    )
-
-
-def ancestors(metadata: TableMetadata, snapshot: Snapshot) -> Iterator[Snapshot]:
-    """The snapshot and those before it, as far as they are kept."""
-    by_id = {each.snapshot_id: each for each in metadata.snapshots}
-    current: Snapshot | None = snapshot
-    while current is not None:
-        yield current
-        current = by_id.get(current.parent_snapshot_id) if current.parent_snapshot_id is not None else None
-
-
 def committer_of(config: Config, catalog: Catalog) -> Committer:
-    """Files that no snapshot knows are removed at some age. What is half as old is not committed any more."""
+    """Returns a committer that refuses files older than half the age at which orphan files are deleted."""
     return Committer(
         catalog,
         deadline_seconds=config.land.commit_deadline_seconds,
@@ -148,16 +85,16 @@ def committer_of(config: Config, catalog: Catalog) -> Committer:
 class _SnapshotChange(Change, Protocol):
     @property
     def snapshot_id(self) -> int:
-        """Of all its attempts."""
+        """The snapshot id that all attempts share."""
         ...
 
 
 class Committer:
-    """Commits to tables. `sleep` and `clock` are handed in so that tests need not wait.
+    """Commits to tables. `sleep` and `clock` are injected so that tests need not wait.
 
-    Whoever says when writing its files `began`, by the time of day, is told CatalogUnavailable if that was
-    longer ago than `files_seconds_max`, as after a machine's sleep: they may be gone, and are to be written
-    again.
+    Callers pass the time of day at which they began to write their files (`began`). If that is longer ago
+    than `files_seconds_max`, for example after the machine was suspended, a commit raises CatalogUnavailable:
+    the files may have been deleted as orphans and must be written again.
     """
 
     def __init__(
@@ -183,11 +120,11 @@ class Committer:
     ) -> Committed:
         """Adds the files and moves the position. The files must be durable.
 
-        Raises Fenced if another process moved the position, and CatalogUnavailable if the outcome cannot be
-        learned before the deadline: the caller then reads the position again, which settles it.
+        Raises Fenced if another process moved the position, and CatalogUnavailable if the outcome is unknown
+        at the deadline: the caller then reads the position to learn it.
         """
         change = _Append(checkpoint, files, {**(facts or {}), POSITION: position})
-        return self._commit(checkpoint.table, change, began, looks_first=False)
+        return self._commit(checkpoint.table, change, began, reload_first=False)
 
     def replace(
         self,
@@ -198,14 +135,16 @@ class Committer:
         facts: Mapping[str, str] | None = None,
         began: float | None = None,
     ) -> Committed:
-        """The same rows in other files. The position stays, and so does `landed`: landing goes on beside it.
+        """Moves the same rows to other files. The position does not change, so landing can run concurrently.
 
         Raises Conflict if one of `removed` is no longer part of the table, and CatalogUnavailable if the
-        outcome cannot be learned before the deadline. Nobody may delete `added` then: they may be in the
-        table after all. What is not, is found with the orphans.
+        outcome is unknown at the deadline. The caller must not delete `added` then: they may be part of the
+        table. If not, they are removed as orphans.
         """
         if (before := _rows(removed)) != (after := _rows(added)):
-            raise ValueError(f"{before:,} rows cannot be replaced by {after:,}: overwrite counts what goes")
+            raise ValueError(
+                f"replace must keep the number of rows, got {before:,} and {after:,}: use overwrite"
+            )
         files = FileChange(table.metadata, Operation.REPLACE, added=added, removed=removed)
         return self.commit(table, _Replace(table, files, facts or {}), began)
 
@@ -219,25 +158,24 @@ class Committer:
         facts: Mapping[str, str] | None = None,
         began: float | None = None,
     ) -> Committed:
-        """Files with fewer rows in the place of others, or none. `advance` makes the new position of the one
-        that the table has; it is called once for each attempt. A landing that is on its way is fenced.
+        """Replaces files by files with fewer rows, or by none. `advance` computes the new position from the
+        current one, once per attempt. A concurrent landing is fenced.
 
-        Raises as `replace` does. Of a CatalogUnavailable the caller learns the outcome by looking whether
-        `removed` are still live.
+        Raises as `replace`. After CatalogUnavailable the caller checks whether `removed` are still live.
         """
         operation = Operation.OVERWRITE if added else Operation.DELETE
         files = FileChange(table.metadata, operation, added=added, removed=removed)
         return self.commit(table, _Overwrite(table, files, facts or {}, advance), began)
 
     def commit(self, table: Table, change: _SnapshotChange, began: float | None = None) -> Committed:
-        """Any other change, on the table as it is now: it may have moved on since the caller loaded it."""
-        return self._commit(table, change, began, looks_first=True)
+        """Commits any other change, on the current table: others may have committed since it was loaded."""
+        return self._commit(table, change, began, reload_first=True)
 
     def _commit(
-        self, table: Table, change: _SnapshotChange, began: float | None, *, looks_first: bool
+        self, table: Table, change: _SnapshotChange, began: float | None, *, reload_first: bool
     ) -> Committed:
         metadata, attempts = self._loop.run(
-            table, change, looks_first=looks_first, check=lambda now: self._refuse_old_files(now, began)
+            table, change, reload_first=reload_first, check=lambda now: self._refuse_old_files(now, began)
         )
         return Committed(change.snapshot_id, attempts, metadata)
 
@@ -245,9 +183,9 @@ class Committer:
         seconds = 0.0 if began is None else time.time() - began
         if seconds > self._files_seconds_max:
             raise CatalogUnavailable(
-                f"{full_name(table)}: files that were begun {seconds:.0f} s ago are not committed: whatever "
-                f"no snapshot knows may be removed after {2 * self._files_seconds_max:g} s "
-                "(maintain.orphans.age_seconds); they are written again"
+                f"{full_name(table)}: files begun {seconds:.0f} s ago are not committed, because "
+                f"uncommitted files may be deleted after {2 * self._files_seconds_max:g} s "
+                "(maintain.orphans.age_seconds); they will be written again"
             )
 
 
@@ -259,38 +197,38 @@ class _Append:
         self.snapshot_id = self._files.snapshot_id
 
     def stage(self, table: Table) -> Staged:
-        checkpoint_of(table)  # rolled back meanwhile? A commit on top of that would hide rows for good
+        checkpoint_of(table)  # raises after a rollback: a commit on top would hide the lost rows
         staged = self._files.stage(table, self._facts, moves_landed=True)
-        return replace(staged, requirements=(*staged.requirements, _still(self._checkpoint)))
+        return replace(staged, requirements=(*staged.requirements, _unmoved(self._checkpoint)))
 
     def settled(self, table: Table | None) -> bool:
-        """An attempt that is still on its way cannot be committed after one that wins: each requires that the
-        tag has not moved. Raises Fenced if another process has moved it.
+        """Each attempt requires that the tag has not moved: once one attempt or another process has moved it,
+        no delayed attempt can succeed. Raises Fenced if another process has moved it.
         """
-        began = self._checkpoint.table
-        if table is not None and table.metadata.table_uuid == began.metadata.table_uuid:
+        original = self._checkpoint.table
+        if table is not None and table.metadata.table_uuid == original.metadata.table_uuid:
             landed = landed_snapshot(table.metadata)
             if landed is not None and landed.snapshot_id == self._checkpoint.landed:
                 return False
             for snapshot in () if landed is None else ancestors(table.metadata, landed):
                 if snapshot.snapshot_id == self.snapshot_id:
                     return True
-        raise Fenced(full_name(began))
+        raise Fenced(full_name(original))
 
 
 class _Replace:
     def __init__(self, table: Table, files: FileChange, facts: Mapping[str, str]) -> None:
-        self._began = table
+        self._original = table
         self._facts = facts
         self._files = files
         self.snapshot_id = files.snapshot_id
 
     def stage(self, table: Table) -> Staged:
-        checkpoint_of(table)  # as for landing: what was rolled back must stay visible as that
+        checkpoint_of(table)  # raises after a rollback: a commit on top would hide it
         return self._files.stage(table, self._facts, moves_landed=False)
 
     def settled(self, table: Table | None) -> bool:
-        return was_committed(self._began, self.snapshot_id, table)
+        return was_committed(self._original, self.snapshot_id, table)
 
 
 class _Overwrite(_Replace):
@@ -304,17 +242,17 @@ class _Overwrite(_Replace):
         checkpoint = checkpoint_of(table)
         facts = {**self._facts, POSITION: self._advance(checkpoint.position)}
         staged = self._files.stage(table, facts, moves_landed=True)
-        return replace(staged, requirements=(*staged.requirements, _still(checkpoint)))
+        return replace(staged, requirements=(*staged.requirements, _unmoved(checkpoint)))
 
 
-def was_committed(began: Table, snapshot_id: int, now: Table | None) -> bool:
-    """Whether a snapshot was. An attempt that is still on its way cannot be committed after another: each
-    requires that `main` has not moved. Raises Conflict if the table is gone, or is another of that name.
+def was_committed(original: Table, snapshot_id: int, now: Table | None) -> bool:
+    """Returns whether the snapshot was committed. Each attempt requires that `main` has not moved, so no
+    delayed attempt can succeed after another. Raises Conflict if the table was dropped or replaced.
     """
-    return same_table(began, now).metadata.snapshot_by_id(snapshot_id) is not None
+    return same_table(original, now).metadata.snapshot_by_id(snapshot_id) is not None
 
 
-def _still(checkpoint: Checkpoint) -> TableRequirement:
+def _unmoved(checkpoint: Checkpoint) -> TableRequirement:
     return AssertRefSnapshotId(ref=LANDED, snapshot_id=checkpoint.landed)
 
 

@@ -1,4 +1,4 @@
-"""Entries of manifests: how a file is named that stays, how one that goes, and which manifest can name it."""
+"""Manifest entries: entries of kept and deleted files, and which manifests may name a file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, PrimitiveType
 
 ENTRIES_PER_MANIFEST = 2000
-"""So many files are named by one manifest at most, where several are merged. Measured: reading that many
-takes 70 ms, writing them 330 ms.
-"""
+"""Maximum size of a merged manifest. Measured: reading that many entries takes 70 ms, writing them 330 ms."""
 SMALL_MANIFEST = ENTRIES_PER_MANIFEST // 2
-"""Manifests that name fewer live files are merged. Even parts of many are not smaller, so what was merged
-once is left alone.
+"""Manifests with fewer live files are merged. `split_by_day` makes parts of at least this size, so that a
+merged manifest is not merged again.
 """
 
 
-def existing(entry: ManifestEntry) -> ManifestEntry:
-    """The entry in another manifest: who added the file, and when, stays."""
+def existing_entry(entry: ManifestEntry) -> ManifestEntry:
+    """Returns the entry for another manifest, with the snapshot and sequence that added the file."""
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.EXISTING,
         snapshot_id=entry.snapshot_id,
@@ -38,8 +36,8 @@ def existing(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def deleted(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
-    """The entry of a file that goes with this snapshot."""
+def deleted_entry(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
+    """Returns the entry of a file that this snapshot deletes."""
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.DELETED,
         snapshot_id=snapshot_id,
@@ -49,8 +47,8 @@ def deleted(entry: ManifestEntry, snapshot_id: int) -> ManifestEntry:
     )
 
 
-def in_parts(entries: Iterable[ManifestEntry]) -> list[list[ManifestEntry]]:
-    """By day, in as few parts as each manifest may be long, and about even."""
+def split_by_day(entries: Iterable[ManifestEntry]) -> list[list[ManifestEntry]]:
+    """Sorts entries by day and splits them into the fewest manifests, of about equal size."""
     ordered = sorted(entries, key=_day_first)
     parts = -(-len(ordered) // ENTRIES_PER_MANIFEST)
     cuts = [len(ordered) * number // parts for number in range(parts + 1)]
@@ -58,8 +56,8 @@ def in_parts(entries: Iterable[ManifestEntry]) -> list[list[ManifestEntry]]:
 
 
 def _day_first(entry: ManifestEntry) -> tuple[tuple[bool, Any], ...]:
-    """The partition, its last field first: a question, a merge and what has become too old are of some days,
-    and of any tenants.
+    """Returns the partition, last field first: queries, merges and expired rows concern few days but any
+    tenant.
     """
     values = reversed(_values(entry.data_file))
     return tuple((value is not None, value if value is not None else 0) for value in values)
@@ -70,7 +68,7 @@ def _values(file: DataFile) -> tuple[Any, ...]:
 
 
 def partitions_of(files: Sequence[DataFile]) -> dict[int, set[tuple[Any, ...]]] | None:
-    """By spec; None if a file does not say of which it is."""
+    """Returns the partitions by partition spec; None if a file does not have its spec."""
     found: dict[int, set[tuple[Any, ...]]] = {}
     for file in files:
         if not hasattr(file, "_spec_id"):
@@ -79,10 +77,10 @@ def partitions_of(files: Sequence[DataFile]) -> dict[int, set[tuple[Any, ...]]] 
     return found
 
 
-def may_name(
+def may_contain(
     table: Table, manifest: ManifestFile, partitions: Mapping[int, Iterable[tuple[Any, ...]]] | None
 ) -> bool:
-    """Whether the manifest can name a file of one of these partitions, by its own bounds."""
+    """Returns whether the manifest's bounds allow a file of one of these partitions."""
     if partitions is None or manifest.partitions is None:
         return True
     spec = table.metadata.specs()[manifest.partition_spec_id]
@@ -108,7 +106,7 @@ def _within(value: Any, bounds: PartitionFieldSummary, type_: IcebergType) -> bo
 
 
 def _without_values(file: DataFile) -> DataFile:
-    """What says that a file went must not keep values of its rows: they may have been erased for good."""
+    """Drops the column bounds: the entry of a deleted file must not keep values of rows that were erased."""
     return DataFile.from_args(
         content=file.content,
         file_path=file.file_path,

@@ -1,4 +1,4 @@
-"""Few manifests instead of many: each commit leaves one, and whoever plans a query reads them all."""
+"""Merges small manifests: each commit adds one, and planning a query reads all of them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation
 
 from frazil.lake.commits.commit import Committed, Committer, checkpoint_of, was_committed
-from frazil.lake.commits.entries import SMALL_MANIFEST, existing, in_parts
+from frazil.lake.commits.entries import SMALL_MANIFEST, existing_entry, split_by_day
 from frazil.lake.commits.staging import Staged, Staging, summary_of
 from frazil.lake.live_files import data_manifests, read_entries
 
 
 def small_manifests(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-    """Of those with live files."""
+    """Filters manifests that have live files, but few."""
     return [manifest for manifest in manifests if _live_count(manifest) < SMALL_MANIFEST]
 
 
 def rewrite_manifests(committer: Committer, table: Table, manifests_max: int) -> Committed | None:
-    """Merges the small manifests if there are more than `manifests_max`; None if there are not. Files, rows
-    and position stay; what says that files went is left out.
+    """Merges the small manifests if there are more than `manifests_max`; else returns None. Files, rows and
+    position stay; entries of deleted files are dropped.
 
-    Raises CatalogUnavailable if the outcome cannot be learned before the deadline, Refused if the table has
-    delete files, and Conflict if it is gone.
+    Raises CatalogUnavailable if the outcome is unknown at the deadline, Refused if the table has delete
+    files, and Conflict if the table was dropped or replaced.
     """
     snapshot = table.current_snapshot()
     if snapshot is None or len(small_manifests(data_manifests(table, snapshot))) <= manifests_max:
@@ -35,7 +35,7 @@ def rewrite_manifests(committer: Committer, table: Table, manifests_max: int) ->
 
 class _Merging:
     def __init__(self, table: Table) -> None:
-        self._began = table
+        self._original = table
         self._staging = Staging(table.metadata)
         self.snapshot_id = self._staging.snapshot_id
         self._merged: set[str] = set()
@@ -59,20 +59,20 @@ class _Merging:
         return self._staging.snapshot(table, [*self._written, *kept], summary, moves_landed=False)
 
     def settled(self, table: Table | None) -> bool:
-        return was_committed(self._began, self.snapshot_id, table)
+        return was_committed(self._original, self.snapshot_id, table)
 
     def _write(self, table: Table, small: Sequence[ManifestFile]) -> list[ManifestFile]:
         by_spec: dict[int, list[ManifestEntry]] = {}
         for manifest, entries in zip(small, read_entries(table.io, small), strict=True):
             by_spec.setdefault(manifest.partition_spec_id, []).extend(entries)
         return [
-            self._staging.manifest(table, spec_id, [existing(entry) for entry in part])
+            self._staging.manifest(table, spec_id, [existing_entry(entry) for entry in part])
             for spec_id, entries in by_spec.items()
-            for part in in_parts(entries)
+            for part in split_by_day(entries)
         ]
 
 
 def _live_count(manifest: ManifestFile) -> int:
-    """Where a manifest does not say how many, it is not small."""
+    """A manifest without counts is treated as not small."""
     added, kept = manifest.added_files_count, manifest.existing_files_count
     return SMALL_MANIFEST if added is None or kept is None else added + kept

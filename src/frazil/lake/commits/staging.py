@@ -1,7 +1,7 @@
-"""A snapshot's manifests, written and durable before any commit names them.
+"""Writes the manifests of a snapshot, durably, before it is committed.
 
-The attempts of one change share a snapshot id, so that one look tells whether any of them was committed, and
-the manifests that do not depend on what the table has become meanwhile.
+All attempts of one change share a snapshot id, so that the table shows whether any of them was committed.
+They also share the manifests that do not depend on the current state of the table.
 """
 
 from __future__ import annotations
@@ -42,19 +42,23 @@ from pyiceberg.table.update import (
 
 from frazil.errors import Conflict
 from frazil.lake.catalog import full_name
-from frazil.lake.commits.entries import SMALL_MANIFEST, deleted, existing, in_parts, may_name, partitions_of
-from frazil.lake.live_files import data_manifests, living, read_entries
-from frazil.lake.times import COMMITTED_AT
+from frazil.lake.commits.entries import (
+    SMALL_MANIFEST,
+    deleted_entry,
+    existing_entry,
+    may_contain,
+    partitions_of,
+    split_by_day,
+)
+from frazil.lake.live_files import data_manifests, read_entries, with_live_files
+from frazil.lake.snapshots import COMMITTED_AT, LANDED
 
-LANDED = "landed"
-"""The tag that says up to where the table's inputs have landed."""
-POSITION = "frazil.position"
 _AVRO_COMPRESSION: Literal["deflate"] = "deflate"
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A snapshot whose manifests are written and durable, and what would make it the table's."""
+    """A snapshot whose manifests are durable, and the updates and requirements that commit it."""
 
     snapshot: Snapshot
     updates: tuple[TableUpdate, ...]
@@ -71,7 +75,7 @@ class Staging:
         self._lists = 0
 
     def manifest(self, table: Table, spec_id: int, entries: Iterable[ManifestEntry]) -> ManifestFile:
-        """Entries that were added must be of this snapshot; the others keep what they say."""
+        """Writes a manifest. Added entries must be of this snapshot; other entries are written unchanged."""
         name = f"{self._name}-m{self._manifests}.avro"
         self._manifests += 1
         with write_manifest(
@@ -89,7 +93,7 @@ class Staging:
     def snapshot(
         self, table: Table, manifests: Sequence[ManifestFile], summary: Summary, *, moves_landed: bool
     ) -> Staged:
-        """Writes the list of manifests."""
+        """Writes the manifest list."""
         metadata = table.metadata
         parent = metadata.snapshot_by_name(MAIN_BRANCH)
         parent_id = None if parent is None else parent.snapshot_id
@@ -104,8 +108,8 @@ class Staging:
             sequence_number=metadata.next_sequence_number(),
             avro_compression=_AVRO_COMPRESSION,
         ) as writer:
-            # It writes this attempt's sequence number into each new one that it is given, and the next
-            # attempt has another.
+            # The writer sets this attempt's sequence number in each new manifest object. The next attempt
+            # has another number, so it must not see that.
             writer.add_manifests(
                 [
                     copy.deepcopy(manifest) if manifest.added_snapshot_id == self.snapshot_id else manifest
@@ -118,8 +122,8 @@ class Staging:
             parent_snapshot_id=parent_id,
             manifest_list=path,
             sequence_number=metadata.next_sequence_number(),
-            # Java refuses a table that went back in time by more than a minute, and PyIceberg writes it.
-            # Where the time stands still, PyIceberg takes the clock again.
+            # Iceberg's Java library rejects a table whose time decreased by more than a minute; PyIceberg
+            # does not check. With an unchanged time, PyIceberg would use the clock.
             timestamp_ms=max(now_ms, metadata.last_updated_ms + 1),
             summary=Summary(
                 summary.operation, **{**summary.additional_properties, COMMITTED_AT: str(now_ms)}
@@ -142,7 +146,7 @@ class Staging:
 
 
 class FileChange:
-    """Files that come and files that go, in one snapshot. The files that come must be durable."""
+    """Files to add and remove in one snapshot. Added files must be durable."""
 
     def __init__(
         self,
@@ -167,21 +171,21 @@ class FileChange:
         return self._staging.snapshot_id
 
     def stage(self, table: Table, facts: Mapping[str, str], *, moves_landed: bool) -> Staged:
-        """On top of `main` as it is in `table`. Conflict if a file that goes is not there; Refused if the
-        table has delete files and data files go.
+        """Stages the change on top of `main` of `table`. Raises Conflict if a file to remove is not live, and
+        Refused if files are removed from a table that has delete files.
         """
         parent = table.metadata.snapshot_by_name(MAIN_BRANCH)
         if self._removed:
             manifests = [] if parent is None else data_manifests(table, parent)
             touched = self._find(table, manifests)
         else:
-            manifests = [] if parent is None else living(parent.manifests(table.io))
+            manifests = [] if parent is None else with_live_files(parent.manifests(table.io))
             touched = {}
         if self._new is None:
             self._new = self._write_added(table)
         if self._rewritten[0] != touched.keys():
             self._rewritten = frozenset(touched), self._rewrite(table, touched)
-        gone = [
+        removed = [
             entry.data_file
             for _, entries in touched.values()
             for entry in entries
@@ -191,20 +195,20 @@ class FileChange:
         return self._staging.snapshot(
             table,
             [*self._new, *self._rewritten[1], *kept],
-            summary_of(table.metadata, self._operation, self._added, gone, facts),
+            summary_of(table.metadata, self._operation, self._added, removed, facts),
             moves_landed=moves_landed,
         )
 
     def _find(
         self, table: Table, manifests: Sequence[ManifestFile]
     ) -> dict[str, tuple[ManifestFile, list[ManifestEntry]]]:
-        """The manifests that name a file which goes. None is read twice, whatever the number of attempts."""
+        """Returns the manifests that name a file to remove. Reads each manifest once over all attempts."""
         unread = [
             manifest
             for manifest in manifests
             if manifest.manifest_path not in self._untouched
             and manifest.manifest_path not in self._touched
-            and may_name(table, manifest, self._partitions)
+            and may_contain(table, manifest, self._partitions)
         ]
         for manifest, entries in zip(unread, read_entries(table.io, unread), strict=True):
             if any(entry.data_file.file_path in self._removed for entry in entries):
@@ -217,8 +221,8 @@ class FileChange:
         if missing := sorted(self._removed - live):
             raise Conflict(
                 full_name(table),
-                f"{len(missing)} of {len(self._removed)} files that were to go are no longer part of it, the "
-                f"first is {missing[0]}; another process has replaced or removed them",
+                f"{len(missing)} of {len(self._removed)} files to remove are no longer part of the table "
+                f"(first: {missing[0]}); another process has replaced or removed them",
             )
         return touched
 
@@ -236,17 +240,18 @@ class FileChange:
     def _rewrite(
         self, table: Table, touched: Mapping[str, tuple[ManifestFile, list[ManifestEntry]]]
     ) -> list[ManifestFile]:
-        """The small ones together: merging many small files touches as many small manifests, and each new one
-        is a write that must be durable. Those that are full stay apart, or each change would rewrite them.
+        """Rewrites small manifests together: a merge of many small files touches many small manifests, and
+        each new manifest costs a durable write. Full manifests are rewritten one by one, because merging them
+        would make each change rewrite more.
         """
         groups: list[tuple[int, list[ManifestEntry]]] = []
         small: dict[int, list[ManifestEntry]] = {}
         for manifest, entries in touched.values():
             spec_id = manifest.partition_spec_id
             changed = [
-                deleted(entry, self.snapshot_id)
+                deleted_entry(entry, self.snapshot_id)
                 if entry.data_file.file_path in self._removed
-                else existing(entry)
+                else existing_entry(entry)
                 for entry in entries
             ]
             if len(entries) < SMALL_MANIFEST:
@@ -254,12 +259,12 @@ class FileChange:
             else:
                 groups.append((spec_id, changed))
         for spec_id, entries in small.items():
-            groups += [(spec_id, part) for part in in_parts(entries)]
+            groups += [(spec_id, part) for part in split_by_day(entries)]
         return [self._staging.manifest(table, spec_id, entries) for spec_id, entries in groups]
 
 
 def stage_append(table: Table, files: Sequence[DataFile], facts: Mapping[str, str]) -> Staged:
-    """Writes the manifest of `files` and the new list of manifests; commits nothing."""
+    """Writes the manifest of `files` and the new manifest list; commits nothing."""
     return FileChange(table.metadata, Operation.APPEND, added=files).stage(table, facts, moves_landed=True)
 
 
@@ -270,8 +275,8 @@ def summary_of(
     removed: Sequence[DataFile],
     facts: Mapping[str, str],
 ) -> Summary:
-    """With what changed and what the table then holds. PyIceberg counts so for any operation but a replace,
-    which it refuses to know.
+    """Returns a summary with the changed and total counts. PyIceberg rejects the operation `replace`, so the
+    counts are computed as for an overwrite.
     """
     parent = metadata.snapshot_by_name(MAIN_BRANCH)
     collector = SnapshotSummaryCollector()

@@ -1,1 +1,1 @@
-"""Judge the condition of a table: health, gauges, corruption, and recovery of a lost catalog."""
+"""Health of tables, and recovery of a damaged or lost catalog."""

@@ -1,25 +1,26 @@
-"""How a table does: its files, how well they are sorted, what waits to be merged, what it costs to keep."""
+"""Health of a table: file counts and sizes, overlap, compaction backlog, storage cost; also as gauges."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from prometheus_client import CollectorRegistry, Gauge
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config.maintain import CompactConfig, MaintainConfig
-from frazil.lake.facts import FileFacts, all_facts
-from frazil.lake.live_files import live_files
-from frazil.lake.properties import MAINTENANCE, json_property
-from frazil.lake.times import commit_times
+from frazil.lake.commits.metadata_commit import MAINTENANCE, json_property, number_or_none
+from frazil.lake.live_files import FileFacts, all_facts, live_files
+from frazil.lake.snapshots import commit_times
 from frazil.lake.upkeep.choose import Group, closed_at, due, small_bytes
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES_MAX: tuple[int | None, ...] = (64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB, 512 * MIB, None)
-"""Sizes of files are counted up to these, each and what is between it and the one before. None: any."""
+"""Upper bounds of the classes of the file size histogram. None is unbounded."""
 _PRICED_BYTES = 1_000_000_000
 _COUNT_MAX = 10**18
 _RUNS = ("compacted_at", "expired_at", "orphans_at", "retained_at")
@@ -27,7 +28,7 @@ _RUNS = ("compacted_at", "expired_at", "orphans_at", "retained_at")
 
 @dataclass(frozen=True)
 class SizeClass:
-    """Files that are no larger than `bytes_max`, and larger than that of the class before."""
+    """The number and total size of files up to `bytes_max` that are larger than the class before allows."""
 
     bytes_max: int | None
     files: int
@@ -36,18 +37,18 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class TableState:
-    """What is of the whole table and of no tenant. None is what nobody has found out yet."""
+    """Numbers of the whole table that cannot be split by tenant. None is not known yet."""
 
     snapshots: int
     manifests: int
     metadata_bytes: int | None
-    """Of the file that every commit writes anew."""
+    """Size of the metadata file. Every commit rewrites it."""
     orphan_bytes: int | None
-    """Of files that no snapshot knew at the last look, also of those that were too young to be removed."""
+    """Bytes of files that no snapshot referenced at the last search, including those too young to delete."""
     old_bytes: int | None
-    """Of files that only old snapshots held then."""
+    """Bytes of files that only old snapshots referenced at the last search."""
     runs: Mapping[str, float]
-    """When each task of maintenance last ran, in seconds since 1970: `compacted_at`, `expired_at`, …"""
+    """When each maintenance task last ran, in seconds since 1970: `compacted_at`, `expired_at`, …"""
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,21 @@ class TableHealth:
     rows: int
     sizes: Sequence[SizeClass]
     small_files: int
-    """Those that are to be merged some day."""
+    """Files below the size at which compaction leaves them alone."""
     files_per_moment: float | None
-    """How many files hold an average moment of a tenant's day, of the moments that any holds. 1 is best: then
-    a question about an hour reads no file in vain. None without files.
+    """Average number of files that overlap at a point in time of a tenant's day, where there is any. 1 is
+    best: a query for an hour then reads no file without matching rows. None without files.
     """
     oldest_micros: int | None
     waiting_files: int
-    """Those that are worth merging now."""
+    """Files that compaction should merge now."""
     waiting_bytes: int
     lag_seconds: float
-    """For how long, at least, what is worth merging has been so. 0 if nothing is."""
+    """Minimum time for which the waiting files have been due. 0 if there are none."""
     monthly_cost: float
-    """What it costs to keep these files, and for the whole table also the old and the lost ones."""
+    """Storage cost of these files; for a whole table, of old and orphan files too."""
     table: TableState | None
-    """None where only a tenant's files were looked at."""
+    """None if only one tenant's files were measured."""
 
 
 def health(
@@ -83,24 +84,24 @@ def health(
     table: TableState | None = None,
     is_merged: bool = True,
 ) -> TableHealth:
-    """Pure. `files` are those of the table, or those of one tenant if `table` is None. Commits before
-    `known_since`, as of `oldest_snapshot_seconds`, are not known any more. Small files of a table that is
-    not merged wait for nothing.
+    """Computes the health from file facts, without I/O. `files` are all of the table, or those of one tenant
+    if `table` is None. Commit times before `known_since` are unknown, because their snapshots have expired.
+    If the table is never merged (`is_merged`), no files wait.
     """
-    there = sorted(files, key=_partition)
-    waiting = due(there, config.compact, now_seconds) if is_merged else []
+    ordered = sorted(files, key=_partition)
+    waiting = due(ordered, config.compact, now_seconds) if is_merged else []
     known_since = now_seconds if known_since is None else known_since
     due_since = [min(now_seconds, _due_since(group, config.compact, known_since)) for group in waiting]
-    total = sum(file.bytes for file in there)
+    total = sum(file.bytes for file in ordered)
     unused = 0 if table is None else (table.orphan_bytes or 0) + (table.old_bytes or 0)
     return TableHealth(
-        files=len(there),
+        files=len(ordered),
         bytes=total,
-        rows=sum(file.rows for file in there),
-        sizes=_sizes(there),
-        small_files=sum(file.bytes < small_bytes(config.compact) for file in there),
-        files_per_moment=_files_per_moment(there),
-        oldest_micros=min((file.first_micros for file in there), default=None),
+        rows=sum(file.rows for file in ordered),
+        sizes=_sizes(ordered),
+        small_files=sum(file.bytes < small_bytes(config.compact) for file in ordered),
+        files_per_moment=_files_per_moment(ordered),
+        oldest_micros=min((file.first_micros for file in ordered), default=None),
         waiting_files=sum(len(group.files) for group in waiting),
         waiting_bytes=sum(group.bytes for group in waiting),
         lag_seconds=max((now_seconds - since for since in due_since), default=0.0),
@@ -110,21 +111,21 @@ def health(
 
 
 def state_of(metadata: TableMetadata, manifests: int, metadata_bytes: int | None = None) -> TableState:
-    noted = json_property(metadata, MAINTENANCE)
+    facts = json_property(metadata, MAINTENANCE)
     return TableState(
         snapshots=len(metadata.snapshots),
         manifests=manifests,
         metadata_bytes=metadata_bytes,
-        orphan_bytes=_count(noted.get("orphan_bytes")),
-        old_bytes=_count(noted.get("old_bytes")),
-        runs={name: float(at) for name in _RUNS if (at := _count(noted.get(name))) is not None},
+        orphan_bytes=_count(facts.get("orphan_bytes")),
+        old_bytes=_count(facts.get("old_bytes")),
+        runs={name: float(at) for name in _RUNS if (at := _count(facts.get(name))) is not None},
     )
 
 
 def measure(
     table: Table, config: MaintainConfig, now_seconds: float | None = None, *, is_merged: bool = True
 ) -> TableHealth:
-    """Of the whole table, as its metadata says: reads manifests, and no listing."""
+    """Returns the health of a whole table. Reads its metadata and manifests, and lists no files."""
     snapshot = table.current_snapshot()
     manifests = 0 if snapshot is None else len(snapshot.manifests(table.io))
     state = state_of(table.metadata, manifests, len(table.io.new_input(table.metadata_location)))
@@ -153,7 +154,7 @@ def _sizes(files: Sequence[FileFacts]) -> list[SizeClass]:
 
 
 def _files_per_moment(files: Sequence[FileFacts]) -> float | None:
-    """`files` lie by tenant and day, and there by their first time."""
+    """`files` must be sorted by tenant, day and first time."""
     held, covered = 0, 0
     for _, of_day in groupby(files, key=lambda file: (file.tenant, file.day)):
         end: int | None = None
@@ -167,7 +168,7 @@ def _files_per_moment(files: Sequence[FileFacts]) -> float | None:
 
 
 def _due_since(group: Group, config: CompactConfig, known_since: float) -> float:
-    """No later than this it was worth merging."""
+    """Returns the latest time at which the group can have become due."""
     if group.closed and group.day is not None:
         return closed_at(group.day, group.files, config)
     commits = [file.committed_seconds for file in group.files if file.committed_seconds is not None]
@@ -175,6 +176,56 @@ def _due_since(group: Group, config: CompactConfig, known_since: float) -> float
 
 
 def _count(value: object) -> int | None:
-    """Of a property that anyone may have written."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value < _COUNT_MAX else None  # type: ignore[call-overload,operator]
+    number = number_or_none(value, below=_COUNT_MAX)
+    return None if number is None else int(number)
+
+
+_GAUGES = {
+    "frazil_table_files": "Data files in the table.",
+    "frazil_table_bytes": "Bytes of data files in the table.",
+    "frazil_table_rows": "Rows in the table.",
+    "frazil_table_small_files": "Data files that are smaller than the compaction target.",
+    "frazil_table_files_per_moment": "Average number of data files of a tenant that overlap; 1 is best.",
+    "frazil_table_oldest_timestamp_seconds": "Time of the oldest row, in seconds since 1970.",
+    "frazil_table_monthly_cost": "Estimated monthly storage cost of the table, from maintain.storage_price.",
+    "frazil_maintain_waiting_bytes": "Bytes of data files that wait for compaction.",
+    "frazil_maintain_lag_seconds": "Minimum time that the oldest files due for compaction have waited.",
+    "frazil_table_snapshots": "Snapshots of the table that can be queried.",
+    "frazil_table_manifests": "Manifests of the table's newest snapshot.",
+    "frazil_table_metadata_bytes": "Bytes of the table's metadata file, which every commit rewrites.",
+    "frazil_table_orphan_bytes": "Bytes of files that no snapshot referenced at the last search.",
+}
+
+
+class TableGauges:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauges = {name: Gauge(name, doc, ["table"], registry=registry) for name, doc in _GAUGES.items()}
+
+    def show(self, table: str, health: TableHealth) -> None:
+        """Sets the gauges of a table. A value that is not known is removed, not set to 0."""
+        values: dict[str, float | None] = {
+            "frazil_table_files": health.files,
+            "frazil_table_bytes": health.bytes,
+            "frazil_table_rows": health.rows,
+            "frazil_table_small_files": health.small_files,
+            "frazil_table_files_per_moment": health.files_per_moment,
+            "frazil_table_oldest_timestamp_seconds": (
+                None if health.oldest_micros is None else health.oldest_micros / 1_000_000
+            ),
+            "frazil_table_monthly_cost": health.monthly_cost,
+            "frazil_maintain_waiting_bytes": health.waiting_bytes,
+            "frazil_maintain_lag_seconds": health.lag_seconds,
+        }
+        if (state := health.table) is not None:
+            values |= {
+                "frazil_table_snapshots": state.snapshots,
+                "frazil_table_manifests": state.manifests,
+                "frazil_table_metadata_bytes": state.metadata_bytes,
+                "frazil_table_orphan_bytes": state.orphan_bytes,
+            }
+        for name, value in values.items():
+            if value is not None:
+                self._gauges[name].labels(table).set(value)
+            else:
+                with contextlib.suppress(KeyError):
+                    self._gauges[name].remove(table)

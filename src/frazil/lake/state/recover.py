@@ -1,4 +1,4 @@
-"""A catalog that points to what cannot be read, or that is lost: both can be mended from the warehouse."""
+"""Repairs a catalog from the warehouse: entries whose metadata is unreadable, or a catalog that is lost."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ log = structlog.get_logger("frazil.lake")
 
 _METADATA_NAME = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?")
 _DEPTH_MAX = 8
-_WHAT_NOW = "see that the warehouse is mounted and whole, or restore it"
-# What a file that is torn, empty or gone raises. That the store does not answer is no reason to fall back.
+# What a truncated, empty or missing file raises. An unavailable store is no reason to fall back.
 _UNREADABLE = (FileNotFoundError, ValueError, EOFError, BadGzipFile, zlib.error, ValidationError)
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """A table whose catalog entry was set back from one metadata file to an earlier one."""
+    """A table whose catalog entry was reset from unreadable metadata to an earlier version."""
 
     table: str
     unreadable: str
@@ -43,12 +42,11 @@ class Recovered:
 
 
 def recover_tables(catalog: Catalog, namespace: str | None = None) -> list[Recovered]:
-    """Sets every entry (of the namespace) that points to unreadable metadata back to the newest before it
-    that can be read.
+    """Resets every catalog entry (of the namespace) with unreadable metadata to the newest readable version.
 
-    What the lost metadata had committed is not in the table then: landing goes on from the older position.
-    Raises DataLost, after all others are mended, for a table of which nothing can be read. A REST catalog
-    looks after its own.
+    The table then lacks what the lost versions committed, and landing resumes from the older position. Raises
+    DataLost for a table without any readable version, after the other tables are repaired. Does nothing for a
+    REST catalog.
     """
     if not isinstance(catalog, SqlCatalog):
         return []
@@ -63,31 +61,34 @@ def recover_tables(catalog: Catalog, namespace: str | None = None) -> list[Recov
                 continue
             used = _earlier(files, entry)
             if used is None:
-                lost.append(
-                    DataLost(table, f"{location} is unreadable, and so is all beside it; {_WHAT_NOW}")
+                reason = (
+                    f"{location} and all other metadata in its folder are unreadable; check that the "
+                    "warehouse is mounted and complete, or restore it from a backup"
                 )
-                log.error("table_lost", table=table, metadata=location)
-            elif _set_back(catalog, entry, used):
+                lost.append(DataLost(table, reason))
+                log.error("table lost", table=table, metadata=location)
+            elif _reset(catalog, entry, used):
                 recovered.append(Recovered(table, location, used))
-                log.error("table_set_back", table=table, unreadable=location, used=used)
+                log.error("table reset to earlier metadata", table=table, unreadable=location, used=used)
     if lost:
         raise lost[0]
     return recovered
 
 
 def rebuild_catalog(config: Config) -> list[str]:
-    """Registers every table found below the warehouse in an empty SQL catalog; returns their names.
+    """Registers every table found in the warehouse in an empty SQL catalog. Returns their names.
 
-    A table that was dropped but whose files were kept comes back, as nothing else knows that it was dropped.
+    A dropped table whose files still exist is registered again: only the lost catalog knew that it was
+    dropped.
     """
     if config.lake.catalog.type == "rest":
-        raise ConfigError("a REST catalog cannot be rebuilt from here; use its own tools, or its backup")
+        raise ConfigError("frazil cannot rebuild a REST catalog; use the catalog's own tools or its backup")
     files = open_files(config)
     with contextlib.closing(open_catalog(config)) as catalog, catalog_errors():
-        assert isinstance(catalog, SqlCatalog)  # the two other types  # noqa: S101
+        assert isinstance(catalog, SqlCatalog)  # the other two types  # noqa: S101
         if known := _entries(catalog):
             raise ConfigError(
-                f"the catalog knows {len(known)} tables already, and only an empty one is rebuilt; "
+                f"the catalog already has {len(known)} tables, but only an empty catalog can be rebuilt; "
                 "move it away first, or use another lake.catalog.name"
             )
         tables = []
@@ -95,7 +96,7 @@ def rebuild_catalog(config: Config) -> list[str]:
             ensure_namespace(catalog, ".".join(parts[:-1]))
             catalog.register_table(parts, metadata)
             tables.append(".".join(parts))
-            log.warning("table_registered", table=tables[-1], metadata=metadata)
+            log.warning("table registered", table=tables[-1], metadata=metadata)
         return tables
 
 
@@ -106,8 +107,8 @@ def _entries(catalog: SqlCatalog) -> list[IcebergTables]:
         return list(session.scalars(query))
 
 
-def _set_back(catalog: SqlCatalog, entry: IcebergTables, used: str) -> bool:
-    """Only if the entry is still what was found unreadable: another process may be mending it too."""
+def _reset(catalog: SqlCatalog, entry: IcebergTables, used: str) -> bool:
+    """Resets the entry if it is unchanged: another process may have repaired it. Returns whether it did."""
     with Session(catalog.engine) as session:
         changed = session.execute(
             update(IcebergTables)
@@ -125,7 +126,7 @@ def _set_back(catalog: SqlCatalog, entry: IcebergTables, used: str) -> bool:
 
 
 def _earlier(files: LakeFileIO, entry: IcebergTables) -> str | None:
-    """The one before, which was committed for certain; else the newest that can be read."""
+    """Returns the previous version, which is known to be committed; else the newest readable one."""
     previous = entry.previous_metadata_location
     if previous is not None and _read(files, previous) is not None:
         return previous
@@ -133,9 +134,9 @@ def _earlier(files: LakeFileIO, entry: IcebergTables) -> str | None:
 
 
 def _newest_metadata(files: LakeFileIO, folder: str) -> str | None:
-    """Of the highest version that can be read; of several, the one written last.
+    """Returns the highest readable version; if two files have that version, the one written last.
 
-    Two of one version mean that a commit was lost to another just before the end: which one, nobody knows.
+    Two files of one version mean that one of two concurrent commits failed; the files do not show which one.
     """
     versions = [
         (int(match[1]), f"{folder}/{match[0]}")
@@ -149,7 +150,7 @@ def _newest_metadata(files: LakeFileIO, folder: str) -> str | None:
             if (metadata := _read(files, location)) is not None
         ]
         if len(readable) > 1:
-            log.warning("metadata_version_twice", version=version, files=[place for _, place in readable])
+            log.warning("metadata version found twice", version=version, files=[path for _, path in readable])
         if readable:
             return max(readable)[1]
     return None
@@ -158,12 +159,14 @@ def _newest_metadata(files: LakeFileIO, folder: str) -> str | None:
 def _tables_below(
     files: LakeFileIO, folder: str, parts: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """A table is a folder with a metadata folder in it; those around it are its namespace."""
+    """Yields name and metadata of each table: a folder that contains a metadata folder. The folders above it
+    are its namespace.
+    """
     folders = files.list(folder).folders
     metadata = _newest_metadata(files, f"{folder}/metadata") if "metadata" in folders else None
     if metadata is not None:
         if len(parts) < 2:
-            log.warning("table_without_namespace", metadata=metadata)
+            log.warning("table without namespace skipped", metadata=metadata)
         else:
             yield parts, metadata
     elif len(parts) < _DEPTH_MAX:

@@ -1,4 +1,4 @@
-"""Which snapshots are old enough to go, and which hours get a tag. Only metadata is looked at."""
+"""Chooses the snapshots that may expire and the hourly tags, from a table's metadata alone."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from frazil.config.maintain import ExpireConfig
-from frazil.lake.commits.commit import ancestors, landed_snapshot, position_text
+from frazil.lake.snapshots import ancestors, commit_times, landed_snapshot, position_text
 from frazil.lake.tags import hour_of, hour_tag, kind_of
-from frazil.lake.times import commit_times
 
 _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Hourly:
-    """Tags to be made, with their snapshots, and to be dropped."""
+class HourlyTags:
+    """Tags to create, with their snapshots, and tags to drop."""
 
     create: Mapping[str, int]
     drop: tuple[str, ...]
 
 
-def hourly(metadata: TableMetadata, config: ExpireConfig, now_seconds: float) -> Hourly:
-    """Of each hour that is over the newest snapshot that landed in it gets a tag. An hour in which nothing
-    landed has none.
+def hourly(metadata: TableMetadata, config: ExpireConfig, now_seconds: float) -> HourlyTags:
+    """Returns the changes so that the last snapshot landed in each past hour is tagged. An hour without a
+    landing has no tag.
     """
     this_hour = datetime.fromtimestamp(now_seconds, UTC).replace(minute=0, second=0, microsecond=0)
     first = this_hour - config.hourly_tags * _HOUR
@@ -44,7 +43,7 @@ def hourly(metadata: TableMetadata, config: ExpireConfig, now_seconds: float) ->
         if landed_at < this_hour and position_text(snapshot) is not None and name not in metadata.refs:
             create.setdefault(name, snapshot.snapshot_id)
     drop = (name for name in metadata.refs if (hour := hour_of(name)) is not None and hour < first)
-    return Hourly(create, tuple(sorted(drop)))
+    return HourlyTags(create, tuple(sorted(drop)))
 
 
 def expirable(
@@ -55,13 +54,15 @@ def expirable(
     create_tags: Mapping[str, int] | None = None,
     drop_tags: Collection[str] = (),
 ) -> list[int]:
-    """The snapshots that may go once those tags are made and dropped, oldest first.
+    """Returns the ids of snapshots that may expire once those tags are created and dropped, oldest first.
 
-    What stays: whatever a branch or tag names; the newest `snapshots_kept` of `main` and of every branch that
-    asks for more; all that are younger than `kept_seconds`, or were current until then, as a query may have
-    begun on them; all since the oldest tag of a reader; those between `main` and `landed`, which show that
-    nothing was rolled back; and those under `landed` down to the newest position that is older than
-    `kept_seconds`, from which the clean-up of the write-ahead log learns what has settled.
+    Kept snapshots:
+    - those that a branch or tag names;
+    - the newest `snapshots_kept` of `main`, and of a branch its `min_snapshots_to_keep`;
+    - those younger than `kept_seconds`, or current at that time, because queries may still use them;
+    - all since the oldest tag of a reader;
+    - those between `main` and `landed`, which prove that nothing was rolled back;
+    - those from `landed` down to the newest position older than `kept_seconds`, which WAL clean-up uses.
     """
     kept = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in drop_tags}
     kept.update((create_tags or {}).values())
@@ -78,8 +79,8 @@ def expirable(
     unread = _oldest_reader(metadata, drop_tags)
     if unread is not None:
         kept.update(each.snapshot_id for each in metadata.snapshots if _sequence(each) >= unread)
-    going = [each for each in metadata.snapshots if each.snapshot_id not in kept]
-    return [each.snapshot_id for each in sorted(going, key=_sequence)]
+    expired = [each for each in metadata.snapshots if each.snapshot_id not in kept]
+    return [each.snapshot_id for each in sorted(expired, key=_sequence)]
 
 
 def _chain(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
@@ -88,7 +89,7 @@ def _chain(metadata: TableMetadata, snapshot_id: int) -> Iterator[Snapshot]:
 
 
 def _current_since(metadata: TableMetadata, times: Mapping[int, int], oldest_ms: int) -> Iterator[int]:
-    """Those that were `main` at that time or later, however old they are themselves."""
+    """Yields the snapshots that were `main` at that time or later, regardless of their age."""
     main = metadata.current_snapshot_id
     for successor, snapshot in itertools.pairwise(() if main is None else _chain(metadata, main)):
         if times[successor.snapshot_id] < oldest_ms:
@@ -107,7 +108,7 @@ def _down_to_landed(metadata: TableMetadata) -> Iterator[int]:
 
 
 def _down_to_settled(metadata: TableMetadata, times: Mapping[int, int], oldest_ms: int) -> Iterator[int]:
-    """All in between too: with a gap, the position could not be found from `landed`."""
+    """Yields all snapshots on the way: across a gap, the position could not be found from `landed`."""
     landed = landed_snapshot(metadata)
     for snapshot in () if landed is None else ancestors(metadata, landed):
         yield snapshot.snapshot_id

@@ -1,17 +1,19 @@
-"""Which files are worth merging. Pure: facts of files in, groups out.
+"""Chooses the files that compaction should merge. Pure: file facts in, groups of files out.
 
-A file costs whoever reads the table something however small it is: an entry to plan, a footer, a few reads.
-`file_cost_bytes` says what, as bytes that may be rewritten to be rid of it. For each tenant and day:
+Each file has a fixed cost for readers, even a small one: an entry to plan, a footer, a few reads.
+`file_cost_bytes` expresses this cost as the bytes worth rewriting to remove one file. For each tenant and
+day:
 
-1. Only small files are merged: under three quarters of `target_bytes`, and under `file_cost_bytes`, as a
-   larger one costs more to rewrite than its absence spares.
-2. When the day is over and no small file came for a while, all that there are are merged.
-3. While it is open they wait until they fill a file of the target size, or until there are `fan_in` of them,
-   none larger than 2/`fan_in` of all: a merge then makes the file that a row is in at least `fan_in`/2 times
-   larger, so no row is written again often. If that file is not small, it is final: then for twice as many.
-4. Neighbours in time are merged together, up to the target size.
-5. Always: files gone times `file_cost_bytes` are at least the bytes rewritten. If not, they stay.
-6. What spares most for each byte rewritten comes first, up to `round_bytes_max`.
+1. Only small files are merged: below three quarters of `target_bytes`, and below `file_cost_bytes`, because
+   rewriting a larger file costs more than removing it saves.
+2. When the day is closed (it has ended and no small file was added for a while), all small files are merged.
+3. While the day is open, small files wait until they fill a file of the target size, or until there are
+   `fan_in` of them, none larger than 2/`fan_in` of their total. Each merge then makes the file of a row at
+   least `fan_in`/2 times larger, so no row is rewritten often. If the merged file would not be small, it is
+   final, and twice as many files are required.
+4. Files adjacent in time are merged together, up to the target size.
+5. In all cases, the number of removed files times `file_cost_bytes` must be at least the bytes rewritten.
+6. The groups that save most per byte rewritten come first, up to `round_bytes_max`.
 """
 
 from __future__ import annotations
@@ -21,27 +23,27 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
-from frazil.lake.facts import FileFacts, all_facts
+from frazil.lake.live_files import FileFacts, all_facts
 
 __all__ = ["FileFacts", "Group", "all_facts", "choose", "due"]
 
 FILES_MAX = 512
-"""Of one merge: each input costs it memory."""
-_DONE = 0.75
-_OVER = 1.25
+"""Maximum number of inputs of one merge: each input costs memory."""
+_SMALL_SHARE = 0.75
+_OVERSIZE_SHARE = 1.25
 
 
 @dataclass(frozen=True)
 class Group:
-    """Files of one tenant and day to make one of, in the order of their time."""
+    """Files of one tenant and day to merge into one, ordered by time."""
 
     tenant: str | None
     day: int | None
     files: tuple[FileFacts, ...]
     gain: float
-    """What readers are spared for each byte rewritten, in bytes: at least 1."""
+    """Cost that readers save per byte rewritten: at least 1."""
     closed: bool
-    """Whether its day is."""
+    """Whether the day is closed."""
 
     @property
     def bytes(self) -> int:
@@ -53,7 +55,7 @@ class Group:
 
 
 def choose(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float) -> list[Group]:
-    """What one round should merge, the best first: no more than `round_bytes_max` in all."""
+    """Returns the groups to merge in one round, best first, up to `round_bytes_max` in total."""
     chosen: list[Group] = []
     left = config.round_bytes_max
     for group in due(files, config, now_seconds):
@@ -64,9 +66,9 @@ def choose(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float
 
 
 def due(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float) -> list[Group]:
-    """All that is worth merging now, the best first, however much it is. No group is more than a round."""
+    """Returns all groups worth merging now, best first. No group exceeds `round_bytes_max`."""
     found: list[Group] = []
-    for (tenant, day), part in groupby(sorted(files, key=_place), key=lambda file: (file.tenant, file.day)):
+    for (tenant, day), part in groupby(sorted(files, key=_order), key=lambda file: (file.tenant, file.day)):
         small = [file for file in part if file.bytes < small_bytes(config)]
         closed = day is not None and closed_at(day, small, config) <= now_seconds
         for window in _windows(small, config) if closed else _open_windows(small, config):
@@ -77,31 +79,31 @@ def due(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float) -
 
 
 def small_bytes(config: CompactConfig) -> float:
-    """Smaller files are to be merged."""
-    return min(_DONE * config.target_bytes, config.file_cost_bytes)
+    """Returns the size below which a file is small."""
+    return min(_SMALL_SHARE * config.target_bytes, config.file_cost_bytes)
 
 
 def closed_at(day: int, small: Sequence[FileFacts], config: CompactConfig) -> float:
-    """Small files that keep coming, as late data does, keep their day open: else what was made of the first
-    would be rewritten for each that follows.
+    """Returns when the day closes. Each new small file, such as late data, keeps the day open: otherwise
+    every further small file would cause a rewrite of the merged file.
     """
     commits = [file.committed_seconds or 0.0 for file in small]
     return max([(day + 1) * DAY_SECONDS, *commits]) + config.closed_after_seconds
 
 
-def _place(file: FileFacts) -> tuple[bool, str, bool, int, int, int, str]:
-    """By tenant and day, then in time. Paths make it one order whatever order files came in."""
+def _order(file: FileFacts) -> tuple[bool, str, bool, int, int, int, str]:
+    """Orders files by tenant, day and time. The path makes the order unique."""
     partition = file.tenant is None, file.tenant or "", file.day is None, file.day or 0
     return *partition, file.first_micros, file.last_micros, file.path
 
 
 def _open_windows(files: Sequence[FileFacts], config: CompactConfig) -> Iterator[Sequence[FileFacts]]:
-    """Of a day that is open. `files` are in the order of their time."""
+    """Yields the windows of an open day. `files` must be ordered by time."""
     left = list(files)
     while pool := _pool(left, config):
         windows = list(_windows(pool, config))
         if not _is_due(windows[-1], config):
-            windows.pop()  # it may still grow
+            windows.pop()  # more files may be added to it
         if not windows:
             return
         yield from windows
@@ -110,7 +112,7 @@ def _open_windows(files: Sequence[FileFacts], config: CompactConfig) -> Iterator
 
 
 def _pool(files: Sequence[FileFacts], config: CompactConfig) -> list[FileFacts]:
-    """As many of the smallest as are due together, in the order of their time."""
+    """Returns the largest set of smallest files that are due together, ordered by time."""
     total, size_max = 0, -1
     for count, file in enumerate(sorted(files, key=lambda file: file.bytes), 1):
         total += file.bytes
@@ -125,13 +127,13 @@ def _is_due(window: Sequence[FileFacts], config: CompactConfig) -> bool:
 
 
 def _enough(count: int, total: int, largest: int, config: CompactConfig) -> bool:
-    wanted = config.fan_in if total < small_bytes(config) else 2 * config.fan_in
-    return total >= config.target_bytes or (count >= wanted and largest * config.fan_in <= 2 * total)
+    count_min = config.fan_in if total < small_bytes(config) else 2 * config.fan_in
+    return total >= config.target_bytes or (count >= count_min and largest * config.fan_in <= 2 * total)
 
 
 def _windows(files: Sequence[FileFacts], config: CompactConfig) -> Iterator[Sequence[FileFacts]]:
-    """Neighbours, up to the target size and not much over. All but the last are as full as they get."""
-    ceiling = min(_OVER * config.target_bytes, config.round_bytes_max)
+    """Yields groups of adjacent files, filled up to the target size or slightly more, except the last."""
+    ceiling = min(_OVERSIZE_SHARE * config.target_bytes, config.round_bytes_max)
     window: list[FileFacts] = []
     total = 0
     for file in files:

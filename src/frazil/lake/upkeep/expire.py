@@ -1,7 +1,7 @@
-"""Snapshots that go, and the files that only they needed.
+"""Expires snapshots and deletes the files that only they referenced.
 
-The commit comes first, and only what it has made unreachable is deleted. Dying in between leaves files that
-nobody needs and the search for orphans finds.
+The commit comes first; then the files that it made unreachable are deleted. After a crash in between, the
+search for orphans finds the rest.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from pyiceberg.table.update import (
 from frazil.config.maintain import ExpireConfig
 from frazil.errors import Conflict, Refused
 from frazil.lake.catalog import full_name
-from frazil.lake.commits.commit import LANDED
-from frazil.lake.commits.metadata_commit import Step, change
+from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata
 from frazil.lake.files import LakeFileIO
-from frazil.lake.tags import absent, kind_of, set_tag, where
+from frazil.lake.snapshots import LANDED
+from frazil.lake.tags import assert_absent, assert_unmoved, kind_of, set_tag
 from frazil.lake.upkeep.aging import expirable, hourly
-from frazil.lake.upkeep.reachability import Known, Reachability, name_of
+from frazil.lake.upkeep.reachability import FileRef, Reachability, name_of
 
-_CHOICES_MAX = 3
+_ATTEMPTS_MAX = 3
 
 log = structlog.get_logger("frazil.lake")
 
 
 @dataclass(frozen=True)
 class Expired:
-    """What went, or would go. `bytes` is of manifests and data files. Of a clean-up that another one had
-    begun, some files were gone already.
+    """What an expiry removed, or would remove. `bytes` counts manifests and data files. Some files may have
+    been deleted by an earlier, interrupted expiry.
     """
 
     snapshots: tuple[int, ...] = ()
@@ -59,23 +59,24 @@ class Expired:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """In the order in which they are deleted: what tells of others last."""
+        """In order of deletion: a file that names others comes after them."""
         return (*self.data_files, *self.manifests, *self.manifest_lists, *self.metadata_files)
 
 
-class RefsAsRead(ValidatableTableRequirement):
-    """No branch or tag has come since. Otherwise PyIceberg drops the ones of snapshots that go, unsaid.
+class AssertNoNewRefs(ValidatableTableRequirement):
+    """Requires that no branch or tag was added. Without it, PyIceberg silently drops those of removed
+    snapshots.
 
-    Not of Iceberg's protocol: only for catalogs that check requirements in this process.
+    Not part of the Iceberg protocol: only for catalogs that check requirements in this process.
     """
 
     type: Literal["frazil-refs-as-read"] = "frazil-refs-as-read"
     names: frozenset[str]
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
-        come = set() if base_metadata is None else base_metadata.refs.keys() - self.names
-        if come:
-            raise CommitFailedException(f"Requirement failed: {', '.join(sorted(come))} has come meanwhile")
+        added = set() if base_metadata is None else base_metadata.refs.keys() - self.names
+        if added:
+            raise CommitFailedException(f"Requirement failed: {', '.join(sorted(added))} was added meanwhile")
 
 
 def expire_old(
@@ -87,8 +88,8 @@ def expire_old(
     clock: Callable[[], float] = time.time,
     dry_run: bool = False,
 ) -> Expired:
-    """What the configuration says may go, chosen anew where a tag comes just then."""
-    for attempt in range(1, _CHOICES_MAX + 1):
+    """Expires the snapshots that the configuration does not keep. Chooses again if tags change meanwhile."""
+    for attempt in range(1, _ATTEMPTS_MAX + 1):
         now = clock()
         tags = hourly(table.metadata, config, now)
         ids = expirable(table.metadata, config, int(now * 1000), create_tags=tags.create, drop_tags=tags.drop)
@@ -103,7 +104,7 @@ def expire_old(
                 dry_run=dry_run,
             )
         except Conflict:
-            if attempt == _CHOICES_MAX:
+            if attempt == _ATTEMPTS_MAX:
                 raise
             table = catalog.load_table(table.name())
     raise AssertionError
@@ -120,17 +121,16 @@ def expire(
     forget: bool = False,
     dry_run: bool = False,
 ) -> Expired:
-    """Removes the snapshots and tags, makes the others, sets properties, in one commit; then deletes what no
-    snapshot needs any more. Snapshots that are gone already are no error.
+    """Removes snapshots and tags, creates tags and sets properties in one commit; then deletes the files that
+    no snapshot references any more. Snapshots that have already expired are no error.
 
-    `table` is what the choice was made from. Raises Conflict, and changes nothing, if a branch or tag has
-    come or moved since that could matter to it: choose anew. With `forget`, earlier versions of the table's
-    metadata that still name snapshots that are gone are deleted too.
+    `table` is the state from which the caller chose. Raises Conflict, and changes nothing, if a relevant
+    branch or tag was added or moved since: the caller must choose again. With `forget`, earlier metadata
+    files that name removed snapshots are deleted too.
     """
     if reserved := sorted(name for name in drop_tags if kind_of(name) == "reserved"):
-        raise Refused(f"`{reserved[0]}` is what the table stands on, and cannot be dropped")
+        raise Refused(f"`{reserved[0]}` is reserved and cannot be dropped")
     plan = _Plan(catalog, table, frozenset(ids), frozenset(drop_tags), dict(create_tags or {}))
-    wanted = dict(properties or {})
     before = table.metadata
     dropped = tuple(sorted(name for name in drop_tags if name in before.refs))
     created = tuple(sorted(name for name in plan.create if name not in before.refs))
@@ -140,8 +140,8 @@ def expire(
             update={"snapshots": [each for each in before.snapshots if each.snapshot_id not in plan.ids]}
         )
     else:
-        after = change(catalog, table, lambda now: plan.step(now, wanted))
-    gone = [
+        after = commit_metadata(catalog, table, lambda now: plan.change(now, properties or {}))
+    removed = [
         snapshot
         for snapshot in before.snapshots
         if snapshot.snapshot_id in plan.ids and after.snapshot_by_id(snapshot.snapshot_id) is None
@@ -149,16 +149,16 @@ def expire(
     files = LakeFileIO(table.io.properties)
     if not dry_run and not isinstance(catalog, MetastoreCatalog):
         _refuse_lost_tags(files, table, after, plan)
-    expired = _unreachable(files, table, gone, after, dropped, created)
+    expired = _unreachable(files, table, removed, after, dropped, created)
     if forget:
         expired = _with_old_versions(files, expired, after)
     if not dry_run:
         files.delete_all(expired.files)
-        if gone:
+        if removed:
             log.info(
-                "expired",
+                "snapshots expired",
                 table=full_name(table),
-                snapshots=len(gone),
+                snapshots=len(removed),
                 files=len(expired.files),
                 bytes=expired.bytes,
             )
@@ -174,23 +174,25 @@ class _Plan:
     create: Mapping[str, int]
 
     def check(self, now: Table) -> None:
-        """Raises Conflict where the choice no longer holds."""
+        """Raises Conflict if the choice is no longer valid."""
         before, refs = self.chosen_from.metadata.refs, now.metadata.refs
         for name, ref in refs.items():
             own = name in self.create and ref.snapshot_id == self.create[name]
-            # Landing moves these two on all the time, which makes no snapshot needed that was not.
+            # Landing moves these two constantly, but never to a snapshot that was chosen.
             moved = name not in (MAIN_BRANCH, LANDED) and before.get(name) != ref
             held = ref.snapshot_id in self.ids and name not in self.drop
             if (moved or held) and not own:
                 raise Conflict(
-                    full_name(now), f"`{name}` now names snapshot {ref.snapshot_id}; choose anew what may go"
+                    full_name(now), f"`{name}` now names snapshot {ref.snapshot_id}; choose snapshots again"
                 )
         for name, snapshot_id in self.create.items():
             if snapshot_id in self.ids or now.metadata.snapshot_by_id(snapshot_id) is None:
-                raise Conflict(full_name(now), f"snapshot {snapshot_id} is gone, so it cannot be `{name}`")
+                raise Conflict(
+                    full_name(now), f"snapshot {snapshot_id} has expired, so it cannot be tagged `{name}`"
+                )
 
-    def step(self, now: Table, properties: Mapping[str, str]) -> Step | None:
-        """What is still to be done, and what must not have changed since."""
+    def change(self, now: Table, properties: Mapping[str, str]) -> MetadataChange | None:
+        """Returns what is left to do, and the requirements that no branch or tag changes meanwhile."""
         self.check(now)
         metadata = now.metadata
         updates: list[TableUpdate] = [
@@ -201,54 +203,54 @@ class _Plan:
         updates += [
             RemoveSnapshotRefUpdate(ref_name=name) for name in sorted(self.drop) if name in metadata.refs
         ]
-        there = [each.snapshot_id for each in metadata.snapshots if each.snapshot_id in self.ids]
-        if there:
-            updates.append(RemoveSnapshotsUpdate(snapshot_ids=there))
+        present = [each.snapshot_id for each in metadata.snapshots if each.snapshot_id in self.ids]
+        if present:
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=present))
         if any(metadata.properties.get(key) != value for key, value in properties.items()):
             updates.append(SetPropertiesUpdate(updates=dict(properties)))
         if not updates:
             return None
-        requirements: list[Any] = [where(metadata, name) for name in sorted(metadata.refs)]
-        requirements += [absent(name) for name in self.create if name not in metadata.refs]
+        requirements: list[Any] = [assert_unmoved(metadata, name) for name in sorted(metadata.refs)]
+        requirements += [assert_absent(name) for name in self.create if name not in metadata.refs]
         if isinstance(self.catalog, MetastoreCatalog):
-            requirements.append(RefsAsRead(names=frozenset(metadata.refs)))
-        return Step(requirements, updates)
+            requirements.append(AssertNoNewRefs(names=frozenset(metadata.refs)))
+        return MetadataChange(requirements, updates)
 
 
 def _unreachable(
     files: LakeFileIO,
     table: Table,
-    gone: list[Snapshot],
+    removed: list[Snapshot],
     after: TableMetadata,
     dropped: tuple[str, ...],
     created: tuple[str, ...],
 ) -> Expired:
-    """What the snapshots needed and none that is left does."""
+    """Returns the files that the removed snapshots referenced and no remaining one does."""
     reach = Reachability(files, full_name(table))
     kept_lists = {name_of(each.manifest_list) for each in after.snapshots}
-    lists = [each.manifest_list for each in gone if name_of(each.manifest_list) not in kept_lists]
-    kept_manifests = reach.manifests(after.snapshots) if gone else {}
+    lists = [each.manifest_list for each in removed if name_of(each.manifest_list) not in kept_lists]
+    kept_manifests = reach.manifests(after.snapshots) if removed else {}
     manifests = {
         name: manifest
-        for name, manifest in reach.manifests(gone, may_lack=True).items()
+        for name, manifest in reach.manifests(removed, allow_missing=True).items()
         if name not in kept_manifests
     }
-    data: dict[str, Known] = {}
-    for found in reach.data_files(manifests.values(), may_lack=True):
+    data: dict[str, FileRef] = {}
+    for found in reach.data_files(manifests.values(), allow_missing=True):
         data.update((name_of(each.path), each) for each in found)
     if data:
         for found in reach.data_files(kept_manifests.values()):
             for each in found:
                 data.pop(name_of(each.path), None)
     kept_statistics = {name_of(path) for path in statistics_of(after)}
-    ids = {each.snapshot_id for each in gone}
+    ids = {each.snapshot_id for each in removed}
     statistics = [
         each.statistics_path
         for each in table.metadata.statistics
         if each.snapshot_id in ids and name_of(each.statistics_path) not in kept_statistics
     ]
     return Expired(
-        snapshots=tuple(each.snapshot_id for each in gone),
+        snapshots=tuple(each.snapshot_id for each in removed),
         manifest_lists=tuple(lists),
         manifests=tuple(each.path for each in manifests.values()),
         data_files=tuple(each.path for each in data.values()),
@@ -265,7 +267,7 @@ def statistics_of(metadata: TableMetadata) -> Iterable[str]:
 
 
 def _with_old_versions(files: LakeFileIO, expired: Expired, after: TableMetadata) -> Expired:
-    """The earlier versions of the metadata that name a snapshot that `after` has not."""
+    """Adds the earlier metadata files that name a snapshot which `after` does not have."""
     known = {each.snapshot_id for each in after.snapshots}
     old = [
         entry.metadata_file
@@ -277,8 +279,8 @@ def _with_old_versions(files: LakeFileIO, expired: Expired, after: TableMetadata
 
 
 def _refuse_lost_tags(files: LakeFileIO, table: Table, after: TableMetadata, plan: _Plan) -> None:
-    """A REST catalog cannot be told that no tag must have come: one that came between the look and the commit
-    went with its snapshot. The version before tells. Its files are left alone, and it is said.
+    """Raises Conflict if the commit removed a tag that was added after the table was loaded, and deletes
+    nothing. A REST catalog cannot check `AssertNoNewRefs`, so earlier metadata files are compared instead.
     """
     seen = table.metadata_location
     versions = [entry.metadata_file for entry in after.metadata_log]
@@ -289,8 +291,8 @@ def _refuse_lost_tags(files: LakeFileIO, table: Table, after: TableMetadata, pla
             if ref.snapshot_id in plan.ids and name not in plan.drop and name not in after.refs:
                 raise Conflict(
                     full_name(table),
-                    f"`{name}` was set on snapshot {ref.snapshot_id} at the moment it expired, and is lost; "
-                    "set it on a newer one. The files are left for the search for orphans",
+                    f"the tag `{name}` was lost, because it was set on snapshot {ref.snapshot_id} while that "
+                    "snapshot expired; tag a newer snapshot. No files were deleted",
                 )
 
 

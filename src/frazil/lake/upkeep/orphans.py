@@ -1,4 +1,4 @@
-"""Files that nobody knows: of writers that died, of commits that lost, of clean-ups that were interrupted."""
+"""Orphan files: left by killed writers, failed commits and interrupted clean-ups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = structlog.get_logger("frazil.lake")
 
 @dataclass(frozen=True)
 class Orphan:
-    """`modified` is by the store's clock, in seconds since 1970."""
+    """A file that no snapshot references. `modified` is the store's clock in seconds since 1970."""
 
     path: str
     bytes: int
@@ -30,21 +30,21 @@ class Orphan:
 
 
 def find_orphans(table: Table, older_than_seconds: float, now: float | None = None) -> list[Orphan]:
-    """What no snapshot and no version of the table's metadata needs, and is older than that.
+    """Returns the files older than that age which no snapshot or metadata version references.
 
-    Whatever is written but not committed yet looks just so: only its age protects it. Without `now` the age
-    is told by the store's own clock, which also says when a file was written. DataLost if a snapshot cannot
-    be read, as what it needs is unknown then.
+    Files that are written but not committed yet look the same: only their age protects them. Without `now`,
+    the age is measured with the store's clock, which also sets modification times. Raises DataLost if a
+    snapshot cannot be read, because its files are unknown then.
     """
     return _Search(table, older_than_seconds, now).orphans()
 
 
 def remove_orphans(table: Table, older_than_seconds: float, now: float | None = None) -> list[Orphan]:
-    """Deletes them, and folders that have been empty for as long. Returns those that went."""
+    """Deletes orphans, and folders that have been empty for that long. Returns the deleted files."""
     search = _Search(table, older_than_seconds, now)
     found = search.orphans()
     if found:
-        found = search.still(found)
+        found = search.unreferenced(found)
         search.files.delete_all(orphan.path for orphan in found)
         freed = sum(orphan.bytes for orphan in found)
         log.info("orphans removed", table=full_name(table), files=len(found), bytes=freed)
@@ -63,35 +63,35 @@ class _Search:
         self._searched: str | None = None
 
     def orphans(self) -> list[Orphan]:
-        # First what is there, then what is needed: what is committed meanwhile is not in the list.
-        # Other folders below a table's location are not looked into: another table may lie there.
+        # Lists files before it reads references, so that files committed meanwhile are not in the list.
+        # Does not search other folders below the table's location: another table may be there.
         found = [
             Orphan(file.path, file.size, file.modified_seconds)
             for folder in (*data_folders(self._table), f"{self.root}/metadata")
             for file in self.files.walk(folder)
             if file.modified_seconds < self.before and not name_of(file.path).startswith(_HINT)
         ]
-        return self.still(found)
+        return self.unreferenced(found)
 
-    def still(self, found: Sequence[Orphan]) -> list[Orphan]:
-        """Those that the newest version of the table does not need either."""
+    def unreferenced(self, found: Sequence[Orphan]) -> list[Orphan]:
+        """Filters out the files that the current version of the table references."""
         table = self._table.catalog.load_table(self._table.name())
         if (
             table.metadata.table_uuid != self._table.metadata.table_uuid
             or table.location().rstrip("/") != self.root
         ):
-            raise Conflict(full_name(table), "another table has taken its place")
+            raise Conflict(full_name(table), "the table was replaced by another of the same name")
         if not found or table.metadata_location == self._searched:
             return list(found)
-        unneeded: dict[str, list[Orphan]] = {}
+        by_name: dict[str, list[Orphan]] = {}
         for orphan in found:
-            unneeded.setdefault(_owner(orphan.path), []).append(orphan)
-        for name in self._needed(table):
-            unneeded.pop(name, None)
+            by_name.setdefault(_owner(orphan.path), []).append(orphan)
+        for name in self._referenced(table):
+            by_name.pop(name, None)
         self._searched = table.metadata_location
-        return [orphan for orphans in unneeded.values() for orphan in orphans]
+        return [orphan for orphans in by_name.values() for orphan in orphans]
 
-    def _needed(self, table: Table) -> Iterator[str]:
+    def _referenced(self, table: Table) -> Iterator[str]:
         metadata = table.metadata
         yield name_of(table.metadata_location)
         yield from (name_of(entry.metadata_file) for entry in metadata.metadata_log)
@@ -104,7 +104,7 @@ class _Search:
 
 
 def _owner(path: str) -> str:
-    """The name of the file that must be needed for this one to be: Hadoop puts `.name.crc` beside `name`."""
+    """Returns the file that this one belongs to: Hadoop writes a checksum file `.name.crc` for `name`."""
     name = name_of(path)
     if name.startswith(".") and name.endswith(".crc"):
         return name[1:].removesuffix(".crc")

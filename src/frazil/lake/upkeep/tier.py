@@ -1,8 +1,8 @@
-"""The other place of a table, for files of days that are long over.
+"""The second storage location of a table, for files of old days.
 
-A folder for each table, with the table's UUID in its name: two lakes may share a place, and what is nobody's
-in one is not the other's. A table notes its folders before anything is written there, so that whoever looks
-for all files of a table finds them, whatever the configuration says by then.
+Each table has a folder there with its UUID in the path, so that two lakes can share a location without
+deleting each other's files as orphans. A table records each folder in a property before the first file is
+written, so that all files of the table are found even after the configuration has changed.
 """
 
 from __future__ import annotations
@@ -18,60 +18,62 @@ from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig, TierConfig
 from frazil.errors import Refused
-from frazil.lake.facts import FileFacts
-from frazil.lake.properties import set_properties
+from frazil.lake.commits.metadata_commit import set_properties
+from frazil.lake.live_files import FileFacts
 from frazil.lake.upkeep.choose import closed_at, due, small_bytes
 
-_NOTED = "frazil.tier."
-"""A property for each folder: of two that note one at the same time, none is lost."""
+_PROPERTY_PREFIX = "frazil.tier."
+"""One property per folder, so that two concurrent processes do not overwrite each other's."""
 
 
 def tier_folder(table: Table, location: str) -> str:
-    """Where files of a table are at a location. Raises Refused if that cannot be."""
+    """Returns the folder of a table in a tier location. Raises Refused if the location is not usable."""
     root = re.sub(r"^s3[an]://", "s3://", re.sub(r"^file:(//)?", "", table.location().rstrip("/")))
     if location.startswith("s3://") != root.startswith("s3://"):
         raise Refused(
-            f"maintain.tier.location {location} must be of the same kind as {root}, where the table is"
+            f"maintain.tier.location {location} must be of the same kind (local or S3) as the table's "
+            f"location {root}"
         )
     if f"{location}/".startswith(f"{root}/") or f"{root}/".startswith(f"{location}/"):
-        raise Refused(f"maintain.tier.location {location} and the table's {root} are one within the other")
+        raise Refused(f"maintain.tier.location {location} overlaps the table's location {root}")
     return f"{location}/{'/'.join(table.name())}/{table.metadata.table_uuid}/data"
 
 
 def tier_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """All that the table notes. One that is not its own, whoever wrote it there, is left out: what nobody
-    needs in these is deleted.
+    """Returns the folders that the table has recorded. Ignores a folder without the table's UUID:
+    unreferenced files in these folders are deleted.
     """
     own = f"/{metadata.table_uuid}/data"
     return tuple(
         value
         for name, value in sorted(metadata.properties.items())
-        if name.startswith(_NOTED) and value.endswith(own)
+        if name.startswith(_PROPERTY_PREFIX) and value.endswith(own)
     )
 
 
 def data_folders(table: Table) -> tuple[str, ...]:
-    """Wherever data files of a table may be."""
+    """Returns all folders that may contain data files of a table."""
     return f"{table.location().rstrip('/')}/data", *tier_folders(table.metadata)
 
 
-def note_folder(catalog: Catalog, table: Table, folder: str) -> None:
-    """Before the first file is written to it."""
-    set_properties(catalog, table, {_NOTED + hashlib.sha256(folder.encode()).hexdigest()[:16]: folder})
+def record_folder(catalog: Catalog, table: Table, folder: str) -> None:
+    """Records the folder. Call it before the first file is written there."""
+    name = _PROPERTY_PREFIX + hashlib.sha256(folder.encode()).hexdigest()[:16]
+    set_properties(catalog, table, {name: folder})
 
 
 def choose_tier(
     files: Iterable[FileFacts], folder: str, tier: TierConfig, compact: CompactConfig, now_seconds: float
 ) -> list[FileFacts]:
-    """What one round should move, the oldest day first, up to `round_bytes_max`, but one file at least.
+    """Returns the files to move in one round, oldest day first, up to `round_bytes_max`, but at least one.
 
-    Only days that are done: nothing is to be merged in them, and no small file has come for a while.
+    Only days are moved that have no files left to merge, and no recent small file.
     """
     files = list(files)
     groups = due(files, compact, now_seconds) if compact.enabled else []
     busy = {(group.tenant, group.day) for group in groups}
     found: list[FileFacts] = []
-    for (tenant, day), part in groupby(sorted(files, key=_place), key=lambda each: (each.tenant, each.day)):
+    for (tenant, day), part in groupby(sorted(files, key=_order), key=lambda each: (each.tenant, each.day)):
         if day is None or (day + 1) * DAY_SECONDS + tier.after_seconds > now_seconds or (tenant, day) in busy:
             continue
         here = [file for file in part if not file.path.startswith(f"{folder}/")]
@@ -81,7 +83,7 @@ def choose_tier(
     return _bounded(found, tier.round_bytes_max)
 
 
-def _place(file: FileFacts) -> tuple[bool, int, bool, str, str]:
+def _order(file: FileFacts) -> tuple[bool, int, bool, str, str]:
     return file.day is None, file.day or 0, file.tenant is None, file.tenant or "", file.path
 
 

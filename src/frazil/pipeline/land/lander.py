@@ -16,7 +16,7 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import DataLost, Fenced
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.clock import late_before, note_late
+from frazil.lake.clock import late_before, record_late
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint, committer_of
 from frazil.lake.live_files import partition_of
@@ -231,7 +231,7 @@ class Lander:
         if not late:
             return
         with catalog_errors():
-            is_new = note_late(self._catalog, table, late, now)
+            is_new = record_late(self._catalog, table, late, now)
         if is_new:
             log.warning("rows landed long after they were received", table=self.signal, partitions=len(late))
 

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.errors import Fenced, SegmentCorrupt
 from frazil.lake.catalog import catalog_errors
-from frazil.lake.clock import noted_time
+from frazil.lake.clock import recorded_time
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import committer_of
 from frazil.lake.tables import open_table
@@ -85,7 +85,9 @@ def _copied(signal: Signal, item: UnreadableSegment, reader: WalReader | None) -
 
 def _now(table: Table) -> datetime.datetime:
     """No earlier than the time that the table knows: retention goes by it, and this clock may be behind."""
-    return datetime.datetime.fromtimestamp(max(time.time(), noted_time(table.metadata) or 0.0), datetime.UTC)
+    return datetime.datetime.fromtimestamp(
+        max(time.time(), recorded_time(table.metadata) or 0.0), datetime.UTC
+    )
 
 
 def _rows(signal: Signal, items: Sequence[UnreadableSegment], now: datetime.datetime) -> pa.Table:

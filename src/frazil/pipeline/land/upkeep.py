@@ -17,8 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
 from frazil.errors import DataLost
-from frazil.lake.commits.commit import ancestors, landed_snapshot, position_text
-from frazil.lake.times import commit_times
+from frazil.lake.snapshots import ancestors, commit_times, landed_snapshot, position_text
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step
 from frazil.position import WalPosition, landing_position

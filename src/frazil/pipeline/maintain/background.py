@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
-from frazil.lease import Keeper, Lease, open_lease
+from frazil.lease import Lease, LeaseRenewer, open_lease
 from frazil.pipeline.maintain.maintainer import Maintainer, Memory
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.runner import Runner
@@ -70,13 +70,11 @@ class MaintainStep(Step):
 
 @contextlib.contextmanager
 def kept(lease: Lease, lease_seconds: float) -> Iterator[None]:
-    """Gives signs of life while the block runs, and gives it back at the end. A lease that is lost meanwhile
-    does no harm.
-    """
-    keeper = Keeper(lease, lease_seconds / 3)
-    keeper.start()
+    """Renews the lease while the block runs, and releases it at the end. Losing it meanwhile is harmless."""
+    renewer = LeaseRenewer(lease, lease_seconds / 3)
+    renewer.start()
     try:
         yield
     finally:
-        keeper.stop()
+        renewer.stop()
         lease.release()

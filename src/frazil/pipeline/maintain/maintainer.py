@@ -16,12 +16,17 @@ from frazil import telemetry
 from frazil.config import Config
 from frazil.errors import Refused, Stopped, reason_of
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.clock import known_time, noted_time
+from frazil.lake.clock import known_time, recorded_time
 from frazil.lake.commits.commit import committer_of
 from frazil.lake.commits.manifests import rewrite_manifests, small_manifests
+from frazil.lake.commits.metadata_commit import (
+    MAINTENANCE,
+    json_property,
+    maintenance_properties,
+    set_properties,
+)
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live_files import data_manifests, live_files
-from frazil.lake.properties import MAINTENANCE, json_property, noted, set_properties
 from frazil.lake.state.health import measure
 from frazil.lake.tables import open_table
 from frazil.lake.upkeep.expire import expire_old
@@ -59,7 +64,7 @@ class Memory:
     failures: dict[tuple[Work, str], int] = field(default_factory=dict)
     """In a row."""
     facts: dict[str, dict[str, float]] = field(default_factory=dict)
-    """To be noted with the next expiry: a commit of its own would be one too many."""
+    """Recorded with the next expiry, to save a commit."""
     bad: BadFiles = field(default_factory=BadFiles)
     unfinished: set[tuple[Work, str]] = field(default_factory=set)
     """Ended at a bound when they last ran: they are due again in the next round."""
@@ -209,7 +214,7 @@ class Maintainer:
 
     def _is_over(self, work: Work, table: str, interval: float) -> bool:
         last, now = self._memory.last.get((work, table), 0.0), self._clock()
-        # What is still to come was noted by a wrong clock.
+        # A time in the future was recorded by a wrong clock.
         return last > now or now >= last + self._pause(work, table, interval)
 
     def _pause(self, work: Work, table: str, interval: float) -> float:
@@ -332,7 +337,7 @@ class Maintainer:
             self._catalog,
             table,
             self._settings.expire,
-            properties=noted(table.metadata, **facts),
+            properties=maintenance_properties(table.metadata, **facts),
             clock=self._clock,
             dry_run=dry_run,
         )
@@ -360,7 +365,7 @@ class Maintainer:
             found = remove_orphans(table, age)
             table = self._load(table.name()[-1])
             facts = {"orphans_at": self._clock(), **_stored(table)}
-            set_properties(self._catalog, table, noted(table.metadata, **facts))
+            set_properties(self._catalog, table, maintenance_properties(table.metadata, **facts))
         return TaskReport(
             "orphans",
             table.name()[-1],
@@ -374,7 +379,7 @@ class Maintainer:
         """By the clock that is behind: this machine's or the store's. A clock ahead would remove too much."""
         store_now = LakeFileIO(table.io.properties).now(f"{table.location().rstrip('/')}/metadata")
         now = min(self._clock(), store_now)
-        others = self._known_time(now) if noted_time(table.metadata) is None else None
+        others = self._known_time(now) if recorded_time(table.metadata) is None else None
         run = RetentionRun(now, dry_run, confirmed, others)
         report = retain(self._config, self._catalog, self._runner, table, run)
         if not dry_run:

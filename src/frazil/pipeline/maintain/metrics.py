@@ -7,8 +7,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from frazil.lake.state.gauges import TableGauges
-from frazil.lake.state.health import TableHealth
+from frazil.lake.state.health import TableGauges, TableHealth
 from frazil.pipeline.maintain.report import Task, TaskReport
 
 Outcome = Literal["done", "nothing", "failed"]

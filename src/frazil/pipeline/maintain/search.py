@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, LimitReached, QueryInvalid
-from frazil.lake.live_files import partition_of
-from frazil.lake.state.corruption import damage_of
+from frazil.lake.live_files import find_corruption, partition_of
 from frazil.pipeline.datafile import GrowingFile, Layout, file_name
 from frazil.pipeline.maintain.merge.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
@@ -100,7 +99,7 @@ def _search(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, want
             return _found(layout, matchers, rewrite, wanted)
         except (FrazilError, pa.ArrowException, OSError):
             with layout.io.local(wanted.path) as path:
-                damage = damage_of(path)
+                damage = find_corruption(path)
             if damage is None:
                 raise
             return Searched(wanted.path, unreadable=damage)
@@ -135,7 +134,7 @@ def _mask(
         try:
             mask |= matcher.matching(str(path), original)
         except (QueryInvalid, LimitReached) as error:
-            if damage_of(path) is not None:
+            if find_corruption(path) is not None:
                 raise
             failed[name] = str(error)
     return mask, failed

@@ -24,11 +24,10 @@ from pyiceberg.table import Table
 from frazil.config import CompactConfig, TierConfig
 from frazil.errors import Refused, StoreUnavailable, reason_of
 from frazil.lake.commits.commit import Committer
-from frazil.lake.facts import FileFacts, all_facts
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live_files import live_files
+from frazil.lake.live_files import FileFacts, all_facts, live_files
 from frazil.lake.pyiceberg_compat import at_path
-from frazil.lake.upkeep.tier import choose_tier, note_folder, tier_folder
+from frazil.lake.upkeep.tier import choose_tier, record_folder, tier_folder
 from frazil.pipeline.datafile import partition_folders
 from frazil.pipeline.maintain.compact import Progress
 from frazil.pipeline.maintain.quarantine import BadFiles
@@ -104,7 +103,7 @@ class Tiering:
             return self._report(begin, dry_run=True)
         if moves:
             self._refuse_missing()
-            note_folder(self._catalog, self._table, self._folder)
+            record_folder(self._catalog, self._table, self._folder)
             self._move(moves, now_seconds, progress)
         unbounded = self._tier.model_copy(update={"round_bytes_max": sys.maxsize})
         wanted = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds)

@@ -14,9 +14,8 @@ from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.sql.promoted_fallback import source_columns
 from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Fill, Signal, landed_spec, table_spec
-from frazil.tables.columns import TIMESTAMP
+from frazil.tables.columns import TIMESTAMP, Longs, within_horizon
 from frazil.tables.encoding import with_dictionary
-from frazil.tables.horizon import Longs, within_horizon
 from frazil.tables.promoted import promoted
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import coded_table, fill_columns

@@ -20,7 +20,8 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, Fenced
 from frazil.lake.catalog import open_catalog
-from frazil.lake.commits.commit import LANDED, POSITION, Checkpoint, Committer, is_ancestor, read_checkpoint
+from frazil.lake.commits.commit import Checkpoint, Committer, read_checkpoint
+from frazil.lake.snapshots import LANDED, POSITION, is_ancestor
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
 from tests.support.lake.meddling import (

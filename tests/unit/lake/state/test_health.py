@@ -13,11 +13,9 @@ from prometheus_client import CollectorRegistry
 from frazil.config import Config, MaintainConfig
 from frazil.config.maintain import DAY_SECONDS
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.facts import all_facts
-from frazil.lake.live_files import live_files
-from frazil.lake.properties import MAINTENANCE
-from frazil.lake.state.gauges import TableGauges
-from frazil.lake.state.health import SIZES_MAX, TableState, health, measure, state_of
+from frazil.lake.commits.metadata_commit import MAINTENANCE
+from frazil.lake.live_files import all_facts, live_files
+from frazil.lake.state.health import SIZES_MAX, TableGauges, TableState, health, measure, state_of
 from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
 from frazil.tables import landed_spec

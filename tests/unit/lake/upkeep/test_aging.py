@@ -18,8 +18,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from frazil.config.maintain import ExpireConfig
-from frazil.lake.commits.commit import POSITION
-from frazil.lake.times import COMMITTED_AT
+from frazil.lake.snapshots import COMMITTED_AT, POSITION
 from frazil.lake.upkeep.aging import expirable, hourly
 from frazil.pipeline.land.upkeep import settled_position
 from frazil.position import LandingPosition, StreamPosition, WalPosition

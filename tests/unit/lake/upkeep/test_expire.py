@@ -21,7 +21,8 @@ from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, Refused
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.commits.commit import LANDED, read_checkpoint
+from frazil.lake.commits.commit import read_checkpoint
+from frazil.lake.snapshots import LANDED
 from frazil.lake.state.recover import recover_tables
 from frazil.lake.tags import create_tag, delete_tag, list_tags
 from frazil.lake.upkeep import expire as expire_module
@@ -280,7 +281,7 @@ def test_nothing_is_deleted_when_the_commit_never_succeeds(
         raise CommitFailedException("no")
 
     monkeypatch.setattr(history.catalog, "commit_table", refuse)
-    monkeypatch.setattr("frazil.lake.commits.metadata_commit._CHANGE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("frazil.lake.commits.metadata_commit._COMMIT_SECONDS_MAX", 0.5)
     with pytest.raises(CatalogUnavailable, match=r"could not be committed in 0\.5 s: no"):
         expire(history.catalog, history.table, ids)
     assert history.names() == names
@@ -343,7 +344,7 @@ def test_nothing_is_deleted_while_a_snapshot_that_stays_cannot_be_read(history: 
     table = history.table
     os.unlink(table.current_snapshot().manifests(table.io)[0].manifest_path)  # type: ignore[union-attr]
     names = history.names()
-    with pytest.raises(DataLost, match="gone, so nothing is deleted"):
+    with pytest.raises(DataLost, match="missing, so nothing is deleted"):
         expire(history.catalog, table, ids)
     assert names <= history.names()
 

@@ -167,7 +167,7 @@ def test_what_is_committed_while_it_looks_is_no_orphan(
     assert [orphan.path for orphan in found] == [parts[1].file_path]
     now = read_checkpoint(history.catalog, IDENTIFIER)
     Committer(history.catalog, deadline_seconds=60).append(now, parts[1:], "at 11")
-    assert looked.still(found) == []
+    assert looked.unreferenced(found) == []
 
 
 def test_a_table_that_was_made_anew_in_the_same_place_loses_nothing(history: History) -> None:
@@ -176,7 +176,7 @@ def test_a_table_that_was_made_anew_in_the_same_place_loses_nothing(history: His
     for path in Path(table.location(), "metadata").iterdir():
         path.unlink()
     History(history.catalog)
-    with pytest.raises(Conflict, match="taken its place"):
+    with pytest.raises(Conflict, match="replaced by another of the same name"):
         remove_orphans(table, 0, in_two_days())
 
 

@@ -16,9 +16,9 @@ from frazil.config import Config
 from frazil.config.maintain import DAY_SECONDS, CompactConfig, TierConfig
 from frazil.errors import Refused
 from frazil.lake.catalog import ensure_namespace, open_catalog
-from frazil.lake.properties import set_properties
+from frazil.lake.commits.metadata_commit import set_properties
 from frazil.lake.upkeep.choose import FileFacts, due
-from frazil.lake.upkeep.tier import choose_tier, data_folders, note_folder, tier_folder, tier_folders
+from frazil.lake.upkeep.tier import choose_tier, data_folders, record_folder, tier_folder, tier_folders
 from tests.support.lake.history import History
 
 MIB = 1 << 20
@@ -102,8 +102,8 @@ def test_a_table_notes_its_folders_and_only_its_own_count(history: History, tmp_
     assert folder.startswith(f"{tmp_path}/cold/otel/")
     assert folder.endswith(f"/{table.metadata.table_uuid}/data")
     other = tier_folder(table, f"{tmp_path}/colder")
-    note_folder(table.catalog, table, folder)
-    note_folder(table.catalog, table, other)  # on the table as it was: both stay
+    record_folder(table.catalog, table, folder)
+    record_folder(table.catalog, table, other)  # on the table as it was: both stay
     set_properties(table.catalog, table, {"frazil.tier.1": "/", "frazil.tier.2": f"{tmp_path}/home/data"})
     assert set(tier_folders(history.table.metadata)) == {folder, other}
     assert data_folders(history.table)[0] == f"{table.location()}/data"
@@ -129,5 +129,5 @@ def test_a_table_and_its_other_place_are_apart_and_of_one_kind() -> None:
         ("s3://lake/otel/logs", "s3://lake"),
         ("file:///lake/otel/logs", "/lake/otel/logs"),
     ]:
-        with pytest.raises(Refused, match="one within the other"):
+        with pytest.raises(Refused, match="overlaps the table"):
             place(root, location)

@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
-from frazil.lake.commits.commit import POSITION
+from frazil.lake.snapshots import POSITION
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import upkeep
 from frazil.pipeline.land.lander import Lander, LandStep

@@ -15,7 +15,8 @@ from pyiceberg.expressions import EqualTo
 
 from frazil.config import Config
 from frazil.errors import Conflict, JobFailed, Refused
-from frazil.lake.commits.commit import LANDED, Committer
+from frazil.lake.commits.commit import Committer
+from frazil.lake.snapshots import LANDED
 from frazil.ledger import balance
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics

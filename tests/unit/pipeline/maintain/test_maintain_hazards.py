@@ -20,8 +20,8 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, StructT
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, JobFailed
 from frazil.lake.commits.commit import Committer
+from frazil.lake.commits.metadata_commit import MAINTENANCE, maintenance_properties, set_properties
 from frazil.lake.live_files import live_files
-from frazil.lake.properties import MAINTENANCE, noted, set_properties
 from frazil.lake.state.health import TableHealth
 from frazil.ledger import balance
 from frazil.pipeline.datafile import Layout
@@ -244,7 +244,7 @@ def test_a_task_that_was_noted_by_a_clock_far_ahead_is_not_waited_for(tmp_path: 
         lake.fill([("acme", "a", 5, 10.0)])
         ahead = time.time() + 1000 * DAY
         facts = {"expired_at": ahead, "orphans_at": ahead, "retained_at": ahead}
-        set_properties(lake.catalog, lake.table(), noted(lake.table().metadata, **facts))
+        set_properties(lake.catalog, lake.table(), maintenance_properties(lake.table().metadata, **facts))
         assert MAINTENANCE in lake.table().properties
         keeper = maintainer_of(lake)
         for task in ("expire", "orphans", "retention"):

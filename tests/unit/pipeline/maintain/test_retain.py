@@ -16,8 +16,8 @@ from pyiceberg.manifest import DataFile
 
 from frazil.errors import ConfigError
 from frazil.lake.commits.commit import Committer
+from frazil.lake.commits.metadata_commit import json_property
 from frazil.lake.live_files import live_files
-from frazil.lake.properties import json_property
 from frazil.ledger import balance
 from frazil.pipeline.maintain.retain.rules import RETENTION
 from tests.support.kept_lake import Kept

@@ -26,9 +26,9 @@ from frazil.lake.clock import (
     _bounded,
     by_partition,
     late_days,
-    note_late,
-    noted_time,
     partition_texts,
+    record_late,
+    recorded_time,
 )
 from frazil.lake.commits import commit, staging
 from frazil.ledger import balance
@@ -227,7 +227,7 @@ def test_a_clock_that_was_behind_for_a_while_needs_no_confirmation(tmp_path: Pat
         assert lake.retain().rows_removed == 0
         lake.now = right + DAY - HOUR
         assert lake.retain().held == ""
-        assert noted_time(lake.table().metadata) == lake.now
+        assert recorded_time(lake.table().metadata) == lake.now
 
 
 def test_the_store_decides_when_the_pipeline_is_ahead(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_the_store_decides_when_the_pipeline_is_ahead(tmp_path: Path) -> None:
         keeper.round()
         assert keeper.gauge("frazil_retention_held") == 0
         assert lake.bodies().total() == 1
-        assert (noted_time(lake.table().metadata) or 0) < time.time() + HOUR
+        assert (recorded_time(lake.table().metadata) or 0) < time.time() + HOUR
 
 
 # -- a large share
@@ -505,7 +505,7 @@ def test_landings_of_the_same_late_day_note_it_once(tmp_path: Path) -> None:
         lake.fill(*days_of([0.0]))
         table = lake.table()
         now = lake.now
-        assert note_late(table.catalog, table, [("acme", 19_000)], now)
-        assert not note_late(table.catalog, lake.table(), [("acme", 19_000)], now)
-        assert note_late(table.catalog, lake.table(), [("acme", 19_000)], now + DAY)
+        assert record_late(table.catalog, table, [("acme", 19_000)], now)
+        assert not record_late(table.catalog, lake.table(), [("acme", 19_000)], now)
+        assert record_late(table.catalog, lake.table(), [("acme", 19_000)], now + DAY)
         assert len(late_days(lake.table().metadata)) == 1

@@ -18,9 +18,10 @@ from structlog.testing import capture_logs
 from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
 from frazil.errors import JobFailed, Refused, StoreUnavailable
-from frazil.lake.commits.commit import LANDED, Committer
+from frazil.lake.commits.commit import Committer
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import LANDED
 from frazil.lake.upkeep.expire import expire_old
 from frazil.lake.upkeep.orphans import find_orphans, remove_orphans
 from frazil.lake.upkeep.tier import tier_folders

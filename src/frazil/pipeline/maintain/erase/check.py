@@ -12,7 +12,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from frazil.config import Config, tenant_id
 from frazil.errors import QueryInvalid, QueryRefused, Refused, SegmentCorrupt, SegmentUnknown
 from frazil.lake.commits.commit import read_checkpoint
-from frazil.lake.upkeep.erased import erased_tenants
+from frazil.lake.snapshots import erased_tenants
 from frazil.pipeline.maintain.erase.history import read_history
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
 from frazil.position import WalPosition, landing_position

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from frazil.errors import DataLost
 from frazil.lake.catalog import full_name
 from frazil.lake.files import LakeFileIO
-from frazil.lake.live_files import living, partition_of, read_entries
+from frazil.lake.live_files import partition_of, read_entries, with_live_files
 from frazil.lake.upkeep.tier import data_folders
 
 _FOLDER = "tenant_id="
@@ -72,7 +72,7 @@ def _folders(table: Table) -> set[str]:
 
 def _manifests(table: Table, snapshot: Snapshot, history: History) -> list[ManifestFile]:
     try:
-        return living(snapshot.manifests(table.io))
+        return with_live_files(snapshot.manifests(table.io))
     except FileNotFoundError:
         history.broken.add(snapshot.snapshot_id)
         return []

@@ -14,8 +14,8 @@ from frazil.lake.catalog import table_or_none
 from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import ERASED
 from frazil.lake.tags import kind_of
-from frazil.lake.upkeep.erased import ERASED
 from frazil.lake.upkeep.expire import expire
 from frazil.lake.upkeep.orphans import find_orphans
 from frazil.pipeline.maintain.erase.table import pinned

@@ -19,11 +19,11 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, Conflict, DataLost, QueryInvalid, Refused
 from frazil.lake.commits.cleanup import data_files_of
-from frazil.lake.commits.commit import committer_of, landed_snapshot
+from frazil.lake.commits.commit import committer_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.live_files import live_files, partition_of
+from frazil.lake.snapshots import ERASED, ERASED_TENANT, landed_snapshot
 from frazil.lake.tags import kind_of
-from frazil.lake.upkeep.erased import ERASED, ERASED_TENANT
 from frazil.lake.upkeep.expire import expire
 from frazil.lake.upkeep.orphans import Orphan, find_orphans
 from frazil.lake.upkeep.reachability import name_of

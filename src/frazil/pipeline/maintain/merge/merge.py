@@ -98,7 +98,7 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
     full = [each for each in inputs if each.rows]
     if not full:
         return
-    if layout.spec.merged_as == "stretches":
+    if layout.spec.merged_as == "time_ordered":
         kept: list[Mask] | None = None
         if settings.merge_identical_spans and layout.spec.signal == "spans":
             kept, result.removed = copies(full, _COPIES_MAX * settings.row_group_bytes)

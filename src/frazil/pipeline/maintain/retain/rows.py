@@ -16,10 +16,10 @@ from pyiceberg.table import Table
 
 from frazil.config import Config, RetentionRule
 from frazil.errors import ConfigError, QueryInvalid, QueryRefused
-from frazil.lake.clock import clock_held, forget_late, late_days, note_time, utc
+from frazil.lake.clock import clock_hold_reason, late_days, record_time, remove_late, utc
 from frazil.lake.commits.commit import committer_of
+from frazil.lake.commits.metadata_commit import json_property, set_properties
 from frazil.lake.live_files import LiveFile, in_parallel, live_files
-from frazil.lake.properties import json_property, set_properties
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match, parse_predicate
 from frazil.pipeline.maintain.report import TaskReport, Totals
@@ -101,14 +101,14 @@ class Retention:
         wanted = plan_retention(files, self._rules, run.clock, before, late)
         now = run.believed(metadata, self._settings)
         plan = wanted if now == run.clock else plan_retention(files, self._rules, now, before, late)
-        held = clock_held(self._name, now, run.clock) if wanted.files - plan.files else ""
+        held = clock_hold_reason(self._name, now, run.clock) if wanted.files - plan.files else ""
         held = held or ("" if run.confirmed else self._share_held(plan, files, before, now))
         if run.dry_run:
             self._would(wanted)
             return self._report(begin, wanted, dry_run=True, held=held)
         if held:
             return self._report(begin, wanted, dry_run=False, held=held)
-        note_time(self._catalog, self._table, now)
+        record_time(self._catalog, self._table, now)
         whole, done = self._drop(plan), 0
         size, left = 0, _in_days(plan.searched, self._round_bytes_max)
         while left and whole and size < self._round_bytes_max:
@@ -126,7 +126,7 @@ class Retention:
         is_all = whole and not left
         if is_all and late:
             longest = max(rule.after_seconds for rule in self._rules)
-            forget_late(self._catalog, self._table, now - longest)
+            remove_late(self._catalog, self._table, now - longest)
         return self._report(begin, wanted, dry_run=False, is_unfinished=not is_all and bool(self._finished))
 
     def _drop(self, plan: RetentionPlan) -> bool:

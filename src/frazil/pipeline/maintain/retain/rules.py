@@ -13,7 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import RetentionRule
 from frazil.config.maintain import DAY_SECONDS, RetentionConfig
-from frazil.lake.clock import Late, Partition, believed_now, by_partition, landed_late, partition_texts
+from frazil.lake.clock import Late, Partition, by_partition, landed_late, partition_texts, trusted_now
 from frazil.lake.live_files import LiveFile, partition_of
 
 RETENTION = "frazil.retention"
@@ -24,7 +24,7 @@ RETENTION = "frazil.retention"
 class RetentionRun:
     """One round of retention. `clock` is the current time in seconds since 1970. `confirmed`: a person has
     checked it and how much would go, so it is trusted, and any share of rows may go. For `others` see
-    `believed_now`.
+    `trusted_now`.
     """
 
     clock: float
@@ -36,7 +36,7 @@ class RetentionRun:
         """Return the time by which to remove rows."""
         if self.confirmed:
             return self.clock
-        return believed_now(metadata, self.clock, config.clock_gap_seconds_max, self.others)
+        return trusted_now(metadata, self.clock, config.clock_gap_seconds_max, self.others)
 
 
 @dataclass(frozen=True)

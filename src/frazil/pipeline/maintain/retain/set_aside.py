@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from frazil.config import Config
 from frazil.errors import Conflict
 from frazil.lake.catalog import full_name
-from frazil.lake.clock import clock_held, note_time
+from frazil.lake.clock import clock_hold_reason, record_time
 from frazil.lake.commits.commit import committer_of
 from frazil.lake.live_files import live_files
 from frazil.lake.tables import evolve
@@ -50,9 +50,9 @@ def retain_set_aside(config: Config, catalog: Catalog, table: Table, run: Retent
     is_old = _older_than(now - seconds)
     held = ""
     if now != clock and _Change.of(table, _older_than(clock - seconds), write=None).removed:
-        held = clock_held(SET_ASIDE.name, now, clock)
+        held = clock_hold_reason(SET_ASIDE.name, now, clock)
     if not dry_run and now == clock:
-        note_time(catalog, table, now)
+        record_time(catalog, table, now)
     store = None if config.wal.type == "kafka" else open_store(config)
     # Whose segment is gone by now, has its row in the table by then.
     unsure = [] if store is None else list(_without_segment(store, now - seconds))
