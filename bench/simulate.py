@@ -39,7 +39,7 @@ from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.pipeline.runner import SparkRunner
 from frazil.position import LandingPosition, StreamPosition, landing_position
 from frazil.tables import landed_spec
@@ -198,7 +198,7 @@ class Side:
         position = landing_position(checkpoint.position)
         at = position.wal.streams.get(self._stream, StreamPosition())
         table = coded_table(rows, layout.coded)
-        parts = arrange(
+        parts = partition_and_sort(
             [with_segment(table, f"{self._stream}/{at.sequence}", layout)], layout.spec, _HORIZON
         ).parts
         files = [write_part(layout, part, f"{layout.batch}-{number}") for number, part in enumerate(parts)]

@@ -23,7 +23,7 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.retain.check import check_rules
 from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.partition_sort import arrange
+from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import LandingPosition
 from frazil.query.model import AsOf
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
@@ -64,7 +64,7 @@ class Edges(Kept):
         )
         named = {"time": times, **{name: list(column) for name, column in columns.items()}}
         table = pa.table({name: named.get(name, [None] * len(rows)) for name in spec.arrow_schema.names})
-        parts = arrange([table.cast(spec.arrow_schema)], spec).parts
+        parts = partition_and_sort([table.cast(spec.arrow_schema)], spec).parts
         files = [write_part(layout, part, f"{layout.batch}-{at}") for at, part in enumerate(parts)]
         committer_of(self.config, self.catalog).append(checkpoint, files, checkpoint.position)
 

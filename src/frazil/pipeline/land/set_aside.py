@@ -22,7 +22,7 @@ from frazil.lake.commits.commit import committer_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.results import UnreadableSegment
-from frazil.pipeline.partition_sort import arrange
+from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.names import SegmentName
@@ -71,7 +71,7 @@ def write_set_aside(config: Config, table: Table, rows: pa.Table) -> list[DataFi
     """
     layout, schema = Layout.of(table, SET_ASIDE, config.land.compression_level), SET_ASIDE.arrow_schema
     whole = pa.concat_tables([schema.empty_table(), rows], promote_options="default").cast(schema)
-    parts = arrange([whole], SET_ASIDE).parts
+    parts = partition_and_sort([whole], SET_ASIDE).parts
     return [write_part(layout, part, f"{layout.batch}-{number:05d}") for number, part in enumerate(parts)]
 
 

@@ -12,7 +12,7 @@ from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.land.results import TaskResult, UnreadableSegment
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
@@ -122,7 +122,7 @@ class Chunks:
             return
         tables, self._tables, self._bytes = self._tables, [], 0
         rows = sum(table.num_rows for table in tables)
-        arranged = arrange(tables, self._layout.spec, self._horizon)
+        arranged = partition_and_sort(tables, self._layout.spec, self._horizon)
         self._result.files_needed += len(arranged.parts)
         if self._files_max is not None and self._result.files_needed > self._files_max:
             self._result.too_many_files = True

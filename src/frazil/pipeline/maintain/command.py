@@ -79,7 +79,7 @@ def our_turn(config: Config, console: Console) -> Iterator[None]:
                 break
             reason = "another process holds the maintenance lease; waiting for it"
         except StoreUnavailable as error:
-            reason = f"the maintenance lease cannot be acquired: {error}; trying again"
+            reason = f"the maintenance lease cannot be acquired: {error}; retrying"
         if reason != said:
             console.print(reason, style="dim", highlight=False)
             said = reason

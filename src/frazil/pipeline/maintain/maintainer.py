@@ -127,11 +127,11 @@ class Maintainer:
                     rows_removed=report.rows_removed,
                 )
         except Exception:
-            self._metrics.ran(task, table, "failed", time.monotonic() - begin)
+            self._metrics.record_run(task, table, "failed", time.monotonic() - begin)
             raise
         if not dry_run:
-            self._metrics.ran(task, table, "nothing" if report.is_nothing else "done", report.seconds)
-            self._metrics.did(report)
+            self._metrics.record_run(task, table, "nothing" if report.is_nothing else "done", report.seconds)
+            self._metrics.record(report)
         return report
 
     def is_anything_due(self) -> bool:
@@ -196,7 +196,7 @@ class Maintainer:
         key = work, table
         self._memory.unfinished.discard(key)
         self._memory.failures[key] = self._memory.failures.get(key, 0) + 1
-        log.warning("maintenance failed; trying again", task=work, table=table, reason=reason_of(error))
+        log.warning("maintenance failed; retrying", task=work, table=table, reason=reason_of(error))
         log.debug("maintenance failed", task=work, table=table, exc_info=error)
 
     def _is_due(self, task: Task, table: str) -> bool:

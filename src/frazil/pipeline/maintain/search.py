@@ -18,10 +18,10 @@ from pyiceberg.manifest import DataFile
 from frazil.errors import FrazilError, LimitReached, QueryInvalid
 from frazil.lake.live_files import partition_of
 from frazil.lake.state.corruption import damage_of
-from frazil.pipeline.datafile import GrowingFile, Layout, file_name
+from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
 from frazil.pipeline.maintain.merge.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
-from frazil.pipeline.partition_sort import compact
+from frazil.pipeline.partition_sort import compact_dictionaries
 from frazil.pipeline.runner import Runner, gathered
 from frazil.tables import SEGMENT, TableSpec
 
@@ -163,12 +163,12 @@ def _without(layout: Layout, file: DataFile, mask: Mask) -> DataFile:
             raise FileNotFoundError(file.file_path)
         (source,) = inputs
         rows_per_group = max(group.rows for group in source.row_groups)
-        with GrowingFile(layout, tenant, day, file_name(layout), rows_per_group) as output:
+        with DataFileWriter(layout, tenant, day, file_name(layout), rows_per_group) as output:
             first = 0
             for group in source.row_groups:
                 kept = pa.array(~mask[first : first + group.rows])
                 first += group.rows
                 table = pa.concat_tables(source.read(row_groups=[group.number])).filter(kept)
                 if table.num_rows:
-                    output.write(compact(table.unify_dictionaries().combine_chunks()))
+                    output.write(compact_dictionaries(table.unify_dictionaries().combine_chunks()))
             return output.finish(is_sorted=file.sort_order_id == layout.sort_order_id)

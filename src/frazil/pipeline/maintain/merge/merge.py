@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile
 
 from frazil.config import CompactConfig
 from frazil.errors import FrazilError, StoreUnavailable
-from frazil.pipeline.datafile import GrowingFile, Layout, file_name
+from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
 from frazil.pipeline.maintain.merge.identical import Mask, copies
 from frazil.pipeline.maintain.merge.inputs import Input, opened
 from frazil.pipeline.maintain.merge.sorted_runs import Runs
@@ -117,7 +117,7 @@ def _write(layout: Layout, job: Merge, plan: Runs | Stretches, rows_per_file: in
     try:
         group = next(groups, None)
         while group is not None:
-            with GrowingFile(
+            with DataFileWriter(
                 layout, job.tenant, job.day, f"{name}-{len(written):05d}", plan.rows_per_group
             ) as file:
                 while group is not None and file.rows < rows_per_file:

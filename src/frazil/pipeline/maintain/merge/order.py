@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.pipeline.partition_sort import compact
+from frazil.pipeline.partition_sort import compact_dictionaries
 
 Longs = npt.NDArray[np.int64]
 
@@ -149,7 +149,7 @@ def _column(column: pa.ChunkedArray, places: pa.Array | None) -> pa.ChunkedArray
     table = pa.table({"": column}).unify_dictionaries().combine_chunks()
     if places is not None and not _is_constant(table.column(0)):
         table = table.take(places)
-    return compact(table).column(0)
+    return compact_dictionaries(table).column(0)
 
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
