@@ -29,7 +29,7 @@ class Upkeep:
         clean_up, watch = self._steps[signal]
         clean_up.run()
         watch.run()
-        return clean_up.take_gone()
+        return clean_up.take_deleted_streams()
 
     def _made(self, signal: Signal) -> tuple[CleanUpStep, WatchStep]:
         config, store, metrics = self._given

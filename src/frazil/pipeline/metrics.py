@@ -15,7 +15,7 @@ from frazil.objectives import Objective, Objectives
 from frazil.tables import SIGNALS
 
 if TYPE_CHECKING:
-    from frazil.pipeline.land.source import Outcome
+    from frazil.pipeline.land.source import BatchResult
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _FILES = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
@@ -116,7 +116,7 @@ class Metrics:
     def landed(
         self,
         table: str,
-        outcome: Outcome,
+        batch: BatchResult,
         files: Sequence[DataFile],
         *,
         wal_bytes: int,
@@ -124,11 +124,11 @@ class Metrics:
         commit_seconds: float,
         attempts: int,
     ) -> None:
-        results = outcome.results
+        results = batch.results
         self._add(
             table,
             {
-                "frazil_landed_rows": outcome.rows,
+                "frazil_landed_rows": batch.rows,
                 "frazil_landed_bytes": sum(file.file_size_in_bytes for file in files),
                 "frazil_landed_wal_bytes": wal_bytes,
                 "frazil_landed_files": len(files),

@@ -192,7 +192,7 @@ def reason(error: Exception) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0][:_REASON_CHARACTERS_MAX]
 
 
-def gathered(pieces: Iterable[T], bytes_of: Callable[[T], int], bytes_max: int) -> list[list[T]]:
+def batched(pieces: Iterable[T], bytes_of: Callable[[T], int], bytes_max: int) -> list[list[T]]:
     """Group pieces, in order, into batches of at most `bytes_max` bytes. A larger piece is its own batch."""
     groups: list[list[T]] = []
     size = 0

@@ -20,8 +20,8 @@ from frazil.lake.commits.staging import stage_append
 from frazil.lake.live_files import live_files
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
-from frazil.pipeline.land.results import UnreadableSegment
 from frazil.pipeline.land.set_aside import set_aside
+from frazil.pipeline.land.source import UnreadableSegment
 from frazil.position import (
     KafkaPosition,
     LandingPosition,

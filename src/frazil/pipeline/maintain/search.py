@@ -22,7 +22,7 @@ from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
 from frazil.pipeline.maintain.merge.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
 from frazil.pipeline.partition_sort import compact_dictionaries
-from frazil.pipeline.runner import Runner, gathered
+from frazil.pipeline.runner import Runner, batched
 from frazil.tables import SEGMENT, TableSpec
 
 Mask = npt.NDArray[np.bool_]
@@ -84,7 +84,7 @@ def search_all(
 
 
 def in_tasks(wanted: Sequence[Wanted]) -> list[tuple[Wanted, ...]]:
-    return [tuple(task) for task in gathered(wanted, lambda each: each.bytes, _TASK_BYTES)]
+    return [tuple(task) for task in batched(wanted, lambda each: each.bytes, _TASK_BYTES)]
 
 
 def search_files(

@@ -379,7 +379,7 @@ def test_whichever_call_fails_nothing_unlanded_goes_tombstones_go_last_and_the_r
         while not gone or turns.problems:
             turns.turn()
             check(store)
-            gone |= turns.clean_up.take_gone()
+            gone |= turns.clean_up.take_deleted_streams()
             assert not gone or not there(store, closed)
             clock.seconds += 60
         assert (there(store, closed), there(store, live), gone) == ([], [3, 4], {closed})

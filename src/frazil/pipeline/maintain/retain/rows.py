@@ -38,7 +38,7 @@ from frazil.pipeline.maintain.retain.rules import (
 )
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.search import Searched, Wanted, search_all
-from frazil.pipeline.runner import Runner, gathered
+from frazil.pipeline.runner import Runner, batched
 from frazil.tables import TableSpec
 
 _DROPS_PER_COMMIT_MAX = 1000
@@ -113,7 +113,7 @@ class Retention:
         size, left = 0, _in_days(plan.searched, self._round_bytes_max)
         while left and whole and size < self._round_bytes_max:
             group = left.pop(0)
-            parts = gathered(group, lambda due: due.bytes, self._round_bytes_max)
+            parts = batched(group, lambda due: due.bytes, self._round_bytes_max)
             if not all(self._apply(part) for part in parts):
                 left.append(group)
                 break  # what was replaced meanwhile is to be searched in its new place
@@ -132,7 +132,7 @@ class Retention:
     def _drop(self, plan: RetentionPlan) -> bool:
         """Drops the files of which all rows are due. Returns False if some are left for the next round."""
         due = plan.dropped[:_DROPS_PER_ROUND_MAX]
-        groups = gathered(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
+        groups = batched(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
         applied = [self._apply(group) for group in groups]  # one that was overtaken leaves the others alone
         return all(applied) and len(due) == len(plan.dropped)
 
