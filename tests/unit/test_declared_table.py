@@ -21,7 +21,7 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.retain.check import check_rules
-from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
+from frazil.pipeline.maintain.tag_tables import tag_tables, untag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import LandingPosition
@@ -184,14 +184,14 @@ def test_an_erasure_takes_the_tenants_rows_from_all_that_it_was(lake: Edges) -> 
 
 
 def test_a_named_tag_pins_it(lake: Edges) -> None:
-    cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-1")
+    cut = tag_tables(lake.config, lake.catalog, lake.runner, Metrics(), "incident-1")
     assert "edges" in {tag.table for tag in cut.tags}
     lake.add([("acme", "web", "later", 1, 0.0)])
     with serving(lake.config) as service:
         told = service.execute("SELECT count(*) FROM edges", as_of=AsOf(tag="incident-1"))
         assert told.rows == [[3]]
         assert service.execute("SELECT count(*) FROM edges").rows == [[4]]
-    assert delete_cut(lake.config, lake.catalog, "incident-1") == len(cut.tags)
+    assert untag_tables(lake.config, lake.catalog, "incident-1") == len(cut.tags)
 
 
 def test_status_shows_its_health(lake: Edges) -> None:

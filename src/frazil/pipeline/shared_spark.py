@@ -41,7 +41,9 @@ class SharedSpark:
         self._spark: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Returns the session. Starts a new one if its JVM has died. Raises Stopped if the pipeline is over."""
+        """Returns the session. Starts a new one if its JVM has died. Raises Stopped if the pipeline
+        is over.
+        """
         is_new = False
         with self._lock:
             if self._is_over():

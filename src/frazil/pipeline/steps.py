@@ -50,7 +50,9 @@ class Step(ABC):
         """Runs one round. Returns the seconds until the next one."""
 
     def reset(self) -> None:  # noqa: B027
-        """Drops cached state and open resources. Called in the step's thread after a failure and at the end."""
+        """Drops cached state and open resources. Called in the step's thread after a failure and at
+        the end.
+        """
 
     def cancel(self) -> None:
         """Makes the current round end early. Called from any thread; no further round follows."""
@@ -165,7 +167,9 @@ class StepRunner:
             thread.cancel()
 
     def stop(self) -> None:
-        """Cancels all steps and waits for each at most `Step.stop_seconds`. An abandoned round loses no data."""
+        """Cancels all steps and waits for each at most `Step.stop_seconds`. An abandoned round loses
+        no data.
+        """
         self.cancel()
         begin = time.monotonic()
         for thread in self.threads:

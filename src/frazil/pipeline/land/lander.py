@@ -121,7 +121,9 @@ class Lander:
         return DataLost(f"{self._config.lake.namespace}.{self.signal}", message)
 
     def step(self, *, now_due: bool = False) -> Landing:
-        """Lands one batch if enough data is pending, or has been for long enough. `now_due` lands any amount."""
+        """Lands one batch if enough data is pending, or has been for long enough. `now_due` lands any
+        amount.
+        """
         state, listed_before = self._state, self._listed_at
         self._listed_at = self._clock()
         pending = self._source.pending(state.position or self._read_position()[1])

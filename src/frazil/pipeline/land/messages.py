@@ -65,7 +65,9 @@ def land_messages(
     *,
     files_max: int | None,
 ) -> TaskResult:
-    """Decodes the messages, and sorts and writes their rows. Stops if they need more than `files_max` files."""
+    """Decodes the messages, and sorts and writes their rows. Stops if they need more than `files_max`
+    files.
+    """
     begin, result = time.process_time(), TaskResult()
     chunks = ChunkWriter(layout, horizon, file_name(layout), result, files_max=files_max)
     decoder = _decoder(settings.signal, settings.extra, settings.depth_max)

@@ -58,7 +58,9 @@ def land_segments(
 
 
 def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) -> list[pa.Table]:
-    """Returns all rows of a segment. Raises before any row is used if the segment is not readable to its end."""
+    """Returns all rows of a segment. Raises before any row is used if the segment is not readable to
+    its end.
+    """
     facts, groups = read_row_groups(name, data, layout.coded)
     filled = (layout.filled(table, facts.fill) for table in groups)
     tables = [with_segment(table, segment_of(name), layout) for table in filled]

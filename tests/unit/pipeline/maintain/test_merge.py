@@ -327,7 +327,7 @@ def test_rows_of_many_files_wait_on_the_disk_and_leave_nothing_there(
     files = made(layout, sorted_runs._OPEN_MAX + 4, 50)
     bytes_of = sum(pq.read_metadata(file.file_path).row_group(0).total_byte_size for file in files)
     seen: list[int] = []
-    real = sorted_runs.Spilled
+    real = sorted_runs.SpilledRows
 
     def watched(table: pa.Table, batch_rows: int) -> Any:
         seen.append(table.num_rows)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from frazil.config import Config
 from frazil.errors import Refused
-from frazil.pipeline.maintain.command import opened, our_turn
+from frazil.pipeline.maintain.command import maintenance_lease, opened
 from frazil.pipeline.maintain.erase.erase import EraseRequest, EverythingMatches, erase
 from frazil.pipeline.maintain.erase.report import Erasure
 
@@ -40,7 +40,7 @@ def _agreed(console: Console, error: EverythingMatches) -> bool:
 
 
 def _erased(config: Config, request: EraseRequest, console: Console) -> Erasure:
-    with opened(config) as (catalog, runner), our_turn(config, console):
+    with opened(config) as (catalog, runner), maintenance_lease(config, console):
         if not console.is_terminal:
             return erase(config, catalog, request, runner)
         with console.status("looking") as status:

@@ -24,8 +24,8 @@ from frazil.lake.commits.commit import read_checkpoint
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
 from frazil.pipeline.maintain.erase.report import Erasure
-from frazil.pipeline.maintain.erase.set_aside import SetAside
-from frazil.pipeline.maintain.erase.table import Found, TableEraser, pinned
+from frazil.pipeline.maintain.erase.set_aside import SetAsideEraser
+from frazil.pipeline.maintain.erase.table import SearchSummary, TableEraser, pinned_message
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
@@ -106,7 +106,7 @@ class _Erasing:
         self._sleep = sleep
         self._sync = sync
         self._store: Store | None = None if config.wal.type == "kafka" else open_store(config)
-        self._set_aside = SetAside(config, catalog, self._store)
+        self._set_aside = SetAsideEraser(config, catalog, self._store)
         self._namespace = tuple(config.lake.namespace.split("."))
         self._begin = time.monotonic()
         self._erasure = Erasure(uuid.uuid4().hex, request.tenant, int(clock() * 1e6), dry_run=request.dry_run)
@@ -171,9 +171,9 @@ class _Erasing:
             where = f"({where}\n) AND {RECEIVED} < TIMESTAMPTZ '{cut:%Y-%m-%d %H:%M:%S.%f}+00'"
         return parse_predicate(where, spec)
 
-    def _looked(self, erasers: dict[str, TableEraser]) -> dict[str, Found]:
+    def _looked(self, erasers: dict[str, TableEraser]) -> dict[str, SearchSummary]:
         """Searches everything, and refuses what needs a decision. Nothing was changed so far."""
-        found: dict[str, Found] = {}
+        found: dict[str, SearchSummary] = {}
         for name, eraser in erasers.items():
             self._say(f"searching {name}")
             found[name] = eraser.look()
@@ -182,7 +182,7 @@ class _Erasing:
         if request.drop_set_aside and (names := self._set_aside.pinning()):
             tags[SET_ASIDE.name] = names
         if tags and not request.drop_tags and not request.dry_run:
-            raise Refused(pinned(tags))
+            raise Refused(pinned_message(tags))
         rows, matches = (
             sum(each.rows for each in found.values()),
             sum(each.matches for each in found.values()),

@@ -20,7 +20,7 @@ _FOLDER = "tenant_id="
 
 
 @dataclass
-class History:
+class TenantHistory:
     files: dict[str, DataFile] = field(default_factory=dict)
     """By path."""
     reached_by: dict[str, set[int]] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class History:
         return [file for path, file in self.files.items() if snapshot_id in self.reached_by[path]]
 
 
-def read_history(table: Table, tenant: str) -> History:
-    history = History(tenants=_folders(table))
+def read_history(table: Table, tenant: str) -> TenantHistory:
+    history = TenantHistory(tenants=_folders(table))
     wanted: dict[str, tuple[ManifestFile, set[int]]] = {}
     for snapshot in table.metadata.snapshots:
         for manifest in _manifests(table, snapshot, history):
@@ -70,7 +70,7 @@ def _folders(table: Table) -> set[str]:
     return {unquote(name.removeprefix(_FOLDER)) for name in found if name.startswith(_FOLDER)}
 
 
-def _manifests(table: Table, snapshot: Snapshot, history: History) -> list[ManifestFile]:
+def _manifests(table: Table, snapshot: Snapshot, history: TenantHistory) -> list[ManifestFile]:
     try:
         return living(snapshot.manifests(table.io))
     except FileNotFoundError:

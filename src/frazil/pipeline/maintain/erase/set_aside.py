@@ -18,7 +18,7 @@ from frazil.lake.tags import kind_of
 from frazil.lake.upkeep.erased import ERASED
 from frazil.lake.upkeep.expire import expire
 from frazil.lake.upkeep.orphans import find_orphans
-from frazil.pipeline.maintain.erase.table import pinned
+from frazil.pipeline.maintain.erase.table import pinned_message
 from frazil.pipeline.maintain.retain.set_aside import COPIES, drop_rows
 from frazil.position import landing_position
 from frazil.storage import Store
@@ -28,7 +28,7 @@ from frazil.wal.reader import WalReader
 _ALL = float("inf")
 
 
-class SetAside:
+class SetAsideEraser:
     """`store` is None with Kafka, whose messages are in the table's rows."""
 
     def __init__(self, config: Config, catalog: Catalog, store: Store | None) -> None:
@@ -92,7 +92,7 @@ class SetAside:
         table = self._catalog.load_table((*self._namespace, SET_ASIDE.name))
         names = self.pinning()
         if names and not drop_tags:
-            raise Refused(pinned({SET_ASIDE.name: names}))
+            raise Refused(pinned_message({SET_ASIDE.name: names}))
         refs, snapshots = table.metadata.refs, table.metadata.snapshots
         standing = {ref.snapshot_id for name, ref in refs.items() if kind_of(name) == "reserved"}
         drop = [name for name, ref in refs.items() if ref.snapshot_id not in standing]

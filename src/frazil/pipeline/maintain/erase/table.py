@@ -29,12 +29,12 @@ from frazil.lake.upkeep.orphans import Orphan, find_orphans
 from frazil.lake.upkeep.reachability import name_of
 from frazil.lake.upkeep.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.erase.history import History, read_history
+from frazil.pipeline.maintain.erase.history import TenantHistory, read_history
 from frazil.pipeline.maintain.erase.report import Proof, TableErasure
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match
 from frazil.pipeline.maintain.report import Totals
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
-from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.maintain.search import SearchResult, SearchTarget, search_all
 from frazil.pipeline.runner import Runner
 from frazil.tables import TableSpec
 
@@ -44,7 +44,7 @@ _CONDITION, _BEFORE_CUT = "condition", "before the cut"
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchSummary:
     """What a first look found. Nothing was changed."""
 
     rows: int = 0
@@ -87,14 +87,14 @@ class TableEraser:
             _BEFORE_CUT: Matcher.of(before_cut, spec, schema, properties=table.properties),
         }
         self._files = LakeFileIO(table.io.properties)
-        self._known: dict[str, Searched] = {}
+        self._known: dict[str, SearchResult] = {}
         """What was found in files: they never change."""
-        self._unsure: dict[str, Searched] = {}
+        self._unsure: dict[str, SearchResult] = {}
         """Files that are gone or cannot be read, so that nobody can say what they hold."""
         self._totals = Totals()
         self.report = TableErasure(spec.name)
 
-    def look(self) -> Found:
+    def look(self) -> SearchSummary:
         table = self._load()
         history = read_history(table, self._tenant)
         matched = self._matching(table, history.files.values())
@@ -102,7 +102,7 @@ class TableEraser:
         self._refuse_unreadable(files)
         reached = self._reached(table, history, matched)
         now = [self._known[file.file_path] for file in files if file.file_path in matched]
-        return Found(
+        return SearchSummary(
             rows=sum(file.record_count for file in files),
             matches=sum(each.matches for each in now),
             files_whole=sum(each.matches == each.rows for each in now),
@@ -145,7 +145,7 @@ class TableEraser:
                 continue
             pinning = self._pinning(table, reached, ("incident", "reader"))
             if pinning and not drop_tags:
-                raise Refused(pinned({self.report.table: pinning}))
+                raise Refused(pinned_message({self.report.table: pinning}))
             drop = pinning | self._pinning(table, reached, ("hour",))
             kept = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in drop}
             ids = [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id not in kept]
@@ -173,7 +173,7 @@ class TableEraser:
         mine = [orphan for orphan in orphans if self._is_data(orphan.path)]
         gone = [orphan for orphan in mine if orphan.path.endswith(".tmp")]
         whole = [orphan for orphan in mine if not orphan.path.endswith(".tmp")]
-        wanted = [Wanted(orphan.path, orphan.bytes, (_CONDITION,)) for orphan in whole]
+        wanted = [SearchTarget(orphan.path, orphan.bytes, (_CONDITION,)) for orphan in whole]
         holding = {each.path for each in self._search(wanted) if each.matches or each.unreadable is not None}
         if holding:
             self._move_on(table)
@@ -189,9 +189,9 @@ class TableEraser:
         there = self._names_in(table.location(), *tier_folders(table.metadata))
         orphans = find_orphans(table, 0.0, _ALL)
         history = read_history(table, self._tenant)
-        wanted = [Wanted.of(file, [_BEFORE_CUT]) for file in history.files.values()]
+        wanted = [SearchTarget.of(file, [_BEFORE_CUT]) for file in history.files.values()]
         wanted += [
-            Wanted(orphan.path, orphan.bytes, (_BEFORE_CUT,))
+            SearchTarget(orphan.path, orphan.bytes, (_BEFORE_CUT,))
             for orphan in orphans
             if self._is_data(orphan.path)
         ]
@@ -224,7 +224,7 @@ class TableEraser:
     def _overwrite(self, table: Table, files: Sequence[DataFile]) -> None:
         """If another process has changed the files, changes nothing: the next look finds what there is."""
         began, by_path = time.time(), {file.file_path: file for file in files}
-        found = self._search([Wanted.of(file, [_CONDITION]) for file in files], rewrite=True)
+        found = self._search([SearchTarget.of(file, [_CONDITION]) for file in files], rewrite=True)
         self._note(found)
         self._refuse_unreadable(files)
         swap = Swap.of(((by_path[each.path], each) for each in found), began)
@@ -245,26 +245,26 @@ class TableEraser:
         files = list(files)
         unknown = [file for file in files if file.file_path not in self._known]
         may = may_match(self._predicate, unknown, table.schema(), table.spec(), self._layout.fill)
-        wanted = [Wanted.of(file, [_CONDITION]) for file, yes in zip(unknown, may, strict=True) if yes]
+        wanted = [SearchTarget.of(file, [_CONDITION]) for file, yes in zip(unknown, may, strict=True) if yes]
         self._note(found := self._search(wanted))
         self._known |= {each.path: each for each in found if each.path not in self._unsure}
         return {
             path for file in files if (path := file.file_path) in self._known and self._known[path].matches
         }
 
-    def _reached(self, table: Table, history: History, matched: Collection[str]) -> set[int]:
+    def _reached(self, table: Table, history: TenantHistory, matched: Collection[str]) -> set[int]:
         """The snapshots that must go."""
         past = [path for path in self._unsure if _main(table) not in history.reached_by.get(path, ())]
         return history.snapshots_of([*matched, *past]) | history.broken
 
-    def _search(self, wanted: Sequence[Wanted], *, rewrite: bool = False) -> list[Searched]:
+    def _search(self, wanted: Sequence[SearchTarget], *, rewrite: bool = False) -> list[SearchResult]:
         """QueryInvalid if the condition has no answer for some row."""
         found = list(search_all(self._runner, self._layout, self._matchers, wanted, rewrite=rewrite))
         if failed := next((each.failed for each in found if each.failed), None):
             raise QueryInvalid(next(iter(failed.values())))
         return found
 
-    def _note(self, found: Iterable[Searched]) -> None:
+    def _note(self, found: Iterable[SearchResult]) -> None:
         for each in found:
             self._unsure.pop(each.path, None)
             if each.is_gone or each.unreadable is not None:
@@ -326,7 +326,7 @@ def _main(table: Table) -> int | None:
     return None if main is None else main.snapshot_id
 
 
-def pinned(tags: Mapping[str, Collection[str]]) -> str:
+def pinned_message(tags: Mapping[str, Collection[str]]) -> str:
     """Why it is refused. The names, by table."""
     names = sorted(set().union(*tags.values()))
     return (

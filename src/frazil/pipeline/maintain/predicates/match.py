@@ -22,7 +22,13 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
-from frazil.pipeline.maintain.predicates.parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
+from frazil.pipeline.maintain.predicates.parse import (
+    DUCKDB_ERRORS,
+    NAMESPACE,
+    Predicate,
+    as_error,
+    parse_predicate,
+)
 from frazil.sql.index import Index, of_files
 from frazil.sql.promoted_fallback import from_map
 from frazil.sql.sandbox import Sandbox, Settings, TableSource
@@ -92,7 +98,7 @@ class Matcher:
                 unfilled = self.fill.unfilled(fingerprint_of(original or path))
                 sandbox.fill([self._source(path, file.field_ids, unfilled)])
                 self._mark(sandbox, mask)
-            except (*BROKEN, pa.ArrowException) as error:
+            except (*DUCKDB_ERRORS, pa.ArrowException) as error:
                 raise self._failed(error, path) from None
             finally:
                 sandbox.close()
@@ -127,7 +133,7 @@ class Matcher:
         return f"SELECT {quoted(_ROW_NUMBER)} FROM {table} WHERE {self.predicate.where}"  # noqa: S608
 
     def _failed(self, error: Exception, path: str) -> Exception:
-        found = failed(error, self._sql, [name for name, _, _ in self.columns], [path])
+        found = as_error(error, self._sql, [name for name, _, _ in self.columns], [path])
         if isinstance(found, StoreUnavailable):
             return StoreUnavailable(f"{self.predicate.table}: a data file cannot be read: {found}")
         if isinstance(found, LimitReached):

@@ -15,7 +15,7 @@ import duckdb
 import orjson
 
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, RequestTooLarge, StoreUnavailable
-from frazil.pipeline.maintain.predicates.row_local import unfit
+from frazil.pipeline.maintain.predicates.row_local import find_disallowed
 from frazil.sql.constants import Constants, Constraints
 from frazil.sql.constraints import ANYTHING, wanted_rows
 from frazil.sql.explain import explained
@@ -34,7 +34,7 @@ from frazil.sql.types import duckdb_type, kind_of, quoted
 from frazil.tables import TableSpec
 
 NAMESPACE = "lake"
-BROKEN = (duckdb.Error, RuntimeError)
+DUCKDB_ERRORS = (duckdb.Error, RuntimeError)
 """What DuckDB raises."""
 _BYTES_MAX = 1 << 20
 _MEMORY_BYTES = 256 << 20
@@ -76,7 +76,7 @@ def parse_predicate(text: str, spec: TableSpec) -> Predicate:
             sandbox.close()
 
 
-def failed(
+def as_error(
     error: Exception, sql: str, columns: Sequence[str], paths: Sequence[str] = ()
 ) -> QueryInvalid | QueryRefused | LimitReached | StoreUnavailable:
     """What DuckDB said of a condition, as an error of ours. `position` is in `sql`."""
@@ -141,7 +141,7 @@ class _Parser:
             tree: Node = orjson.loads(serialized_text(self._sandbox.connection, sql))
         except orjson.JSONDecodeError:
             raise QueryInvalid("the condition is nested too deeply") from None
-        except BROKEN as error:
+        except DUCKDB_ERRORS as error:
             raise self._failed(error, begin, sql) from None
         if tree["error"]:
             position = tree.get("position")
@@ -154,7 +154,7 @@ class _Parser:
         return tree
 
     def _check_nodes(self, condition: Node) -> None:
-        found = unfit(self._sandbox.connection, condition, self._names)
+        found = find_disallowed(self._sandbox.connection, condition, self._names)
         if found is not None:
             raise QueryRefused(found.why, position=self._place_of(found.node))
         for node in nodes(condition):
@@ -197,7 +197,7 @@ class _Parser:
         sql = f"{begin}{self._text}\n) {end}"
         try:
             return self._sandbox.connection.execute(sql).fetchall()
-        except BROKEN as error:
+        except DUCKDB_ERRORS as error:
             raise self._failed(error, begin, sql) from None
 
     def _columns(self, condition: Node) -> set[str]:
@@ -218,7 +218,7 @@ class _Parser:
         return uses[0] if len(uses) == 1 else ANYTHING
 
     def _failed(self, error: Exception, begin: str, sql: str) -> QueryInvalid | QueryRefused:
-        found = failed(error, sql, list(self._names.values()))
+        found = as_error(error, sql, list(self._names.values()))
         if not isinstance(found, (QueryInvalid, QueryRefused)):
             return QueryInvalid(str(found))
         found.position = self._place(found.position, begin)

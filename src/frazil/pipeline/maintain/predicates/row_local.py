@@ -28,7 +28,7 @@ _CLASSES = {
 
 
 @dataclass(frozen=True)
-class Unfit:
+class Disallowed:
     """What must not be in an expression, and the node that has it, of the expression itself."""
 
     why: str
@@ -44,11 +44,13 @@ class _Known:
     macros: list[str] = field(default_factory=list)
 
 
-def unfit(connection: duckdb.DuckDBPyConnection, expression: Node, columns: Collection[str]) -> Unfit | None:
+def find_disallowed(
+    connection: duckdb.DuckDBPyConnection, expression: Node, columns: Collection[str]
+) -> Disallowed | None:
     """`columns` are the words that mean a column, folded."""
     for node in nodes(expression):
         if node.get("class") in _CLASSES:
-            return Unfit(_CLASSES[node["class"]], node)
+            return Disallowed(_CLASSES[node["class"]], node)
     seen: set[str] = set()
     waiting = [(node, node) for node in nodes(expression)]
     while waiting:
@@ -56,7 +58,7 @@ def unfit(connection: duckdb.DuckDBPyConnection, expression: Node, columns: Coll
         known = _known(connection, names)
         for node, blamed in waiting:
             if (why := _why(node, known, columns)) is not None:
-                return Unfit(why, blamed)
+                return Disallowed(why, blamed)
         waiting = [
             (inner, blamed)
             for node, blamed in waiting

@@ -25,11 +25,11 @@ from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_ma
 from frazil.pipeline.maintain.report import TaskReport, Totals
 from frazil.pipeline.maintain.retain.rules import (
     RETENTION,
-    Applied,
     Due,
     RetentionPlan,
     RetentionRun,
-    is_new_ground,
+    RuleProgress,
+    is_first_search,
     key_of,
     plan_retention,
     progress,
@@ -37,7 +37,7 @@ from frazil.pipeline.maintain.retain.rules import (
     write_applied,
 )
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
-from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.maintain.search import SearchResult, SearchTarget, search_all
 from frazil.pipeline.runner import Runner, batched
 from frazil.tables import TableSpec
 
@@ -137,14 +137,14 @@ class Retention:
         return all(applied) and len(due) == len(plan.dropped)
 
     def _share_held(
-        self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, Applied], now: float
+        self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, RuleProgress], now: float
     ) -> str:
         """Why the round must not be done without a confirmation; empty if it may. What fell due just now is
         what every day brings, and does not count. Of files that are searched, all rows count: how many would
         go is known only after the search.
         """
         before = now - self._settings.clock_gap_seconds_max
-        new = [due for due in plan.searched if due.since < before and is_new_ground(due, applied)]
+        new = [due for due in plan.searched if due.since < before and is_first_search(due, applied)]
         may_go = [due for due, names in zip(new, self._may_match(new), strict=True) if names]
         whole = [due for due in plan.dropped if due.since < before]
         rows = sum(due.live.file.record_count for due in (*whole, *may_go))
@@ -181,7 +181,7 @@ class Retention:
     def _finish(self, group: Sequence[Due]) -> None:
         self._finished |= {due.live.file.file_path for due in group} - self._passed_over
 
-    def _pass_over(self, found: Sequence[Searched]) -> bool:
+    def _pass_over(self, found: Sequence[SearchResult]) -> bool:
         """Leaves out the files that are gone or cannot be read, if the table still says that it has them:
         nobody has replaced them then, and no round that waits for them would ever end.
         """
@@ -218,14 +218,14 @@ class Retention:
     def _live_now(self) -> set[str]:
         return {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
 
-    def _searched(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, Searched]]:
+    def _searched(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, SearchResult]]:
         """Without those files whose statistics say that no row can be meant."""
         wanted = {
             due.live.file.file_path: (due, names)
             for due, names in zip(group, self._may_match(group), strict=True)
             if names or not due.names
         }
-        jobs = [Wanted.of(due.live.file, names) for due, names in wanted.values()]
+        jobs = [SearchTarget.of(due.live.file, names) for due, names in wanted.values()]
         found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
         self._searched_files += len(found)
         self._totals.cpu_seconds += sum(each.cpu_seconds for each in found)
@@ -257,16 +257,16 @@ class Retention:
                 self._totals.files_out += found.matches < found.rows
                 self._partitions.add(due.partition)
 
-    def _whole(self, due: Due) -> Searched:
+    def _whole(self, due: Due) -> SearchResult:
         """As if it had been searched: the manifests say how many rows it has."""
         path, rows = due.live.file.file_path, due.live.file.record_count
         try:
             size = len(self._table.io.new_input(path))
         except FileNotFoundError:
-            return Searched(path, is_gone=True)
+            return SearchResult(path, is_gone=True)
         if size != due.bytes:
-            return Searched(path, unreadable=f"it has {size:,} bytes, and the table says {due.bytes:,}")
-        return Searched(path, rows, Counter({"": rows}))
+            return SearchResult(path, unreadable=f"it has {size:,} bytes, and the table says {due.bytes:,}")
+        return SearchResult(path, rows, Counter({"": rows}))
 
     def _refuse_failed(self) -> None:
         """At the end, when all else is done."""

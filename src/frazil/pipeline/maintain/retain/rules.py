@@ -40,7 +40,7 @@ class RetentionRun:
 
 
 @dataclass(frozen=True)
-class Applied:
+class RuleProgress:
     """A rule has been applied to all files of days up to `day` that were committed up to `sequence`."""
 
     day: int
@@ -116,7 +116,7 @@ def plan_retention(
     files: Sequence[LiveFile],
     rules: Sequence[RetentionRule],
     now_seconds: float,
-    applied: Mapping[str, Applied],
+    applied: Mapping[str, RuleProgress],
     late: Late | None = None,
 ) -> RetentionPlan:
     """`rules` are those of the table. Days are counted by `time`, in UTC. See `due_at` for `late`."""
@@ -158,18 +158,18 @@ def plan_retention(
     )
 
 
-def is_new_ground(due: Due, applied: Mapping[str, Applied]) -> bool:
+def is_first_search(due: Due, applied: Mapping[str, RuleProgress]) -> bool:
     """Whether some rule concerns the file's day for the first time. Files that were merged or moved since
     the rule was applied to their day are searched again, and hold nothing that it has not seen.
     """
     return not due.names or any(not _is_late(due, applied.get(name)) for name in due.names)
 
 
-def _is_done(live: LiveFile, day: int, applied: Applied | None) -> bool:
+def _is_done(live: LiveFile, day: int, applied: RuleProgress | None) -> bool:
     return applied is not None and day <= applied.day and live.file_sequence <= applied.sequence
 
 
-def _order(due: Due, applied: Mapping[str, Applied]) -> tuple[int, int]:
+def _order(due: Due, applied: Mapping[str, RuleProgress]) -> tuple[int, int]:
     """First days that were searched before their late rows were due, day by day; then what came late to days
     that were searched before, as it came; then the other days.
     """
@@ -180,22 +180,22 @@ def _order(due: Due, applied: Mapping[str, Applied]) -> tuple[int, int]:
     return 0, due.day
 
 
-def _is_late(due: Due, applied: Applied | None) -> bool:
+def _is_late(due: Due, applied: RuleProgress | None) -> bool:
     return applied is not None and due.day <= applied.day
 
 
 def progress(
     plan: RetentionPlan,
     done: int,
-    applied: Mapping[str, Applied],
+    applied: Mapping[str, RuleProgress],
     sequence: int,
     failed: Collection[str] = (),
-) -> dict[str, Applied]:
+) -> dict[str, RuleProgress]:
     """How far each rule has been applied when the first `done` files of the plan are searched. `sequence` is
     that of the newest commit whose files the plan knew. Rules that are no more are forgotten, and those that
     have failed are where they were.
     """
-    found: dict[str, Applied] = {name: applied[name] for name in failed if name in applied}
+    found: dict[str, RuleProgress] = {name: applied[name] for name in failed if name in applied}
     for name, newest in plan.days.items():
         if name in failed:
             continue
@@ -204,16 +204,20 @@ def progress(
         late = [due.live.file_sequence for due in left if _is_late(due, before)]
         partitions = _late_done(plan, done, name, before)
         if not left:
-            found[name] = Applied(max(newest, -1 if before is None else before.day), sequence, partitions)
+            found[name] = RuleProgress(
+                max(newest, -1 if before is None else before.day), sequence, partitions
+            )
         elif late:
             assert before is not None  # noqa: S101
-            found[name] = Applied(before.day, max(before.sequence, min(late) - 1), partitions)
+            found[name] = RuleProgress(before.day, max(before.sequence, min(late) - 1), partitions)
         else:
-            found[name] = Applied(min(due.day for due in left) - 1, sequence, partitions)
+            found[name] = RuleProgress(min(due.day for due in left) - 1, sequence, partitions)
     return found
 
 
-def _late_done(plan: RetentionPlan, done: int, name: str, before: Applied | None) -> dict[Partition, float]:
+def _late_done(
+    plan: RetentionPlan, done: int, name: str, before: RuleProgress | None
+) -> dict[Partition, float]:
     """The partitions with late rows of which all due files were searched, now or before."""
     left = {due.partition for due in plan.searched[done:] if name in due.names}
     found: dict[Partition, float] = {} if before is None else {**before.late}
@@ -227,18 +231,18 @@ def _late_done(plan: RetentionPlan, done: int, name: str, before: Applied | None
     }
 
 
-def read_applied(document: Mapping[str, Any]) -> dict[str, Applied]:
+def read_applied(document: Mapping[str, Any]) -> dict[str, RuleProgress]:
     """What somebody else has written there is as if it were not: the search is done again."""
     found = {}
     for name, fields in document.items():
         if isinstance(fields, dict):
             day, sequence = fields.get("day"), fields.get("sequence")
             if isinstance(day, int) and isinstance(sequence, int):
-                found[name] = Applied(day, sequence, by_partition(fields.get("late")))
+                found[name] = RuleProgress(day, sequence, by_partition(fields.get("late")))
     return found
 
 
-def write_applied(applied: Mapping[str, Applied]) -> str:
+def write_applied(applied: Mapping[str, RuleProgress]) -> str:
     return json.dumps(
         {
             name: {
