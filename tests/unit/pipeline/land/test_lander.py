@@ -202,7 +202,7 @@ def test_a_segment_that_is_missing_before_others_is_lost_data_and_its_stream_is_
     keep_up(mine)
     for _ in range(2):
         mine.clock.seconds += 20
-        with pytest.raises(DataLost, match=r"00001\.parquet.*missing.*bring it back"):
+        with pytest.raises(DataLost, match=r"00001\.parquet.*missing.*restore it"):
             keep_up(mine)
     assert not path_of(tmp_path, 1).exists()
     assert path_of(tmp_path, 1, STREAMS[1]).exists()  # a tombstone: that one has fallen silent

@@ -291,7 +291,7 @@ def test_a_missing_segment_stops_the_table_in_health_and_metrics_while_its_other
     for _ in range(3):
         assert whole.problems() == {}
         whole.watch.turn()
-    assert "bring it back" in whole.problems()["logs"]
+    assert "restore it" in whole.problems()["logs"]
     assert gauge(metrics, "frazil_land_stopped") == 1
     content += write_segments(tmp_path, STREAMS[0], [1])
     assert whole.land()

@@ -1,4 +1,4 @@
-"""The data files of one tenant that any snapshot of a table needs, and which snapshots those are."""
+"""Finds the data files of one tenant in all snapshots of a table."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class TenantHistory:
     files: dict[str, DataFile] = field(default_factory=dict)
     """By path."""
     reached_by: dict[str, set[int]] = field(default_factory=dict)
-    """Which snapshots need a file."""
+    """The snapshots that need a file, by path."""
     tenants: set[str] = field(default_factory=set)
-    """All whose rows are, or were, in the table."""
+    """All tenants that have or had rows in the table."""
     broken: set[int] = field(default_factory=set)
-    """Snapshots of which an interrupted clean-up has left too little to be read."""
+    """Snapshots that cannot be read because an interrupted expiry deleted some of their manifests."""
 
     def snapshots_of(self, paths: Iterable[str]) -> set[int]:
         return set().union(*(self.reached_by[path] for path in paths if path in self.reached_by))
@@ -60,7 +60,9 @@ def read_history(table: Table, tenant: str) -> TenantHistory:
                 history.reached_by.setdefault(file.file_path, set()).update(snapshots)
     main = table.current_snapshot()
     if main is not None and main.snapshot_id in history.broken:
-        raise DataLost(full_name(table), "a manifest of the current snapshot is gone; bring it back")
+        raise DataLost(
+            full_name(table), "a manifest of the current snapshot is missing; restore it from a backup"
+        )
     return history
 
 
