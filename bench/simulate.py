@@ -34,7 +34,7 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.land.upkeep import CleanUpStep
+from frazil.pipeline.land.upkeep import CleanUpStep, TableWal
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
@@ -274,9 +274,8 @@ class Landing:
             self._metrics,
             reader=reader,
         )
-        self._clean_up = CleanUpStep(
-            config, "logs", self._store, lambda: side.table.metadata, self._metrics, wall_clock=clock
-        )
+        wal = TableWal(config, "logs", self._store, lambda: side.table.metadata, wall_clock=clock)
+        self._clean_up = CleanUpStep(wal, self._metrics)
 
     def receive(self, rows: pa.Table, clock: Clock) -> None:
         writer = SegmentWriter(self._side.config.wal.compression_level)

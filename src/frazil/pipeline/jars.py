@@ -75,7 +75,6 @@ EVERY = (ICEBERG, AWS, SQLITE, POSTGRES, *KAFKA)
 
 
 def packages(config: Config) -> tuple[Package, ...]:
-    """Returns the packages that this configuration needs."""
     catalog = config.lake.catalog.type
     needed = [ICEBERG]
     if catalog == "sqlite":

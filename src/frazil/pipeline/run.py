@@ -25,7 +25,7 @@ from frazil.paths import keep_private
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.source import source_of
-from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
+from frazil.pipeline.land.upkeep import CleanUpStep, TableWal, WatchStep
 from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.retain.check import check_rules
@@ -196,8 +196,9 @@ class Pipeline:
             reader = WalReader(store)
             for signal in SIGNALS:
                 metadata_of = partial(_metadata_of, catalog, config.lake.namespace, signal)
-                clean_ups[signal] = CleanUpStep(config, signal, store, metadata_of, self._metrics)
-                wal_upkeep += [clean_ups[signal], WatchStep(config, signal, store, metadata_of)]
+                wal = TableWal(config, signal, store, metadata_of)
+                clean_ups[signal] = CleanUpStep(wal, self._metrics)
+                wal_upkeep += [clean_ups[signal], WatchStep(wal)]
         landing = [
             LandStep(
                 config,

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 from pyiceberg.table.metadata import TableMetadata
@@ -61,60 +62,43 @@ MetadataOf = Callable[[], TableMetadata | None]
 """Loads a table's newest metadata; None if the table does not exist yet."""
 
 
-class _WalStep(Step):
-    """A step on the write-ahead log of one table. `metadata_of` loads the table's metadata."""
+@dataclass(frozen=True)
+class TableWal:
+    """The write-ahead log of one table. `metadata_of` loads the table's metadata."""
 
-    def __init__(
-        self,
-        config: Config,
-        signal: Signal,
-        store: Store,
-        metadata_of: MetadataOf,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(signal)
-        self._config = config
-        self._signal: Signal = signal
-        self._store = store
-        self._metadata_of = metadata_of
-        self._clock = clock
-        self._wall_clock = wall_clock
+    config: Config
+    signal: Signal
+    store: Store
+    metadata_of: MetadataOf
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
 
 
-class CleanUpStep(_WalStep):
+class CleanUpStep(Step):
     """Deletes a table's segments `land.wal_grace_seconds` after they landed."""
 
     part = "WAL clean-up"
 
-    def __init__(
-        self,
-        config: Config,
-        signal: Signal,
-        store: Store,
-        metadata_of: MetadataOf,
-        metrics: Metrics,
-        **clocks: Callable[[], float],
-    ) -> None:
-        super().__init__(config, signal, store, metadata_of, **clocks)
+    def __init__(self, wal: TableWal, metrics: Metrics) -> None:
+        super().__init__(wal.signal)
+        self._wal = wal
         self._metrics = metrics
         self._synced_for: WalPosition | None = None
         self._first: dict[str, int] | None = None
         """The lowest sequence that may still exist in each stream; 0 for other streams."""
-        self._due: float | None = self._wall_clock()
+        self._due: float | None = self._wal.wall_clock()
         """When the oldest remaining segment may be deleted, in seconds since 1970."""
         self._deleted_streams: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
     def run(self) -> float:
-        begin = self._clock()
-        if (metadata := self._metadata_of()) is not None:
+        begin = self._wal.clock()
+        if (metadata := self._wal.metadata_of()) is not None:
             deleted = self._clean_up(metadata)
             with self._lock:
                 self._deleted_streams |= deleted
         # If a pass took longer than the pause, the next one starts at once.
-        return max(0.0, begin + round_seconds(self._config) - self._clock())
+        return max(0.0, begin + round_seconds(self._wal.config) - self._wal.clock())
 
     def take_deleted_streams(self) -> frozenset[str]:
         """Returns, once, the closed streams that have no segments left in the store. Streams that the caller
@@ -126,8 +110,8 @@ class CleanUpStep(_WalStep):
 
     def _clean_up(self, metadata: TableMetadata) -> frozenset[str]:
         """Deletes segments in batches. Returns the closed streams that have no segments left."""
-        grace = self._config.land.wal_grace_seconds
-        settled, later = settled_position(metadata, grace, self._wall_clock())
+        grace = self._wal.config.land.wal_grace_seconds
+        settled, later = settled_position(metadata, grace, self._wal.wall_clock())
         landed = _landed_position(metadata) or WalPosition()
         first = self._first_left(landed)
         self._observe(first, landed)
@@ -141,7 +125,7 @@ class CleanUpStep(_WalStep):
         return deleted_streams
 
     def _delete(self, settled: WalPosition, first: dict[str, int], landed: WalPosition) -> frozenset[str]:
-        batches, deleted, size = clean_up_pass(self._store, self._signal, settled), 0, 0
+        batches, deleted, size = clean_up_pass(self._wal.store, self._wal.signal, settled), 0, 0
         while True:
             self.check_cancelled()
             try:
@@ -149,12 +133,12 @@ class CleanUpStep(_WalStep):
             except StopIteration as end:
                 deleted_streams: frozenset[str] = end.value
                 break
-            self._metrics.cleaned(self._signal, batch.deleted, batch.bytes)
+            self._metrics.cleaned(self._wal.signal, batch.deleted, batch.bytes)
             deleted, size = deleted + batch.deleted, size + batch.bytes
             first.update(batch.first)
             self._observe(first, landed)
         if deleted:
-            log.info("landed segments deleted", table=self._signal, segments=deleted, bytes=size)
+            log.info("landed segments deleted", table=self._wal.signal, segments=deleted, bytes=size)
         return deleted_streams
 
     def _first_left(self, landed: WalPosition) -> dict[str, int]:
@@ -163,10 +147,10 @@ class CleanUpStep(_WalStep):
         """
         known = self._first
         if known is None:
-            reader = WalReader(self._store)
+            reader = WalReader(self._wal.store)
             known = {stream: at.sequence for stream, at in landed.streams.items()}
-            existing = [stream for stream in reader.streams(self._signal) if stream in known]
-            for listing in side_by_side(reader.stream(self._signal, stream) for stream in existing):
+            existing = [stream for stream in reader.streams(self._wal.signal) if stream in known]
+            for listing in side_by_side(reader.stream(self._wal.signal, stream) for stream in existing):
                 self.check_cancelled()
                 for segment in itertools.islice(listing, 1):
                     known[segment.name.stream] = segment.name.sequence
@@ -175,37 +159,31 @@ class CleanUpStep(_WalStep):
 
     def _observe(self, first: dict[str, int], landed: WalPosition) -> None:
         count = sum(max(0, at.sequence - first.get(stream, 0)) for stream, at in landed.streams.items())
-        self._metrics.not_cleaned(self._signal, count, self._due)
+        self._metrics.not_cleaned(self._wal.signal, count, self._due)
 
     def _sync_metadata(self, settled: WalPosition) -> None:
         """Syncs a local disk before segments are deleted: other engines write metadata without fsync, and the
         tables' copy of the rows must be durable first.
         """
-        if self._config.warehouse.startswith("s3://") or self._synced_for == settled:
+        if self._wal.config.warehouse.startswith("s3://") or self._synced_for == settled:
             return
         os.sync()
         self._synced_for = settled
 
 
-class WatchStep(_WalStep):
+class WatchStep(Step):
     """Closes a table's idle streams and detects missing segments."""
 
     part = "WAL watch"
 
-    def __init__(
-        self,
-        config: Config,
-        signal: Signal,
-        store: Store,
-        metadata_of: MetadataOf,
-        **clocks: Callable[[], float],
-    ) -> None:
-        super().__init__(config, signal, store, metadata_of, **clocks)
+    def __init__(self, wal: TableWal) -> None:
+        super().__init__(wal.signal)
+        self._wal = wal
         self._closer = IdleStreamCloser(
-            store,
-            self._clock,
-            config.land.stream_idle_seconds,
-            spec_of=lambda signal: table_spec(signal, promoted(config)),
+            wal.store,
+            wal.clock,
+            wal.config.land.stream_idle_seconds,
+            spec_of=lambda signal: table_spec(signal, promoted(wal.config)),
         )
         self._marks_removed_at = 0.0
         self._missing: dict[SegmentName, int] = {}
@@ -213,9 +191,9 @@ class WatchStep(_WalStep):
 
     def run(self) -> float:
         """Raises DataLost if a segment was missing in several rounds in a row."""
-        if (metadata := self._metadata_of()) is not None:
+        if (metadata := self._wal.metadata_of()) is not None:
             self._watch(metadata)
-        return round_seconds(self._config)
+        return round_seconds(self._wal.config)
 
     def _watch(self, metadata: TableMetadata) -> None:
         self._remove_old_marks()
@@ -225,35 +203,37 @@ class WatchStep(_WalStep):
         self._missing = self._find_missing(position)
         # A tombstone in the place of a missing segment would exclude the segments after it.
         complete = position.without_streams({name.stream for name in self._missing})
-        for name in self._closer.close_idle(self._signal, complete):
-            log.info("stream closed", table=self._signal, stream=name.stream)
+        for name in self._closer.close_idle(self._wal.signal, complete):
+            log.info("stream closed", table=self._wal.signal, stream=name.stream)
         lost = sorted(name for name, rounds in self._missing.items() if rounds >= _MISSING_ROUNDS_MAX)
         if lost:
             raise DataLost(
-                f"{self._config.lake.namespace}.{self._signal}",
+                f"{self._wal.config.lake.namespace}.{self._wal.signal}",
                 f"{lost[0].path} is missing in the write-ahead log, so later segments cannot land; "
                 f"restore it ({len(lost)} streams have a missing segment)",
             )
 
     def _remove_old_marks(self) -> None:
-        now = self._wall_clock()
+        now = self._wal.wall_clock()
         if now - self._marks_removed_at >= MARK_SECONDS:
-            remove_old_marks(self._store, self._signal, now)
+            remove_old_marks(self._wal.store, self._wal.signal, now)
             self._marks_removed_at = now
 
     def _find_missing(self, position: WalPosition) -> dict[SegmentName, int]:
         """Returns the missing next segments of streams that have later segments, with the number of rounds in
         which each was missing. One round is no proof: a writer or another pipeline may have been faster.
         """
-        reader = WalReader(self._store)
+        reader = WalReader(self._wal.store)
         expected = [
-            SegmentName(self._signal, stream, 0 if at is None else at.sequence)
-            for stream in reader.streams(self._signal)
+            SegmentName(self._wal.signal, stream, 0 if at is None else at.sequence)
+            for stream in reader.streams(self._wal.signal)
             # Segments after the end of a closed stream were written too late and never acknowledged.
             if (at := position.streams.get(stream)) is None or not at.closed
         ]
         missing = {}
-        listings = side_by_side(reader.stream(self._signal, name.stream, name.sequence) for name in expected)
+        listings = side_by_side(
+            reader.stream(self._wal.signal, name.stream, name.sequence) for name in expected
+        )
         for name, listing in zip(expected, listings, strict=True):
             self.check_cancelled()
             found = list(itertools.islice(listing, 2))

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -100,7 +101,6 @@ class Maintainer:
         self._state = state or MaintenanceState()
 
     def tables(self) -> list[str]:
-        """Returns the existing tables."""
         with catalog_errors():
             existing = {name[-1] for name in self._catalog.list_tables(self._config.lake.namespace)}
         return [name for name in self._specs if name in existing]
@@ -264,20 +264,17 @@ class Maintainer:
 
     def _run(self, task: Task, name: str, *, dry_run: bool, confirmed: bool) -> TaskReport:
         table = self._load(name)
+        run: dict[Task, Callable[..., TaskReport]] = {
+            "compact": self._compact,
+            "fill": self._fill,
+            "tier": self._tier,
+            "manifests": self._manifests,
+            "expire": self._expire,
+            "orphans": self._orphans,
+            "retention": partial(self._retention, confirmed=confirmed),
+        }
         with catalog_errors():
-            if task == "compact":
-                return self._compact(table, name, dry_run=dry_run)
-            if task == "fill":
-                return self._fill(table, name, dry_run=dry_run)
-            if task == "tier":
-                return self._tier(table, name, dry_run=dry_run)
-            if task == "manifests":
-                return self._manifests(table, dry_run=dry_run)
-            if task == "expire":
-                return self._expire(table, dry_run=dry_run)
-            if task == "orphans":
-                return self._orphans(table, dry_run=dry_run)
-            return self._retention(table, dry_run=dry_run, confirmed=confirmed)
+            return run[task](table, name, dry_run=dry_run)
 
     def _refuse(self, task: Task, name: str, reason: str) -> None:
         if not self.can(task, name):
@@ -321,8 +318,8 @@ class Maintainer:
         )
         return tiering.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
-    def _manifests(self, table: Table, *, dry_run: bool) -> TaskReport:
-        begin, name = time.monotonic(), table.name()[-1]
+    def _manifests(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        begin = time.monotonic()
         snapshot, limit = table.current_snapshot(), self._settings.expire.manifests_max
         small = [] if snapshot is None else small_manifests(data_manifests(table, snapshot))
         detail = {"small_manifests": len(small)} if len(small) > limit else {}
@@ -330,8 +327,8 @@ class Maintainer:
             rewrite_manifests(self._committer, table, limit)
         return TaskReport("manifests", name, dry_run, seconds=time.monotonic() - begin, detail=detail)
 
-    def _expire(self, table: Table, *, dry_run: bool) -> TaskReport:
-        begin, name = time.monotonic(), table.name()[-1]
+    def _expire(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        begin = time.monotonic()
         facts = self._state.facts.get(name, {}) | {"expired_at": self._clock()}
         expired = expire_old(
             self._catalog,
@@ -357,25 +354,25 @@ class Maintainer:
             },
         )
 
-    def _orphans(self, table: Table, *, dry_run: bool) -> TaskReport:
+    def _orphans(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
         begin, age = time.monotonic(), self._settings.orphans.age_seconds
         if dry_run:
             found = find_orphans(table, age)
         else:
             found = remove_orphans(table, age)
-            table = self._load(table.name()[-1])
+            table = self._load(name)
             facts = {"orphans_at": self._clock(), **_stored(table)}
             set_properties(self._catalog, table, noted(table.metadata, **facts))
         return TaskReport(
             "orphans",
-            table.name()[-1],
+            name,
             dry_run,
             files_in=len(found),
             bytes_in=sum(each.bytes for each in found),
             seconds=time.monotonic() - begin,
         )
 
-    def _retention(self, table: Table, *, dry_run: bool, confirmed: bool) -> TaskReport:
+    def _retention(self, table: Table, name: str, *, dry_run: bool, confirmed: bool) -> TaskReport:
         """Uses the earlier of this machine's and the store's clock: a clock ahead would remove too much."""
         store_now = LakeFileIO(table.io.properties).now(f"{table.location().rstrip('/')}/metadata")
         now = min(self._clock(), store_now)
@@ -383,7 +380,7 @@ class Maintainer:
         run = RetentionRun(now, dry_run, confirmed, others)
         report = retain(self._config, self._catalog, self._runner, table, run)
         if not dry_run:
-            self._state.facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
+            self._state.facts.setdefault(name, {})["retained_at"] = self._clock()
         return report
 
     def _known_time(self, now: float) -> float | None:

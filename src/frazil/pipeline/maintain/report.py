@@ -45,7 +45,6 @@ class TaskReport:
 
     @property
     def is_nothing(self) -> bool:
-        """Nothing was to be done."""
         return not (self.files_in or self.files_out or self.rows_removed or any(self.detail.values()))
 
 

@@ -4,7 +4,6 @@ one commit replaces the originals. Copies get new names: snapshots refer to file
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import time
@@ -179,7 +178,7 @@ def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move
     """
     began, begin = time.time(), time.process_time()
     files = LakeFileIO(dict(io_properties))
-    with _failures(move):
+    try:
         temporary = files.temporary(move.path)
         try:
             digest = _fetch(files, move.file, temporary)
@@ -192,6 +191,9 @@ def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move
         if _digest_of(files, move.path) != digest:
             files.delete(move.path)
             raise StoreUnavailable(f"{move.path} has other bytes than were written; check the store")
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreUnavailable(f"cannot copy {move.file.file_path} to {move.path}: {reason}") from error
     return Moved(move.path, None, time.process_time() - begin, began)
 
 
@@ -245,16 +247,6 @@ def _chunks(files: LakeFileIO, path: str) -> Iterator[bytes]:
     with files.new_input(path).open() as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
-
-
-@contextlib.contextmanager
-def _failures(move: Move) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{move.file.file_path} cannot be copied to {move.path}: {error.strerror or error}"
-        ) from error
 
 
 def _target(folder: str, file: FileFacts) -> str:

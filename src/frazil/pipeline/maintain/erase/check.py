@@ -86,7 +86,6 @@ def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant
 
 
 def _waiting(config: Config, store: Store, signal: Signal, position: WalPosition) -> set[str]:
-    """Returns the tenants of rows that have not landed yet."""
     reader, spec = WalReader(store), table_spec(signal, promoted(config))
     found: set[str] = set()
     for segment in reader.pending(signal, position):

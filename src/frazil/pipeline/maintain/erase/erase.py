@@ -90,31 +90,25 @@ def erase(
         return _Erasing(config, catalog, request, runner, say, clock, sleep, sync).run()
 
 
+@dataclass
 class _Erasing:
-    def __init__(
-        self,
-        config: Config,
-        catalog: Catalog,
-        request: EraseRequest,
-        runner: Runner,
-        say: Callable[[str], None],
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        sync: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._catalog = catalog
-        self._request = request
-        self._runner = runner
-        self._say = say
-        self._clock = clock
-        self._sleep = sleep
-        self._sync = sync
+    _config: Config
+    _catalog: Catalog
+    _request: EraseRequest
+    _runner: Runner
+    _say: Callable[[str], None]
+    _clock: Callable[[], float]
+    _sleep: Callable[[float], None]
+    _sync: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        config, request = self._config, self._request
         self._store: Store | None = None if config.wal.type == "kafka" else open_store(config)
-        self._set_aside = SetAsideEraser(config, catalog, self._store)
+        self._set_aside = SetAsideEraser(config, self._catalog, self._store)
         self._namespace = tuple(config.lake.namespace.split("."))
         self._begin = time.monotonic()
-        self._erasure = Erasure(uuid.uuid4().hex, request.tenant, int(clock() * 1e6), dry_run=request.dry_run)
+        cut_micros = int(self._clock() * 1e6)
+        self._erasure = Erasure(uuid.uuid4().hex, request.tenant, cut_micros, dry_run=request.dry_run)
 
     def run(self) -> Erasure:
         specs = checked_tables(self._config, self._request.tables)

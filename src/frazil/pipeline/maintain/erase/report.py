@@ -46,8 +46,6 @@ class Proof:
 
 @dataclass
 class TableErasure:
-    """The erasure from one table."""
-
     table: str
     rows_removed: int = 0
     rows_of_tenant: int = 0

@@ -262,7 +262,6 @@ class TableEraser:
         }
 
     def _reached(self, table: Table, history: TenantHistory, matched: Collection[str]) -> set[int]:
-        """Returns the snapshots to expire."""
         past = [path for path in self._unknown if _main(table) not in history.reached_by.get(path, ())]
         return history.snapshots_of([*matched, *past]) | history.broken
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,7 @@ class Matcher:
     """DuckDB's memory limit. It does not include intermediate results of a few thousand rows."""
     temp_bytes: int = 4 << 30
     temp_dir: str | None = None
+    """The folder for DuckDB's temporary files."""
 
     @classmethod
     def of(
@@ -68,9 +70,7 @@ class Matcher:
         schema: Schema,
         *,
         properties: Mapping[str, str] | None = None,
-        memory_bytes: int = 512 << 20,
-        temp_bytes: int = 4 << 30,
-        temp_dir: str | None = None,
+        **limits: Any,
     ) -> Matcher:
         """Returns a matcher for a table with this schema and properties. DuckDB spills to a temporary folder
         in `temp_dir`.
@@ -82,7 +82,7 @@ class Matcher:
         ]
         fill = Fill.of(spec.promoted, properties)
         promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
-        return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir)
+        return cls(predicate, tuple(columns), promoted, fill, **limits)
 
     def matching(self, path: str, original: str | None = None) -> Mask:
         """Returns a mask of the matching rows of a local Parquet file. `original` is the path of the file in
