@@ -23,7 +23,7 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.partition_sort import Horizon, Part, arrange
+from frazil.pipeline.partition_sort import Horizon, Part, partition_and_sort
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import landed_spec
 from frazil.wal.names import new_stream
@@ -116,7 +116,7 @@ def _small_part() -> Part:
                 _opened(config, catalog).table, landed_spec("logs"), config.land.compression_level
             )
     table = with_segment(table, f"{new_stream()}/0", layout)
-    return arrange([table], layout.spec, Horizon(_DAY_MICROS, _DAY_MICROS)).parts[0]
+    return partition_and_sort([table], layout.spec, Horizon(_DAY_MICROS, _DAY_MICROS)).parts[0]
 
 
 def _of(streams: int) -> str:

@@ -21,7 +21,7 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.position import LandingPosition
 from frazil.tables import Signal, landed_spec
 from frazil.wal.rowgroups import coded_table
@@ -84,7 +84,7 @@ def _write(kind: _Kind, jobs: Sequence[tuple[int, int, int, int]]) -> list[tuple
     written: list[tuple[int, object]] = []
     for number, first, length, _ in jobs:
         table = _spread(base[number % len(base)], kind.signal, first, length, rng)
-        parts = arrange([table], kind.layout.spec, _HORIZON).parts
+        parts = partition_and_sort([table], kind.layout.spec, _HORIZON).parts
         for index, part in enumerate(parts):
             written.append((number, write_part(kind.layout, part, f"bench-{number:06}-{index}")))
     return written

@@ -34,12 +34,12 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.land.upkeep import CleanUpStep
+from frazil.pipeline.land.upkeep import CleanUpStep, TableWal
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task, TaskReport
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.pipeline.runner import SparkRunner
 from frazil.position import LandingPosition, StreamPosition, landing_position
 from frazil.tables import landed_spec
@@ -198,7 +198,7 @@ class Side:
         position = landing_position(checkpoint.position)
         at = position.wal.streams.get(self._stream, StreamPosition())
         table = coded_table(rows, layout.coded)
-        parts = arrange(
+        parts = partition_and_sort(
             [with_segment(table, f"{self._stream}/{at.sequence}", layout)], layout.spec, _HORIZON
         ).parts
         files = [write_part(layout, part, f"{layout.batch}-{number}") for number, part in enumerate(parts)]
@@ -274,9 +274,8 @@ class Landing:
             self._metrics,
             reader=reader,
         )
-        self._clean_up = CleanUpStep(
-            config, "logs", self._store, lambda: side.table.metadata, self._metrics, wall_clock=clock
-        )
+        wal = TableWal(config, "logs", self._store, lambda: side.table.metadata, wall_clock=clock)
+        self._clean_up = CleanUpStep(wal, self._metrics)
 
     def receive(self, rows: pa.Table, clock: Clock) -> None:
         writer = SegmentWriter(self._side.config.wal.compression_level)

@@ -78,7 +78,7 @@ def test_active_pipeline_and_standby_are_not_ready_while_s3_is_away(
         assert noticed(lambda: sum(each.metric("frazil_pipeline_leader") for each in pipelines) == 1)
         for pipeline in pipelines:
             text = pipeline.log.read_text()
-            assert text.count('"event":"lease not acquired; trying again"') == 1
+            assert text.count('"event":"lease not acquired; retrying"') == 1
             assert "another pipeline works" not in text
         active = pipelines[0].log.read_text()
         assert active.count('"event":"landing stopped: the lease was lost"') == 1

@@ -11,7 +11,7 @@ from bench.hostile_queries import (
     CRASHING,
     DEAF,
     DEAF_SECONDS_MAX,
-    P99_SECONDS_PROMISED,
+    P99_SECONDS_TARGET,
     attacked_api,
     waits,
 )
@@ -33,7 +33,7 @@ def test_a_tenant_whose_queries_end_workers_does_not_delay_another(
         beside = waits(url, keys, SECONDS, attack)
     assert beside.failed == 0
     # On a machine that is busy with something else, the same queries alone are slow too.
-    assert beside.quantile(0.99) < max(P99_SECONDS_PROMISED, 5 * alone.quantile(0.99))
+    assert beside.quantile(0.99) < max(P99_SECONDS_TARGET, 5 * alone.quantile(0.99))
     assert set(beside.statuses) <= {422, 429}
     (log,) = tmp_path.glob("serve-*.log")
     ended = [

@@ -155,7 +155,7 @@ def test_every_acked_row_is_in_every_answer_once_while_spark_compacts(
             compacting.stop()
         assert (
             pipeline.metric("frazil_land_segments_cleaned_total") > 0
-            or "cleaned up" in pipeline.log.read_text()
+            or "landed segments deleted" in pipeline.log.read_text()
         )
     assert seen.with_tail > 0
     assert seen.with_files > 0

@@ -114,7 +114,7 @@ def test_without_java_it_is_said_what_to_install(tmp_path: Path) -> None:
     (hidden / "__init__.py").write_text("raise ImportError\n")
     environment = {"JAVA_HOME": "", "PATH": str(tmp_path), "PYTHONPATH": str(hidden.parent)}
     path = configured(tmp_path)
-    assert "Spark needs Java 17 or 21 and found none: install one" in refused(path, environment)
+    assert "Spark needs Java 17 or 21, and no Java was found: install one" in refused(path, environment)
 
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
@@ -289,7 +289,7 @@ def test_a_jvm_that_is_killed_is_started_anew(up: Up) -> None:
     up.said()
     victim.kill()
     heard: list[str] = []
-    up.until("it is told", lambda: bool(heard.append(up.said()) or "Spark has died" in "".join(heard)))
+    up.until("it is told", lambda: bool(heard.append(up.said()) or "Spark died" in "".join(heard)))
     up.until("Spark runs again", lambda: up.member("pipeline", "org.apache.spark") is not None)
     up.until("all works again", up.works)
     assert "Traceback" not in "".join(heard) + up.said()

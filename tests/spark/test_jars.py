@@ -13,9 +13,20 @@ import pytest
 from frazil.config import Config
 from frazil.errors import Permanent, Transient
 from frazil.pipeline import jars as jars_module
-from frazil.pipeline import maven
-from frazil.pipeline.jars import AWS, EVERY, ICEBERG, KAFKA, POSTGRES, SQLITE, jars, missing, packages
-from frazil.pipeline.maven import Package, fetch, proxy_options
+from frazil.pipeline.jars import (
+    AWS,
+    EVERY,
+    ICEBERG,
+    KAFKA,
+    POSTGRES,
+    SQLITE,
+    Package,
+    fetch,
+    jars,
+    missing,
+    packages,
+    proxy_options,
+)
 
 REST = {"catalog": {"type": "rest", "rest": {"uri": "https://catalog.example.com"}}}
 POSTGRESQL = {"catalog": {"type": "postgres", "postgres": {"uri": "postgresql://db.example.com/frazil"}}}
@@ -30,16 +41,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[list[Package]]:
-    """What was asked of Maven, which answers with empty files."""
-    asked: list[list[Package]] = []
+    """The packages requested from a stand-in for Maven that returns empty files."""
+    requested: list[list[Package]] = []
 
     def fetch_nothing(wanted: list[Package], folder: Path, settings: object) -> None:
-        asked.append(wanted)
+        requested.append(wanted)
         for package in wanted:
             (folder / package.file_name).touch()
 
     monkeypatch.setattr(jars_module, "fetch", fetch_nothing)
-    return asked
+    return requested
 
 
 @pytest.mark.parametrize(
@@ -94,15 +105,15 @@ def resolving_to(content: bytes) -> Callable[..., contextlib.AbstractContextMana
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maven, "_resolver", resolving_to(b"something else"))
+    monkeypatch.setattr(jars_module, "_resolver", resolving_to(b"something else"))
     with pytest.raises(Permanent, match="not the jar that this release was tested with"):
         fetch([SQLITE], tmp_path, {})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_fetched_jar_is_all_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maven, "_resolver", resolving_to(b"a jar"))
-    package = Package("org.example", "thing", "1.0", hashlib.sha256(b"a jar").hexdigest())
+    monkeypatch.setattr(jars_module, "_resolver", resolving_to(b"a jar"))
+    package = Package("org.example:thing:1.0", hashlib.sha256(b"a jar").hexdigest())
     fetch([package], tmp_path, {})
     assert [file.name for file in tmp_path.iterdir()] == ["thing-1.0.jar"]
 
@@ -111,7 +122,7 @@ def test_names_of_jars_do_not_collide() -> None:
     assert len({package.file_name for package in EVERY}) == len(EVERY)
 
 
-def test_a_proxy_of_the_environment_is_told_to_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_passed_to_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example.com:3128")
     monkeypatch.setenv("no_proxy", "localhost, .example.org")
     assert proxy_options() == [
@@ -129,7 +140,7 @@ def test_a_jar_comes_from_maven_and_the_second_time_from_the_cache(
     (jar,) = jars(Config())
     assert hashlib.sha256(jar.read_bytes()).hexdigest() == POSTGRES.sha256
     assert missing([POSTGRES]) == []
-    monkeypatch.setattr(maven, "_resolver", None)
+    monkeypatch.setattr(jars_module, "_resolver", None)
     assert jars(Config()) == [jar]
 
 

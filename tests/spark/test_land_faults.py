@@ -63,7 +63,7 @@ def test_of_two_landers_at_the_same_position_one_wins_each_round(lake: Lake) -> 
             both = threading.Barrier(2)
             # A lander that asks for Spark has its position and its work: there, each waits for the other.
             for lander in landers:
-                lander.forget()
+                lander.reset()
                 lander._runner._start_spark = lambda both=both: (both.wait(60), lake.spark())[1]
             outcomes = [pool.submit(lander.step, now_due=True) for lander in landers]
             errors = [outcome.exception(60) for outcome in outcomes]
@@ -296,6 +296,6 @@ def test_a_landing_that_failed_is_tried_again_without_waiting_for_more(lake: Lak
     for _ in range(2):
         with pytest.raises(ConnectionError):
             lander.step()
-        lander.forget()
+        lander.reset()
     lander._runner._start_spark = lake.spark
     assert lander.step() == "landed"

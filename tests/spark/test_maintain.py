@@ -20,7 +20,7 @@ from frazil.lake.live_files import live_files
 from frazil.lake.snapshots import LANDED
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut, list_cuts
+from frazil.pipeline.maintain.tag_tables import list_tagged, tag_tables, untag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.tables import SIGNALS, Signal
@@ -220,7 +220,7 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
     fill(lake, 1)
     for signal in SIGNALS:  # waits in the log
         Stream(lake.store, signal).write([Sent(request(signal, "late", RECORDS))])
-    made = create_cut(lake.config, lake.catalog, runner_of(lake), Metrics(), "incident-42")
+    made = tag_tables(lake.config, lake.catalog, runner_of(lake), Metrics(), "incident-42")
     assert {tag.table for tag in made.tags} >= set(SIGNALS)
     assert not made.missing
     before = {signal: rows_of(lake, signal) for signal in SIGNALS}
@@ -234,11 +234,11 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
         ref = lake.table(signal).metadata.refs["incident-42"].snapshot_id
         then: pa.Table = lake.table(signal).scan(snapshot_id=ref).to_arrow()
         assert then.num_rows == 2 * RECORDS
-    with pytest.raises(Refused, match="there is a tag incident-42 already"):
-        create_cut(lake.config, lake.catalog, runner_of(lake), Metrics(), "incident-42")
-    assert [cut.name for cut in list_cuts(lake.config, lake.catalog)] == ["incident-42"]
-    assert delete_cut(lake.config, lake.catalog, "incident-42") == 3
-    assert list_cuts(lake.config, lake.catalog) == []
+    with pytest.raises(Refused, match="the tag incident-42 exists already"):
+        tag_tables(lake.config, lake.catalog, runner_of(lake), Metrics(), "incident-42")
+    assert [cut.name for cut in list_tagged(lake.config, lake.catalog)] == ["incident-42"]
+    assert untag_tables(lake.config, lake.catalog, "incident-42") == 3
+    assert list_tagged(lake.config, lake.catalog) == []
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
 )
 def test_names_that_no_tag_can_have(lake: Lake, name: str) -> None:
     with pytest.raises(Refused):
-        create_cut(lake.config, lake.catalog, runner_of(lake), Metrics(), name)
+        tag_tables(lake.config, lake.catalog, runner_of(lake), Metrics(), name)
 
 
 @pytest.mark.slow

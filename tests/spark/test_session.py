@@ -233,5 +233,5 @@ def test_a_jvm_that_cannot_start_is_a_matter_of_the_configuration(
     start_driver: Callable[..., Driver],
 ) -> None:
     settings = {"spark.driver.extraJavaOptions": "-Xss1"}
-    with pytest.raises(AssertionError, match=r"ConfigError: Spark's JVM ended as it began"):
+    with pytest.raises(AssertionError, match=r"ConfigError: Spark's JVM exited at its start"):
         start_driver(spark={"settings": settings})

@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
-from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
+from frazil.pipeline.land.upkeep import CleanUpStep, TableWal, WatchStep
 from frazil.pipeline.metrics import Metrics
 from frazil.storage import Store
 from frazil.tables import Signal
@@ -29,11 +29,9 @@ class Upkeep:
         clean_up, watch = self._steps[signal]
         clean_up.run()
         watch.run()
-        return clean_up.take_gone()
+        return clean_up.take_deleted_streams()
 
     def _made(self, signal: Signal) -> tuple[CleanUpStep, WatchStep]:
         config, store, metrics = self._given
-        return (
-            CleanUpStep(config, signal, store, lambda: self._metadata, metrics, **self._clocks),
-            WatchStep(config, signal, store, lambda: self._metadata, **self._clocks),
-        )
+        wal = TableWal(config, signal, store, lambda: self._metadata, **self._clocks)
+        return CleanUpStep(wal, metrics), WatchStep(wal)

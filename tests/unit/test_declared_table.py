@@ -21,9 +21,9 @@ from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.retain.check import check_rules
-from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
+from frazil.pipeline.maintain.tag_tables import tag_tables, untag_tables
 from frazil.pipeline.metrics import Metrics
-from frazil.pipeline.partition_sort import arrange
+from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import LandingPosition
 from frazil.query.model import AsOf
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
@@ -64,7 +64,7 @@ class Edges(Kept):
         )
         named = {"time": times, **{name: list(column) for name, column in columns.items()}}
         table = pa.table({name: named.get(name, [None] * len(rows)) for name in spec.arrow_schema.names})
-        parts = arrange([table.cast(spec.arrow_schema)], spec).parts
+        parts = partition_and_sort([table.cast(spec.arrow_schema)], spec).parts
         files = [write_part(layout, part, f"{layout.batch}-{at}") for at, part in enumerate(parts)]
         committer_of(self.config, self.catalog).append(checkpoint, files, checkpoint.position)
 
@@ -184,14 +184,14 @@ def test_an_erasure_takes_the_tenants_rows_from_all_that_it_was(lake: Edges) -> 
 
 
 def test_a_named_tag_pins_it(lake: Edges) -> None:
-    cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-1")
+    cut = tag_tables(lake.config, lake.catalog, lake.runner, Metrics(), "incident-1")
     assert "edges" in {tag.table for tag in cut.tags}
     lake.add([("acme", "web", "later", 1, 0.0)])
     with serving(lake.config) as service:
         told = service.execute("SELECT count(*) FROM edges", as_of=AsOf(tag="incident-1"))
         assert told.rows == [[3]]
         assert service.execute("SELECT count(*) FROM edges").rows == [[4]]
-    assert delete_cut(lake.config, lake.catalog, "incident-1") == len(cut.tags)
+    assert untag_tables(lake.config, lake.catalog, "incident-1") == len(cut.tags)
 
 
 def test_status_shows_its_health(lake: Edges) -> None:

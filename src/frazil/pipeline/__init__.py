@@ -1,4 +1,4 @@
-"""Spark: the session, and what runs on it.
+"""The pipeline role: lands data in the Iceberg tables and maintains them, on Spark. Start reading at `run`.
 
-Never acks anything and keeps no state of its own: how far a table has come is recorded in the table.
+It keeps no state of its own: each table records its landing position.
 """

@@ -1,8 +1,8 @@
-"""A standalone cluster's master, asked over Spark's own protocol through this process's JVM.
+"""Cores of a standalone Spark cluster. Talks to the master over Spark's RPC, through this process's JVM.
 
-Without a limit, an application takes every free core of such a cluster. It keeps them while its driver is
-connected, also when the driver hangs. So each application is limited to a part of the cores, and the pipeline
-that takes over removes the application of the previous one.
+Without a limit, an application takes every free core of a standalone cluster, and keeps them while its driver
+is connected, even if the driver hangs. So each application is limited to a part of the cores, and a pipeline
+that takes over removes the application of the previous lease holder.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from frazil.pipeline.runner import reason
 CORES_MAX = "spark.cores.max"
 PIPELINE_PART = 2
 COMMAND_PART = 4
-"""A pipeline gets half of a cluster's cores and a command a quarter: a second pipeline and a command fit
-beside, from 3 cores on. On 2, a command fits beside the pipeline that works.
+"""A pipeline gets half of a cluster's cores and a command a quarter. With 3 cores or more, two pipelines and
+a command can run at once; with 2 cores, the active pipeline and a command.
 """
-_ANSWER_SECONDS_MAX = 10
+_RESPONSE_SECONDS_MAX = 10
 _CORES_SECONDS_MAX = 60.0
 _EXPLAIN_SECONDS = 5.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _WORKERS_SECONDS_MAX = 30.0
 _MESSAGES = "org.apache.spark.deploy.DeployMessages$"
 
@@ -38,7 +38,7 @@ log = structlog.get_logger("frazil.pipeline")
 
 @dataclass(frozen=True)
 class ClusterState:
-    """`applications`: the names of those that run or wait, by their ids."""
+    """The cores of all live workers, and the names of running or waiting applications by id."""
 
     cores: int
     applications: Mapping[str, str]
@@ -49,8 +49,8 @@ def is_standalone(master: str) -> bool:
 
 
 def cores_share(gateway: Any, settings: Mapping[str, str], part: int) -> dict[str, str]:
-    """Returns the setting that limits an application to its part of a standalone cluster's cores. Returns
-    nothing for other masters, if a limit is set already, and if the master does not answer.
+    """Returns the setting that limits an application to one `part`-th of a standalone cluster's cores.
+    Returns no setting for other masters, if a limit is configured, and if the master does not respond.
     """
     master = settings["spark.master"]
     if not is_standalone(master) or CORES_MAX in settings:
@@ -60,9 +60,9 @@ def cores_share(gateway: Any, settings: Mapping[str, str], part: int) -> dict[st
             deadline = time.monotonic() + _WORKERS_SECONDS_MAX
             while not (cores := _state(gateway.jvm, environment, master).cores):
                 if time.monotonic() >= deadline:
-                    log.warning("cluster has no workers; one core assumed", master=master)
+                    log.warning("cluster has no workers; assuming one core", master=master)
                     break
-                time.sleep(1.0)  # its workers may be starting, too
+                time.sleep(1.0)  # the workers may still be starting
     except (Py4JError, OSError) as error:
         log.warning("cluster size unknown; cores not limited", master=master, reason=reason(error))
         return {}
@@ -72,7 +72,7 @@ def cores_share(gateway: Any, settings: Mapping[str, str], part: int) -> dict[st
 
 
 def share_of(cores: int, part: int, settings: Mapping[str, str]) -> int:
-    """Returns the limit. With a smaller one than an executor needs, Spark would start no executor."""
+    """Returns the limit of cores: at least those of one executor, or Spark would start none."""
     return max(1, cores // part, int(settings.get("spark.executor.cores", "1")))
 
 
@@ -85,7 +85,7 @@ def _master(spark: SparkSession) -> str:
 
 
 def remove_applications(spark: SparkSession, ids: tuple[str, ...]) -> None:
-    """Asks the master to end these applications: it frees their cores, also if their drivers hang."""
+    """Asks the master to remove these applications. It frees their cores even if their drivers hang."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     try:
@@ -102,12 +102,12 @@ def remove_applications(spark: SparkSession, ids: tuple[str, ...]) -> None:
 
 
 def executor_count(spark: SparkSession) -> int:
-    """Returns how many executors are registered with the driver. With a local master there are none."""
+    """Returns the number of executors registered with the driver; 0 with a local master."""
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def idle_reason(spark: SparkSession) -> str:
-    """Returns why jobs that were started do not run, or an empty text."""
+    """Returns why started jobs do not run, or an empty string."""
     context = spark.sparkContext
     if _master(spark).startswith("local") or executor_count(spark):
         return ""
@@ -117,7 +117,7 @@ def idle_reason(spark: SparkSession) -> str:
 
 
 def cores_reason(spark: SparkSession) -> str:
-    """Returns why Spark may have no executor, as far as the master says it."""
+    """Returns why Spark may have no executor, with the master's view of cores and applications."""
     context = spark.sparkContext
     text = f"Spark has no executor on {_master(spark)}"
     if not is_standalone(_master(spark)):
@@ -125,7 +125,7 @@ def cores_reason(spark: SparkSession) -> str:
     try:
         state = _state(context._jvm, context._jsc.sc().env().rpcEnv(), _master(spark))
     except (Py4JError, OSError) as error:
-        return f"{text}, and its master does not answer: {reason(error)}"
+        return f"{text}, and its master does not respond: {reason(error)}"
     others = [
         f"{name} ({each})" for each, name in state.applications.items() if each != application_id(spark)
     ]
@@ -139,7 +139,9 @@ def cores_reason(spark: SparkSession) -> str:
 def wait_for_executor(
     spark: SparkSession, say: Callable[[str], None], seconds_max: float = _CORES_SECONDS_MAX
 ) -> None:
-    """Returns when a job can run. Says why it waits. Raises JobFailed after `seconds_max`."""
+    """Waits until a job can run, and passes the reason for waiting to `say`. Raises JobFailed after
+    `seconds_max`.
+    """
     if _master(spark).startswith("local"):
         return
     begin, said = time.monotonic(), False
@@ -150,17 +152,17 @@ def wait_for_executor(
         if not said and waited > _EXPLAIN_SECONDS:
             say(f"waiting for cores, {seconds_max:g} s at most: {cores_reason(spark)}")
             said = True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
 def _rpc_env(jvm: Any, settings: Mapping[str, str]) -> Iterator[Any]:
-    """A client of the master before there is an application."""
+    """Yields an RPC client for the master. Used before the application exists."""
     conf = jvm.org.apache.spark.SparkConf(False)
     for key, value in settings.items():
         conf.set(key, value)
     for key in ("spark.rpc.lookupTimeout", "spark.rpc.askTimeout", "spark.rpc.io.connectionCreationTimeout"):
-        conf.set(key, f"{_ANSWER_SECONDS_MAX}s")
+        conf.set(key, f"{_RESPONSE_SECONDS_MAX}s")
     managers = jvm.org.apache.spark.SecurityManager
     defaults = [getattr(managers, f"$lessinit$greater$default${number}")() for number in (2, 3)]
     manager = managers(conf, *defaults)
@@ -173,7 +175,7 @@ def _rpc_env(jvm: Any, settings: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _endpoints(jvm: Any, environment: Any, master: str) -> Iterator[Any]:
-    """Returns the masters, standbys included, that answer. Raises if none answers."""
+    """Yields the masters that respond, including standbys. Raises if none responds."""
     urls = [f"spark://{each}" for each in master.removeprefix("spark://").split(",")]
     failures = []
     for url in urls:
@@ -187,11 +189,11 @@ def _endpoints(jvm: Any, environment: Any, master: str) -> Iterator[Any]:
 
 
 def _state(jvm: Any, environment: Any, master: str) -> ClusterState:
-    question = getattr(getattr(jvm, f"{_MESSAGES}RequestMasterState$"), "MODULE$")
-    answer = jvm.java.lang.Class.forName(f"{_MESSAGES}MasterStateResponse")
+    request = getattr(getattr(jvm, f"{_MESSAGES}RequestMasterState$"), "MODULE$")
+    response = jvm.java.lang.Class.forName(f"{_MESSAGES}MasterStateResponse")
     cores, applications = 0, dict[str, str]()
     for endpoint in _endpoints(jvm, environment, master):
-        state = endpoint.askSync(question, jvm.scala.reflect.ClassTag.apply(answer))
+        state = endpoint.askSync(request, jvm.scala.reflect.ClassTag.apply(response))
         cores += sum(worker.cores() for worker in state.workers() if worker.state().toString() == "ALIVE")
         applications |= {each.id(): each.desc().name() for each in state.activeApps()}
     return ClusterState(cores, applications)

@@ -1,4 +1,4 @@
-"""Data files: arranged rows as Parquet, durable, with the statistics that Iceberg plans by."""
+"""Writes sorted rows as durable Parquet data files, with the statistics that Iceberg uses to skip files."""
 
 from __future__ import annotations
 
@@ -39,18 +39,17 @@ _BLOOM_FALSE_POSITIVES = 0.01
 _RANDOM = frozenset({"trace_id", "span_id", "parent_span_id"})
 _UNSORTED = 0
 _PAGE_BYTES = 128 * 2**10
-"""Measured: files are no larger than with pages of 1 MiB, and a merge holds a page of every column of every
-file that it reads.
+"""Measured: files are no larger than with pages of 1 MiB. A merge holds one page per column and input file.
 """
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a worker must know of a table to write its files."""
+    """The facts about a table that a worker needs to write its data files."""
 
     spec: TableSpec
     coded: pa.Schema
-    """The Arrow types of rows to write."""
+    """The Arrow schema of the rows to write, with dictionary-encoded columns."""
     location: str
     schema: Schema
     properties: dict[str, str]
@@ -59,13 +58,13 @@ class Layout:
     sort_order_id: int
     compression_level: int
     changed_ms: int
-    """When the table was last changed, since 1970."""
+    """Time of the table's last change, since 1970."""
     batch: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
     def of(cls, table: Table, spec: TableSpec, compression_level: int, *, rewriting: bool = False) -> Layout:
-        """With `rewriting`, of all columns that the table has: rewritten files keep columns that others have
-        added, and columns that are no longer promoted.
+        """With `rewriting`, the layout has all columns of the table: rewritten files keep columns that other
+        engines added, and columns that are no longer promoted.
         """
         coded = list(spec.write_schema)
         if rewriting:
@@ -85,7 +84,7 @@ class Layout:
 
     @cached_property
     def fill(self) -> Fill:
-        """How promoted columns are filled, now and in the files that the table has."""
+        """How promoted columns are filled now, and how they were filled in the table's files."""
         return Fill.of(self.spec.promoted, self.properties)
 
     @cached_property
@@ -101,15 +100,15 @@ class Layout:
         return compute_statistics_plan(self.schema, self.properties), parquet_path_to_id_mapping(self.schema)
 
     @cached_property
-    def bounded(self) -> list[str]:
-        """Columns that have statistics: those the table's properties name."""
+    def columns_with_statistics(self) -> list[str]:
+        """The columns that the table's properties name."""
         prefix = "write.metadata.metrics.column."
         return [name for name in self.coded.names if prefix + name in self.properties]
 
     @cached_property
-    def differences(self) -> list[str]:
-        """Columns kept as differences, which makes exact times small. Only cold ones: an engine that does not
-        know the encoding can still read all that is asked for often.
+    def delta_encoded(self) -> list[str]:
+        """Columns with DELTA_BINARY_PACKED, which makes exact times small. Only cold columns: an engine that
+        does not support the encoding can still read the columns that are queried often.
         """
         cold = {column.name for column in self.spec.columns if column.tier == "cold"}
         return [
@@ -119,8 +118,8 @@ class Layout:
         ]
 
     @cached_property
-    def levels(self) -> dict[str, int]:
-        """By leaf column. Measured: random digits get no smaller by trying harder, only slower."""
+    def compression_levels(self) -> dict[str, int]:
+        """By leaf column. Measured: higher levels make random ids slower to write, but not smaller."""
         return {leaf: 1 if leaf in _RANDOM else self.compression_level for leaf, _ in leaves(self.coded)}
 
     @cached_property
@@ -128,21 +127,24 @@ class Layout:
         return with_dictionary(self.coded)
 
     def filled(self, table: pa.Table, fingerprint: str) -> pa.Table:
-        """The table with the columns, but for `_segment`, that it does not have: from its maps, or NULL.
-        `fingerprint` says how the promoted columns that it has were filled.
+        """Returns the table with all columns of the layout except `_segment`. Missing columns are filled from
+        the attribute maps, else with NULL. `fingerprint` identifies how existing promoted columns were
+        filled.
         """
         schema = pa.schema([field for field in self.coded if field.name != SEGMENT.name])
         return fill_columns(table, schema, self.fill.promoted, self.fill.unfilled(fingerprint))
 
     def path(self, tenant: str | None, day: int | None, name: str) -> str:
-        """It says how the promoted columns are filled."""
+        """Returns the path of a data file. Its suffix identifies how the promoted columns are filled."""
         name += file_suffix(self.fill.fingerprint if self.spec.promoted else "")
         folders = partition_folders(tenant, day)[: len(self.spec.partition_by)]
         return "/".join([f"{self.location}/data", *folders, name])
 
 
 def partition_folders(tenant: str | None, day: int | None) -> list[str]:
-    """As Hive names them. The day counts from 1970. No tenant's name gives the folder of rows without one."""
+    """Returns the folders of a partition, named as in Hive. `day` counts from 1970. Rows without a tenant are
+    in `no_tenant`, which no tenant's name can collide with.
+    """
     owner = "no_tenant" if tenant is None else f"tenant_id={quote(tenant, safe='')}"
     return [owner] if day is None else [owner, f"time_day={EPOCH_DAY + datetime.timedelta(days=day)}"]
 
@@ -153,12 +155,12 @@ def _as_arrow(field: NestedField) -> pa.Field:
 
 
 def file_name(layout: Layout) -> str:
-    """Unique for each attempt of each task: a retried task never meets its predecessor's files."""
+    """Returns a name that is unique for each attempt of each task."""
     return f"{layout.batch}-{uuid.uuid4().hex[:12]}"
 
 
 def write_part(layout: Layout, part: Part, name: str) -> DataFile:
-    """Durable when it returns."""
+    """Writes one data file. The file is durable when the function returns."""
     sink = pa.BufferOutputStream()
     writer = RowGroupWriter(layout, sink, part.rows.num_rows)
     writer.write(part.rows)
@@ -170,19 +172,19 @@ def write_part(layout: Layout, part: Part, name: str) -> DataFile:
 
 
 class RowGroupWriter:
-    """Rows as Parquet, a row group at a time."""
+    """Writes Parquet, one row group at a time."""
 
     def __init__(self, layout: Layout, sink: pa.NativeFile, rows_per_group: int) -> None:
-        """`rows_per_group` is how many a row group has at most, for the size of the Bloom filters."""
+        """`rows_per_group` is the largest size of a row group. It sets the size of the Bloom filters."""
         self._schema, self._coded = layout.parquet, layout.coded
         self._writer = pq.ParquetWriter(
             sink,
             layout.parquet,
-            compression=dict.fromkeys(layout.levels, "zstd"),
-            compression_level=layout.levels,
+            compression=dict.fromkeys(layout.compression_levels, "zstd"),
+            compression_level=layout.compression_levels,
             use_dictionary=layout.dictionaries,
-            column_encoding=dict.fromkeys(layout.differences, "DELTA_BINARY_PACKED"),
-            write_statistics=layout.bounded,
+            column_encoding=dict.fromkeys(layout.delta_encoded, "DELTA_BINARY_PACKED"),
+            write_statistics=layout.columns_with_statistics,
             write_page_index=True,
             data_page_size=_PAGE_BYTES,
             bloom_filter_options={
@@ -193,7 +195,7 @@ class RowGroupWriter:
         )
 
     def write(self, rows: pa.Table) -> None:
-        """One row group, in the layout's coded types or those of its spec."""
+        """Writes one row group. The rows have the types of the layout or of its spec."""
         columns = coded_table(rows, self._coded).columns
         self._writer.write_table(
             pa.Table.from_arrays(columns, schema=self._schema), row_group_size=max(1, rows.num_rows)
@@ -203,14 +205,14 @@ class RowGroupWriter:
         self._writer.close()
         return self._writer.writer.metadata
 
-    def drop(self) -> None:
-        """No footer is written: not now, and not when it is collected, to a sink that is closed by then."""
+    def abandon(self) -> None:
+        """Prevents the footer: ParquetWriter would write it to a closed sink when it is garbage-collected."""
         self._writer.is_open = False
 
 
-class GrowingFile:
-    """A data file written row group by row group, in bounded memory. It has its name, and is durable, after
-    `finish`; a `with` block that ends without leaves nothing behind.
+class DataFileWriter:
+    """Writes a data file row group by row group, in bounded memory. The file gets its name and is durable
+    after `finish`. A `with` block that ends without `finish` leaves no file.
     """
 
     def __init__(
@@ -231,7 +233,7 @@ class GrowingFile:
         self.row_groups += 1
 
     def finish(self, *, is_sorted: bool = True) -> DataFile:
-        """`is_sorted`: whether the whole file is in the table's order."""
+        """Publishes the file. `is_sorted`: the whole file is in the table's sort order."""
         metadata = self._writer.close()
         size = self._sink.tell()
         self._sink.close()
@@ -242,7 +244,7 @@ class GrowingFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.drop()
+        self._writer.abandon()
         self._sink.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -257,7 +259,7 @@ def data_file(
     *,
     is_sorted: bool = True,
 ) -> DataFile:
-    """What a manifest says of a file."""
+    """Returns the manifest's description of a written file."""
     plan, ids = layout.statistics_plan
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata, stats_columns=plan, parquet_column_mapping=ids
@@ -282,9 +284,9 @@ def data_file(
 
 
 def _without_bounds(metadata: pq.FileMetaData, ids: dict[str, int]) -> set[int]:
-    """Columns of text of which some row group says nothing, as Parquet does of texts over 4 KiB. PyIceberg
-    would take the bounds of the other row groups for those of the file. Numbers have bounds wherever they
-    are not all NaN, which is in no bounds.
+    """Returns the text columns for which some row group has no bounds: Parquet omits bounds of texts over 4
+    KiB. PyIceberg would use the bounds of the other row groups for the whole file. Numeric columns have no
+    bounds only if all values are NaN, which bounds do not include.
     """
     unknown = set()
     for number in range(metadata.num_row_groups):
@@ -300,17 +302,17 @@ def _without_bounds(metadata: pq.FileMetaData, ids: dict[str, int]) -> set[int]:
 
 
 def _facts(statistics: DataFileStatistics) -> dict[str, Any]:
-    """PyIceberg counts up the last character of a text that it cuts, and fails where that is a surrogate:
-    such a column gets no upper bound.
+    """Serializes the statistics. PyIceberg increments the last character of a truncated upper bound, and
+    fails if the result is a surrogate: such a column gets no upper bound.
     """
     try:
         return statistics.to_serialized_dict()
     except UnicodeEncodeError:
-        unbounded = {key: _bounded(aggregate) for key, aggregate in statistics.column_aggregates.items()}
-        return replace(statistics, column_aggregates=unbounded).to_serialized_dict()
+        valid = {key: _valid_bounds(aggregate) for key, aggregate in statistics.column_aggregates.items()}
+        return replace(statistics, column_aggregates=valid).to_serialized_dict()
 
 
-def _bounded(aggregate: StatsAggregator) -> StatsAggregator:
+def _valid_bounds(aggregate: StatsAggregator) -> StatsAggregator:
     try:
         aggregate.max_as_bytes()
     except UnicodeEncodeError:

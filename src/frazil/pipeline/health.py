@@ -1,4 +1,4 @@
-"""The pipeline's own port: health with reasons, and metrics."""
+"""The pipeline's HTTP server for health checks, status and metrics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Problems = Callable[[], dict[str, str]]
 
 
 class HealthServer:
-    """`problems` says what keeps the pipeline from working, by table; empty while all is well. `waiting` says
-    what needs a person's decision while the pipeline works: it is shown with the problems, and the answer is
-    still 200.
+    """Serves /healthz, /readyz, /livez, /status and /metrics. `problems` returns the reasons, by table, why
+    the pipeline is not ready. `waiting` returns work that waits for an operator's decision: it is shown, and
+    the response stays 200.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class HealthServer:
             self._server = _Server(split_listen(listen), Handler)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {listen}: {error.strerror}. Stop what uses the port (`frazil doctor` may "
-                "know who), or set pipeline.listen to another port"
+                f"cannot listen on {listen}: {error.strerror}. Stop the process that uses the port (`frazil "
+                "doctor` may name it), or set pipeline.listen to another port"
             ) from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, "text/plain; charset=utf-8", b"try /healthz /readyz /livez /status /metrics\n")
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
-        with contextlib.suppress(ConnectionError):  # a prober that did not wait for the answer
+        with contextlib.suppress(ConnectionError):  # the client has disconnected
             self.send_response(status)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))
@@ -100,4 +100,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Not a line in the log for each scrape."""
+        """Suppresses the log line per request."""

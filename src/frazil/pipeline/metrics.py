@@ -1,10 +1,10 @@
-"""What the pipeline counts, for Prometheus."""
+"""Prometheus metrics of the pipeline: landing, WAL clean-up and Spark."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,158 +15,108 @@ from frazil.objectives import Objective, Objectives
 from frazil.tables import SIGNALS
 
 if TYPE_CHECKING:
-    from frazil.pipeline.land.source import Outcome
+    from frazil.pipeline.land.source import BatchResult
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _FILES = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
 _LAG_SECONDS = (1, 2.5, 5, 10, 20, 30, 45, 60, 75, 90, 120, 180, 300, 600, 1800, 3600)
 
+_COUNTERS = {
+    "frazil_landed_rows": "Rows committed by landing.",
+    "frazil_landed_bytes": "Bytes of data files committed by landing.",
+    "frazil_landed_wal_bytes": "Bytes of the write-ahead log that landed.",
+    "frazil_landed_files": "Data files committed by landing.",
+    "frazil_land_too_many_files": "Landing batches that were landed again as smaller ones because they "
+    "needed more data files than land.files_per_commit_max.",
+    "frazil_land_commits": "Landing commits.",
+    "frazil_land_commit_attempts": "Attempts of landing commits. More than the commits if other processes "
+    "commit to the same table at the same time.",
+    "frazil_landed_clamped_rows": "Rows whose time was outside the horizon and was set to the received time.",
+    "frazil_land_worker_cpu_seconds": "CPU seconds of Spark's Python workers during landing.",
+    "frazil_land_set_aside": "WAL segments or Kafka messages that could not be read and were set aside.",
+    "frazil_land_fenced": "Landing batches discarded because another process changed the table first.",
+    "frazil_land_errors": "Rounds of landing, WAL clean-up or WAL watch that failed.",
+    "frazil_wal_cleaned_segments": "WAL segments deleted after landing.",
+    "frazil_wal_cleaned_bytes": "Bytes of WAL segments deleted after landing.",
+}
+_GAUGES = {
+    "frazil_land_pending_bytes": "Bytes in the write-ahead log that have not landed. A lower bound if they "
+    "are more than land.batch_bytes_max.",
+    "frazil_land_pending_segments": "WAL segments, or Kafka messages, that have not landed.",
+    "frazil_land_pending_age_seconds": "Age of the oldest data in the write-ahead log that has not landed.",
+    "frazil_land_last_commit_timestamp_seconds": "Time of the last landing commit.",
+    "frazil_land_stopped": "1 while landing or WAL upkeep of a table needs operator action, else 0.",
+    "frazil_wal_landed_segments": "WAL segments that have landed and are not deleted yet.",
+    "frazil_wal_cleanup_lag_seconds": "Seconds for which deletion of the oldest landed WAL segment has been "
+    "overdue.",
+    "frazil_land_worker_rss_bytes": "Peak memory of the largest Python worker in the last landing batch.",
+}
+_HISTOGRAMS = {
+    "frazil_land_commit_files": (
+        "Data files that one landing commit added: one for each tenant and day in each task.",
+        _FILES,
+    ),
+    "frazil_land_seconds": (
+        "Duration of a landing batch, from reading the position to the commit.",
+        _SECONDS,
+    ),
+    "frazil_land_commit_seconds": ("Duration of the commit of a landing batch.", _SECONDS),
+    "frazil_land_lag_seconds": (
+        "Time from the receipt of a batch's oldest record to its commit.",
+        _LAG_SECONDS,
+    ),
+}
+_ZERO_AT_START = (
+    *("frazil_land_commits", "frazil_land_commit_attempts", "frazil_land_errors", "frazil_land_set_aside"),
+    *("frazil_land_fenced", "frazil_land_too_many_files"),
+)
+_LEADER_ONLY = (
+    *("frazil_land_pending_bytes", "frazil_land_pending_segments", "frazil_land_pending_age_seconds"),
+    *("frazil_land_stopped", "frazil_wal_landed_segments", "frazil_wal_cleanup_lag_seconds"),
+)
+
 
 class Metrics:
-    """`config` is for the objectives alone; a command that nobody scrapes has none."""
+    """The metrics of one pipeline process. `config` sets the objectives; commands have none."""
 
     def __init__(self, config: Config | None = None) -> None:
         config = config or Config()
-        self.registry = CollectorRegistry()
-        registry = self.registry
-        # With Kafka what has not landed cannot be asked, so the one is the other.
-        self._lag_is: tuple[Objective, ...] = ("landing_lag",)
+        registry = self.registry = CollectorRegistry()
+        # With Kafka, data can be queried only after it has landed: freshness is the landing lag.
+        self._lag_objectives: tuple[Objective, ...] = ("landing_lag",)
         if config.wal.type == "kafka":
-            self._lag_is = ("landing_lag", "freshness")
-        self._objectives = Objectives(registry, config, self._lag_is)
+            self._lag_objectives = ("landing_lag", "freshness")
+        self._objectives = Objectives(registry, config, self._lag_objectives)
         table = ["table"]
-        self._rows = Counter("frazil_landed_rows", "Rows committed", table, registry=registry)
-        self._bytes = Counter(
-            "frazil_landed_bytes", "Bytes of data files committed", table, registry=registry
+        self._counters = {
+            name: Counter(name, text, table, registry=registry) for name, text in _COUNTERS.items()
+        }
+        self._gauges = {name: Gauge(name, text, table, registry=registry) for name, text in _GAUGES.items()}
+        self._histograms = {
+            name: Histogram(name, text, table, registry=registry, buckets=buckets)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        self.leader = Gauge(
+            "frazil_pipeline_leader", "1 in the pipeline that holds the lease, else 0.", registry=registry
         )
-        self._wal_bytes = Counter(
-            "frazil_landed_wal_bytes", "Bytes of the write-ahead log that landed", table, registry=registry
-        )
-        self._files = Counter("frazil_landed_files", "Data files committed", table, registry=registry)
-        self._commit_files = Histogram(
-            "frazil_land_commit_files",
-            "Data files that one landing commit added: one for each tenant and day in each task.",
-            table,
-            registry=registry,
-            buckets=_FILES,
-        )
-        self._too_many_files = Counter(
-            "frazil_land_too_many_files",
-            "Landing batches that were landed again as smaller ones because they needed more data files than "
-            "land.files_per_commit_max.",
-            table,
-            registry=registry,
-        )
-        self._commits = Counter("frazil_land_commits", "Commits of landing", table, registry=registry)
-        self._attempts = Counter(
-            "frazil_land_commit_attempts",
-            "Attempts that they took: more where others committed at the same moment",
-            table,
-            registry=registry,
-        )
-        self._clamped = Counter(
-            "frazil_landed_clamped_rows",
-            "Rows whose time was outside the horizon and was set to the received time",
-            table,
-            registry=registry,
-        )
-        self._cpu = Counter(
-            "frazil_land_worker_cpu_seconds", "CPU of Spark's Python workers", table, registry=registry
-        )
-        self._set_aside = Counter(
-            "frazil_land_set_aside", "Segments or messages that cannot be read", table, registry=registry
-        )
-        self._fenced = Counter(
-            "frazil_land_fenced", "Batches discarded as another process was first", table, registry=registry
-        )
-        self._errors = Counter(
-            "frazil_land_errors", "Rounds of landing, or of WAL upkeep, that failed", table, registry=registry
-        )
-        self._seconds = Histogram(
-            "frazil_land_seconds", "A batch, from its position to its commit", table,
-            registry=registry, buckets=_SECONDS,
-        )  # fmt: skip
-        self._commit_seconds = Histogram(
-            "frazil_land_commit_seconds", "The commit of a batch", table, registry=registry, buckets=_SECONDS
-        )
-        self._lag = Histogram(
-            "frazil_land_lag_seconds",
-            "From the receipt of a batch's oldest record to its commit",
-            table,
-            registry=registry,
-            buckets=_LAG_SECONDS,
-        )
-        self._pending_bytes = Gauge(
-            "frazil_land_pending_bytes",
-            "Bytes that wait to land; a lower bound if they are more than land.batch_bytes_max",
-            table,
-            registry=registry,
-        )
-        self._pending_segments = Gauge(
-            "frazil_land_pending_segments",
-            "Segments, or messages of Kafka, that wait",
-            table,
-            registry=registry,
-        )
-        self._pending_age = Gauge(
-            "frazil_land_pending_age_seconds",
-            "How long the oldest of it has waited",
-            table,
-            registry=registry,
-        )
-        self._last = Gauge(
-            "frazil_land_last_commit_timestamp_seconds", "When it last landed", table, registry=registry
-        )
-        self._stopped = Gauge(
-            "frazil_land_stopped", "1 while a table waits for someone to decide", table, registry=registry
-        )
-        self._cleaned = Counter(
-            "frazil_wal_cleaned_segments", "WAL segments deleted after landing", table, registry=registry
-        )
-        self._cleaned_bytes = Counter(
-            "frazil_wal_cleaned_bytes",
-            "Bytes of WAL segments deleted after landing",
-            table,
-            registry=registry,
-        )
-        self._not_cleaned = Gauge(
-            "frazil_wal_landed_segments",
-            "WAL segments that have landed and are not deleted yet",
-            table,
-            registry=registry,
-        )
-        self._clean_up_lag = Gauge(
-            "frazil_wal_cleanup_lag_seconds",
-            "Seconds for which deletion of the oldest landed WAL segment has been overdue",
-            table,
-            registry=registry,
-        )
-        self.leader = Gauge("frazil_pipeline_leader", "1 in the one pipeline that works", registry=registry)
-        self._rss = Gauge(
-            "frazil_land_worker_rss_bytes", "The largest Python worker of the last batch", table,
-            registry=registry,
-        )  # fmt: skip
-        self._jobs = Counter("frazil_spark_jobs", "Jobs given to Spark", registry=registry)
+        self._jobs = Counter("frazil_spark_jobs", "Jobs started on Spark.", registry=registry)
         self._starts = Counter(
-            "frazil_spark_starts", "How often Spark was started: once, unless it dies", registry=registry
+            "frazil_spark_starts", "Starts of Spark. More than 1 if Spark has died.", registry=registry
         )
         self._stopped_parts: set[tuple[str, str]] = set()
-        self._stopping = threading.Lock()
-        for counter in (
-            self._commits,
-            self._attempts,
-            self._errors,
-            self._set_aside,
-            self._fenced,
-            self._too_many_files,
-        ):
+        self._stopped_lock = threading.Lock()
+        for name in _ZERO_AT_START:
             for signal in SIGNALS:  # a rate needs a 0 to start from
-                counter.labels(signal)
+                self._counters[name].labels(signal)
+
+    def _add(self, table: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._counters[name].labels(table).inc(value)
 
     def landed(
         self,
         table: str,
-        outcome: Outcome,
+        batch: BatchResult,
         files: Sequence[DataFile],
         *,
         wal_bytes: int,
@@ -174,82 +124,82 @@ class Metrics:
         commit_seconds: float,
         attempts: int,
     ) -> None:
-        self._rows.labels(table).inc(outcome.rows)
-        self._bytes.labels(table).inc(sum(file.file_size_in_bytes for file in files))
-        self._wal_bytes.labels(table).inc(wal_bytes)
-        self._files.labels(table).inc(len(files))
-        self._commit_files.labels(table).observe(len(files))
-        self._commits.labels(table).inc()
-        self._attempts.labels(table).inc(attempts)
-        self._clamped.labels(table).inc(sum(result.clamped for result in outcome.results))
-        self._cpu.labels(table).inc(sum(result.cpu_seconds for result in outcome.results))
-        self._rss.labels(table).set(max((result.rss_bytes for result in outcome.results), default=0))
-        self._seconds.labels(table).observe(seconds)
-        self._commit_seconds.labels(table).observe(commit_seconds)
-        self._last.labels(table).set(time.time())
-        oldest = [
-            nano for result in outcome.results if (nano := result.oldest_received_unix_nano) is not None
-        ]
+        results = batch.results
+        self._add(
+            table,
+            {
+                "frazil_landed_rows": batch.rows,
+                "frazil_landed_bytes": sum(file.file_size_in_bytes for file in files),
+                "frazil_landed_wal_bytes": wal_bytes,
+                "frazil_landed_files": len(files),
+                "frazil_land_commits": 1,
+                "frazil_land_commit_attempts": attempts,
+                "frazil_landed_clamped_rows": sum(result.clamped for result in results),
+                "frazil_land_worker_cpu_seconds": sum(result.cpu_seconds for result in results),
+            },
+        )
+        self._histograms["frazil_land_commit_files"].labels(table).observe(len(files))
+        self._histograms["frazil_land_seconds"].labels(table).observe(seconds)
+        self._histograms["frazil_land_commit_seconds"].labels(table).observe(commit_seconds)
+        rss_bytes = max((result.rss_bytes for result in results), default=0)
+        self._gauges["frazil_land_worker_rss_bytes"].labels(table).set(rss_bytes)
+        self._gauges["frazil_land_last_commit_timestamp_seconds"].labels(table).set(time.time())
+        oldest = [nano for result in results if (nano := result.oldest_received_unix_nano) is not None]
         if oldest:
             lag = max(0.0, time.time() - min(oldest) / 1e9)
-            self._lag.labels(table).observe(lag)
-            for objective in self._lag_is:
+            self._histograms["frazil_land_lag_seconds"].labels(table).observe(lag)
+            for objective in self._lag_objectives:
                 self._objectives.observe(objective, lag)
 
     def pending(self, table: str, size: int, count: int, since: float | None) -> None:
-        """`since` is when the oldest of it was made durable, in seconds since 1970. Its age grows by itself:
-        a table that fails is not looked at for a while.
-        """
-        self._pending_bytes.labels(table).set(size)
-        self._pending_segments.labels(table).set(count)
-        self._pending_age.labels(table).set_function(
+        """`since`: when the oldest pending data was made durable, in seconds since 1970."""
+        self._gauges["frazil_land_pending_bytes"].labels(table).set(size)
+        self._gauges["frazil_land_pending_segments"].labels(table).set(count)
+        self._set_age("frazil_land_pending_age_seconds", table, since)
+
+    def _set_age(self, name: str, table: str, since: float | None) -> None:
+        """The age is computed at each scrape, so it also grows while the step that reports it fails."""
+        self._gauges[name].labels(table).set_function(
             lambda: 0.0 if since is None else max(0.0, time.time() - since)
         )
 
     def stand_down(self) -> None:
-        """Another pipeline works now, and knows what waits."""
+        """Removes what only the holder of the lease knows."""
         self.leader.set(0)
         self._stopped_parts.clear()
-        for gauge in (
-            *(self._pending_bytes, self._pending_segments, self._pending_age),
-            *(self._stopped, self._not_cleaned, self._clean_up_lag),
-        ):
-            gauge.clear()
+        for name in _LEADER_ONLY:
+            self._gauges[name].clear()
 
     def set_aside(self, table: str, count: int) -> None:
-        self._set_aside.labels(table).inc(count)
+        self._add(table, {"frazil_land_set_aside": count})
 
     def fenced(self, table: str) -> None:
-        self._fenced.labels(table).inc()
+        self._add(table, {"frazil_land_fenced": 1})
 
     def too_many_files(self, table: str) -> None:
-        self._too_many_files.labels(table).inc()
+        self._add(table, {"frazil_land_too_many_files": 1})
 
     def failed(self, table: str, *, stopped: bool, part: str = "landing") -> None:
-        self._errors.labels(table).inc()
+        self._add(table, {"frazil_land_errors": 1})
         self._set_stopped(table, part, stopped)
 
     def succeeded(self, table: str, part: str) -> None:
         self._set_stopped(table, part, False)
 
     def _set_stopped(self, table: str, part: str, stopped: bool) -> None:
-        """Landing and upkeep have threads of their own. The table is stopped while any part of them is."""
-        with self._stopping:
+        """Called from the threads of several parts. A table is stopped while any of its parts is."""
+        with self._stopped_lock:
             (self._stopped_parts.add if stopped else self._stopped_parts.discard)((table, part))
-            self._stopped.labels(table).set(int(any(each == table for each, _ in self._stopped_parts)))
+            is_stopped = any(each == table for each, _ in self._stopped_parts)
+            self._gauges["frazil_land_stopped"].labels(table).set(int(is_stopped))
 
     def cleaned(self, table: str, segments: int, size: int) -> None:
-        self._cleaned.labels(table).inc(segments)
-        self._cleaned_bytes.labels(table).inc(size)
+        self._add(table, {"frazil_wal_cleaned_segments": segments, "frazil_wal_cleaned_bytes": size})
 
     def not_cleaned(self, table: str, segments: int, due: float | None) -> None:
-        """`due` is when the oldest of them may be deleted, in seconds since 1970. The lag grows by itself,
-        also while clean-up fails.
-        """
-        self._not_cleaned.labels(table).set(segments)
-        self._clean_up_lag.labels(table).set_function(
-            lambda: 0.0 if due is None else max(0.0, time.time() - due)
-        )
+        """`due`: when the oldest of these segments may be deleted, in seconds since 1970."""
+        self._gauges["frazil_wal_landed_segments"].labels(table).set(segments)
+        self._set_age("frazil_wal_cleanup_lag_seconds", table, due)
 
     def job(self) -> None:
         self._jobs.inc()

@@ -1,4 +1,4 @@
-"""Rows cut by partition and put in the table's order. Pure Arrow and NumPy; nothing loops over rows."""
+"""Splits rows by partition and sorts them. Pure Arrow and NumPy, without loops over rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE_ROWS = 65_536
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far `time` may be from the received time."""
+    """The largest distance of `time` from the received time."""
 
     past_micros: int
     ahead_micros: int
@@ -28,8 +28,8 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one partition, in order. `tenant` and `day` are None where the table is not partitioned by
-    them, and `tenant` for rows without one.
+    """The sorted rows of one partition. `tenant` and `day` are None if the table is not partitioned by them;
+    `tenant` is also None for rows without a tenant.
     """
 
     tenant: str | None
@@ -38,22 +38,24 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Arranged:
+class PartitionedRows:
     parts: Sequence[Part]
     clamped: int
     """Rows whose `time` was set to the received time."""
 
 
-def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon | None = None) -> Arranged:
-    """All rows together, by the partitions of the spec, each part in the order of `spec.sort_by`. With a
-    horizon, `time` is kept near the received time, which the table must have then.
+def partition_and_sort(
+    tables: list[pa.Table], spec: TableSpec, horizon: Horizon | None = None
+) -> PartitionedRows:
+    """Splits the rows of all tables by the spec's partitions, and sorts each part by `spec.sort_by`. With a
+    horizon, sets a `time` outside of it to the received time, which the tables must have.
 
-    Takes the tables out of the list, so that they are not held beside their copy.
+    Empties the list, so that the inputs are freed before their copy is complete.
     """
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     tables.clear()
     if table.num_rows == 0:
-        return Arranged([], 0)
+        return PartitionedRows([], 0)
     time, clamped = micros(table[TIME]), 0
     if horizon is not None:
         time, outside = within_horizon(
@@ -75,13 +77,11 @@ def arrange(tables: list[pa.Table], spec: TableSpec, horizon: Horizon | None = N
     if len(order) > 1 and (order[1:] < order[:-1]).any():
         table = table.take(pa.array(order))
     bounds = [*np.searchsorted(pair_of_row[order], np.arange(len(pairs))), table.num_rows]
-    return Arranged(_Parts(table, pairs, bounds, spec, tenants.dictionary), clamped)
+    return PartitionedRows(_Parts(table, pairs, bounds, spec, tenants.dictionary), clamped)
 
 
 class _Parts(Sequence[Part]):
-    """The parts of an ordered table. Each is made when it is taken: the memory for it does not grow with the
-    number of parts.
-    """
+    """The parts of a sorted table, created on access: memory does not grow with the number of parts."""
 
     def __init__(
         self, table: pa.Table, pairs: Longs, bounds: Sequence[int], spec: TableSpec, tenants: pa.StringArray
@@ -109,11 +109,11 @@ class _Parts(Sequence[Part]):
         code = (pair >> _DAY_BITS) if depth > 0 else -1
         tenant = None if code < 0 else self._tenants[code].as_py()
         day = (pair & ((1 << _DAY_BITS) - 1)) - (1 << (_DAY_BITS - 1)) if depth > 1 else None
-        return Part(tenant, day, rows if len(self) == 1 else compact(rows))
+        return Part(tenant, day, rows if len(self) == 1 else compact_dictionaries(rows))
 
 
 def _pairs(tenants: Longs, time: Longs, spec: TableSpec) -> Longs:
-    """The partition of each row as one number: tenant and day, in the order of both."""
+    """Returns the partition of each row as one number, ordered by tenant and day."""
     depth = len(spec.partition_by)
     days = time // DAY_MICROS + (1 << (_DAY_BITS - 1)) if depth > 1 else np.zeros_like(time)
     return (tenants << _DAY_BITS) | days if depth > 0 else days
@@ -129,7 +129,7 @@ def micros(column: pa.ChunkedArray) -> Longs:
 
 
 def codes(array: pa.DictionaryArray) -> Longs:
-    """Indices into the dictionary; -1 for NULL."""
+    """Returns the indices into the dictionary; -1 for NULL."""
     indices = array.indices
     if indices.null_count:
         indices = indices.fill_null(-1)
@@ -138,7 +138,7 @@ def codes(array: pa.DictionaryArray) -> Longs:
 
 
 def _ranks(array: pa.Array) -> Longs:
-    """For each value its place in the order of values; NULL first."""
+    """Returns the rank of each value in sort order; NULL first."""
     array = _coded(array)
     places = np.empty(len(array.dictionary) + 1, np.int64)
     places[pc.sort_indices(array.dictionary).to_numpy()] = np.arange(len(array.dictionary))
@@ -147,8 +147,8 @@ def _ranks(array: pa.Array) -> Longs:
     return ranks
 
 
-def compact(table: pa.Table) -> pa.Table:
-    """Dictionaries with just the values that occur: a file would otherwise carry those of its neighbours."""
+def compact_dictionaries(table: pa.Table) -> pa.Table:
+    """Removes unused values from the dictionaries. Otherwise a file would contain values of other files."""
     columns = [
         pa.chunked_array([_compact(chunk) for chunk in column.chunks], column.type)
         for column in table.columns
@@ -179,7 +179,7 @@ def _compact(array: pa.Array) -> pa.Array:
 
 
 def _compact_few(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """For fewer rows than values, at a cost by the rows: thousands of parts may share one dictionary."""
+    """Like `_compact`, at a cost by rows instead of values: thousands of parts may share one dictionary."""
     found, places = np.unique(codes(array), return_inverse=True)
     if array.null_count:
         found, places = found[1:], places - 1  # NULL is -1, which comes first
@@ -188,8 +188,8 @@ def _compact_few(array: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def _used(array: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
-    """Which values of the dictionary occur. A piece at a time: NumPy makes wide numbers of those it finds
-    places by, and maps have many.
+    """Returns which values of the dictionary occur. Works in slices: NumPy widens the indices, and maps have
+    many of them.
     """
     count = len(array.dictionary)
     used = np.zeros(count + 1, bool)

@@ -1,4 +1,4 @@
-"""`frazil pipeline`: waits for the lease, then runs the steps until it is stopped or the lease is lost."""
+"""`frazil pipeline`: waits for the lease, then runs the steps until the process stops or loses the lease."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from frazil.paths import keep_private
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.source import source_of
-from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
+from frazil.pipeline.land.upkeep import CleanUpStep, TableWal, WatchStep
 from frazil.pipeline.maintain.background import MaintainStep
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.retain.check import check_rules
@@ -42,13 +42,13 @@ from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
 _STANDBY_SECONDS = 1.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 log = structlog.get_logger("frazil.pipeline")
 
 
 def run(config: Config) -> int:
-    """Until SIGINT or SIGTERM; the commit that is under way is finished."""
+    """Runs until SIGINT or SIGTERM. Finishes the current commit first."""
     stopping = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -113,8 +113,8 @@ class Pipeline:
             telemetry.stop()
 
     def _acquired(self) -> bool:
-        """Waits until this process has the lease. A standby that could take over is ready."""
-        said: str | None = None
+        """Waits for the lease. Returns False if the pipeline stops first."""
+        logged: str | None = None
         while not self._stopping.is_set():
             try:
                 if self._lease.acquire():
@@ -125,12 +125,12 @@ class Pipeline:
                     raise
                 reason = f"the lease cannot be acquired: {error}"
             self._problem = reason
-            if reason != said:  # once a second would bury everything else
+            if reason != logged:  # not once per second
                 if reason:
-                    log.warning("lease not acquired; trying again", reason=reason)
+                    log.warning("lease not acquired; retrying", reason=reason)
                 else:
-                    log.info("lease not free; waiting to take over")
-                said = reason
+                    log.info("lease held by another process; waiting to take over")
+                logged = reason
             self._stopping.wait(_STANDBY_SECONDS)
         return False
 
@@ -142,18 +142,18 @@ class Pipeline:
         try:
             if not self._opened(renewer):
                 return
-            while renewer.held and not self._stopping.wait(_LOOK_SECONDS):
+            while renewer.held and not self._stopping.wait(_POLL_SECONDS):
                 pass
         finally:
             if self._runner is not None:
                 self._runner.stop()
-                self._runner = None  # its problems are those of the lease's next holder
+                self._runner = None  # /readyz must not report its problems any longer
             renewer.stop()
             self._metrics.stand_down()
 
     def _on_lost(self) -> None:
-        """From its thread. Cancels jobs that run or wait, and gives a cluster's cores back: the next
-        holder needs them.
+        """Cancels all jobs and stops Spark: the next holder needs the cluster's cores. Called in the
+        thread of the renewer.
         """
         self._problem = f"the lease was lost: {self._lease.lost}"
         self._lost.set()
@@ -163,7 +163,9 @@ class Pipeline:
         log.warning("landing stopped: the lease was lost", reason=self._lease.lost)
 
     def _opened(self, renewer: LeaseRenewer) -> bool:
-        """Opens the catalog and starts the steps, as often as it takes."""
+        """Opens the catalog and starts the steps. Retries until it succeeds, the pipeline stops or the lease
+        is lost.
+        """
         failures = 0
         while not self._stopping.is_set() and renewer.held:
             try:
@@ -174,7 +176,7 @@ class Pipeline:
                 self._problem = str(error)
                 failures += 1
                 pause = backoff_seconds(failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
-                log.warning("cannot start yet", reason=str(error), again_in_seconds=pause)
+                log.warning("pipeline not started; retrying", reason=str(error), again_in_seconds=pause)
             else:
                 self._problem, self._runner = "", runner
                 runner.start()
@@ -183,10 +185,10 @@ class Pipeline:
         return False
 
     def _steps(self) -> list[Step]:
-        """Returns the steps, most important first: of several problems of a table, its landing's counts."""
+        """Returns the steps, landing first: if several steps of a table fail, /readyz reports the first."""
         config = self._config
         catalog = self._open_catalog()
-        tidying: list[Step] = []
+        wal_upkeep: list[Step] = []
         clean_ups: dict[Signal, CleanUpStep] = {}
         reader: WalReader | None = None
         if config.wal.type != "kafka":
@@ -194,8 +196,9 @@ class Pipeline:
             reader = WalReader(store)
             for signal in SIGNALS:
                 metadata_of = partial(_metadata_of, catalog, config.lake.namespace, signal)
-                clean_ups[signal] = CleanUpStep(config, signal, store, metadata_of, self._metrics)
-                tidying += [clean_ups[signal], WatchStep(config, signal, store, metadata_of)]
+                wal = TableWal(config, signal, store, metadata_of)
+                clean_ups[signal] = CleanUpStep(wal, self._metrics)
+                wal_upkeep += [clean_ups[signal], WatchStep(wal)]
         landing = [
             LandStep(
                 config,
@@ -212,7 +215,7 @@ class Pipeline:
             )
             for signal in SIGNALS
         ]
-        steps = [*landing, *tidying]
+        steps = [*landing, *wal_upkeep]
         if config.maintain.enabled:
             steps.append(MaintainStep(config, self._make_runner, self._maintain_metrics))
         return steps
@@ -224,9 +227,9 @@ class Pipeline:
         ensure_namespace(catalog, config.lake.namespace)
         try:
             recover_tables(catalog, config.lake.namespace)
-        except DataLost as error:  # landing of that table will say so; the others go on
-            log.error("a table cannot be read", reason=str(error))
-        check_promoted(config, promoted(config)).refuse()  # the catalog may not have answered before
+        except DataLost as error:  # landing of this table fails with the same error; other tables land
+            log.error("table not readable", reason=str(error))
+        check_promoted(config, promoted(config)).refuse()  # the first check may not have reached the catalog
         return catalog
 
     def _close_catalog(self) -> None:
@@ -235,7 +238,7 @@ class Pipeline:
             self._catalog = None
 
     def _problems(self) -> dict[str, str]:
-        """A standby's problems too: why it could not take over."""
+        """Returns the problems for /readyz. Those of a standby are the reasons why it could not take over."""
         found: dict[str, str] = {"pipeline": self._problem} if self._problem else {}
         runner = self._runner
         return found | ({} if runner is None else runner.problems) | self._dependencies.problems()
@@ -250,5 +253,5 @@ def _metadata_of(catalog: Catalog, namespace: str, signal: Signal) -> TableMetad
         table = table_or_none(catalog, namespace, signal)
     if table is None:
         return None
-    checkpoint_of(table)  # DataLost if it was rolled back: then its segments may be needed again
+    checkpoint_of(table)  # raises DataLost if the table was rolled back: its segments may be needed again
     return table.metadata

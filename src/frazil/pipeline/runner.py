@@ -1,7 +1,7 @@
-"""The one way to run work on Spark, for landing and maintenance.
+"""Runs the work of landing and maintenance as Spark jobs.
 
-A task returns its result together with the store calls that it made: Spark's workers are not scraped, so the
-driver counts for them.
+A task returns its result and its store calls. Prometheus does not scrape Spark's workers, so the driver
+counts the store calls.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _PYTHON = "Traceback (most recent call last):"
 
 
 class Runner(Protocol):
-    """Work, its items and its results are pickled. All methods may be called from several threads at once,
-    and raise JobFailed if a job fails.
+    """Runs functions on Spark. Functions, items and results are pickled. All methods are thread-safe, and
+    raise JobFailed if a job fails.
     """
 
     @property
     def is_stopped(self) -> bool: ...
 
     def results(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Run one job per item, a few at a time, and yield the results as they come, in any order. The first
-        failure cancels the rest.
+        """Run one job per item, several in parallel. Yield results in the order of completion. The first
+        failure cancels the other jobs.
         """
         ...
 
@@ -63,8 +63,8 @@ class Runner(Protocol):
 
 
 class SparkRunner:
-    """Runs jobs in the scheduler pool `pool`. `start_spark` is called when there is work: an idle pipeline
-    starts no session. `parallel` bounds the jobs of one call of `results`; 0 is half of the cores.
+    """Runs jobs in the scheduler pool `pool`. The first job calls `start_spark`: an idle pipeline starts no
+    session. `parallel` limits the jobs of one call of `results`; 0 is half of the cores.
     """
 
     def __init__(self, start_spark: Callable[[], SparkSession], pool: Pool, parallel: int = 0) -> None:
@@ -73,7 +73,7 @@ class SparkRunner:
         self._parallel = parallel
         self._stopped = threading.Event()
         self._groups: dict[str, SparkSession] = {}
-        """Job groups of the calls that are running: each call cancels only its own jobs."""
+        """Job groups of running calls. Each call cancels only its own jobs."""
 
     @property
     def is_stopped(self) -> bool:
@@ -141,9 +141,9 @@ class SparkRunner:
         return self._collect(spark, group, lambda: spark.range(0, count, 1, count).mapInArrow(task, _COLUMNS))
 
     def _collect(self, spark: SparkSession, group: str, frame: Callable[[], DataFrame]) -> list[Any]:
-        """Pool and job group belong to the calling thread."""
         if self._stopped.is_set():
-            raise JobFailed("the job was not started: its runner was stopped")
+            raise JobFailed("the Spark job was not started: the pipeline is stopping")
+        # Pool and job group are properties of the calling thread.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         spark.sparkContext.setJobGroup(group, self._pool, interruptOnCancel=True)
         with job_errors():
@@ -152,13 +152,12 @@ class SparkRunner:
 
 
 def _cancel(spark: SparkSession, group: str) -> None:
-    # A JVM that is gone runs nothing, and PySpark reports that in many ways.
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # PySpark raises many types of errors if the JVM has died
         spark.sparkContext.cancelJobGroup(group)
 
 
 def packed(work: Callable[[], object]) -> pa.RecordBatch:
-    """Run the work in the worker. Return its result and its store calls as a row."""
+    """Run the work in the worker. Return its result and store calls as one row."""
     with store_metrics.gathering() as calls:
         result = work()
     columns = [pa.array([pickle.dumps(each)], pa.binary()) for each in (result, calls)]
@@ -166,7 +165,7 @@ def packed(work: Callable[[], object]) -> pa.RecordBatch:
 
 
 def unpacked(table: pa.Table) -> list[Any]:
-    """Return the results in the driver, and count the store calls there."""
+    """Return the results. Count the store calls in the driver's metrics."""
     for calls in table.column("calls").to_pylist():
         store_metrics.replay(pickle.loads(calls))  # noqa: S301
     return [pickle.loads(result) for result in table.column("result").to_pylist()]  # noqa: S301
@@ -174,9 +173,7 @@ def unpacked(table: pa.Table) -> list[Any]:
 
 @contextlib.contextmanager
 def job_errors() -> Iterator[None]:
-    """Raise JobFailed with the reason alone: a failed job comes with pages of two languages' stack traces,
-    which stay as its cause.
-    """
+    """Turn Spark's errors into JobFailed with one line of reason. The stack traces stay in its cause."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
@@ -184,19 +181,19 @@ def job_errors() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Return the last line of a Python worker's traceback, or else the innermost cause in Java."""
+    """Return the last line of a Python worker's traceback, else the innermost Java cause."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     if _PYTHON in text:
         lines = text.rpartition(_PYTHON)[2].splitlines()
-        said = [line for line in lines if line and not line[0].isspace() and not line.startswith("\t")]
-        text = said[0] if said else text
+        messages = [line for line in lines if line and not line[0].isspace()]
+        text = messages[0] if messages else text
     elif "Caused by: " in text:
         text = text.rpartition("Caused by: ")[2]
     return (text.strip().splitlines() or [type(error).__name__])[0][:_REASON_CHARACTERS_MAX]
 
 
-def gathered(pieces: Iterable[T], bytes_of: Callable[[T], int], bytes_max: int) -> list[list[T]]:
-    """Cut work into tasks of at most `bytes_max` bytes, in its order. A larger piece is a task of its own."""
+def batched(pieces: Iterable[T], bytes_of: Callable[[T], int], bytes_max: int) -> list[list[T]]:
+    """Group pieces, in order, into batches of at most `bytes_max` bytes. A larger piece is its own batch."""
     groups: list[list[T]] = []
     size = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""The Spark session that all steps of a pipeline share."""
+"""The Spark session that all steps of the pipeline share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ log = structlog.get_logger("frazil.pipeline")
 
 
 class SharedSpark:
-    """Started for the first job, by any thread. `is_over`: the pipeline stops, or has lost its lease."""
+    """The shared session. The first job of any thread starts it. `is_over` tells whether the pipeline is
+    stopping or has lost its lease.
+    """
 
     def __init__(self, config: Config, metrics: Metrics, lease: Lease, is_over: Callable[[], bool]) -> None:
         self._config = config
@@ -39,14 +41,16 @@ class SharedSpark:
         self._spark: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Returns the session. Replaces one whose JVM has died. Raises Stopped if the pipeline is over."""
+        """Returns the session. Starts a new one if its JVM has died. Raises Stopped if the pipeline
+        is over.
+        """
         is_new = False
         with self._lock:
             if self._is_over():
-                raise Stopped("the pipeline stops, or has lost its lease")
+                raise Stopped("the pipeline is stopping or has lost its lease")
             if self._spark is not None and not _alive(self._spark):
-                log.warning("Spark has died; starting it again")
-                with contextlib.suppress(Exception):  # PySpark's errors about a dead JVM are of many types
+                log.warning("Spark died; restarting")
+                with contextlib.suppress(Exception):  # PySpark raises many error types for a dead JVM
                     stop(self._spark)
                 self._spark = None
             if self._spark is None:
@@ -55,7 +59,7 @@ class SharedSpark:
             self._metrics.job()
             spark = self._spark
         if is_new and is_standalone(self._config.spark.master):
-            # Not under the lock: while a master does not answer, Spark can still be ended.
+            # Not under the lock: `end` must not wait for a master that does not respond.
             remove_applications(spark, self._lease.applications)
             self._lease.applications = (application_id(spark),)
         return spark
@@ -71,7 +75,7 @@ class SharedSpark:
         return spark
 
     def end(self) -> None:
-        """Cancels the jobs that run or wait, and gives a cluster's cores back."""
+        """Cancels all jobs and releases the cluster's cores."""
         with self._lock:
             if self._spark is not None:
                 stop(self._spark)
@@ -82,11 +86,11 @@ class SharedSpark:
         return spark is not None and not _alive(spark)
 
     def problem(self) -> str:
-        """Returns why jobs do not run, or an empty text. A JVM that has died is replaced when needed."""
+        """Returns why jobs do not run, or an empty string. A dead JVM is not a problem: it is restarted."""
         spark = self._spark
         if spark is None:
             return ""
-        with contextlib.suppress(Exception):  # it is being stopped, or its JVM has died
+        with contextlib.suppress(Exception):  # the session is being stopped, or its JVM has died
             return idle_reason(spark)
         return ""
 
@@ -94,5 +98,5 @@ class SharedSpark:
 def _alive(spark: SparkSession) -> bool:
     try:
         return not spark.sparkContext._jsc.sc().isStopped()
-    except Exception:  # the JVM is gone
+    except Exception:  # the JVM has died
         return False

@@ -1,4 +1,4 @@
-"""The steps of the pipeline, each in a thread of its own: one that is blocked or fails delays no other."""
+"""The steps of the pipeline. Each runs in its own thread, so a blocked or failing step delays no other."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Step(ABC):
     part: ClassVar[str]
     """The kind of work, for logs and thread names."""
     pool: ClassVar[Pool] = "land"
-    """The Spark pool of its jobs: its runner is made with it."""
+    """The Spark scheduler pool of the step's jobs."""
     stop_seconds: ClassVar[float] = 10.0
     """How long to wait for the end of a round when the pipeline stops."""
 
     def __init__(self, table: str | None = None) -> None:
-        """`table` None: failures are logged, and do not make the pipeline unhealthy."""
+        """A step without a `table` does not make the pipeline unhealthy: its failures are only logged."""
         self.table = table
         self._cancelled = threading.Event()
 
@@ -42,7 +42,7 @@ class Step(ABC):
 
     @property
     def waiting(self) -> Mapping[str, str]:
-        """Work that waits for a person's decision: its name and the reason."""
+        """Work that waits for an operator's decision: name and reason."""
         return {}
 
     @abstractmethod
@@ -50,7 +50,9 @@ class Step(ABC):
         """Runs one round. Returns the seconds until the next one."""
 
     def reset(self) -> None:  # noqa: B027
-        """Drops what the step knows or holds, after a failure and at the end. Called in the step's thread."""
+        """Drops cached state and open resources. Called in the step's thread after a failure and at
+        the end.
+        """
 
     def cancel(self) -> None:
         """Makes the current round end early. Called from any thread; no further round follows."""
@@ -62,7 +64,7 @@ class Step(ABC):
 
 
 class StepThread:
-    """Runs a step when it is due. After a failure the step waits, twice as long each time."""
+    """Runs a step when it is due. After failures, waits with exponential backoff."""
 
     def __init__(
         self,
@@ -82,12 +84,12 @@ class StepThread:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ends the step without waiting for it."""
+        """Cancels the step. Does not wait for the current round."""
         self._stopping.set()
         self.step.cancel()
 
     def join(self, seconds: float) -> bool:
-        """Waits for the end of the round that runs. Returns whether the thread has ended."""
+        """Waits for the current round. Returns whether the thread has ended."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -101,7 +103,7 @@ class StepThread:
         """Runs one round. Returns the seconds until the next one."""
         try:
             seconds = self.step.run()
-        except BaseException as error:  # a panic in a Rust extension is no Exception
+        except BaseException as error:  # a panic in a Rust extension is not an Exception
             return self._failed(error)
         self._failures = 0
         if self.step.table is not None:
@@ -118,15 +120,15 @@ class StepThread:
             return pause
         died, is_permanent = self._spark_died(), isinstance(error, Permanent)
         is_known = isinstance(error, FrazilError)
-        self.problem = "Spark has died" if died and not is_known else str(error) or repr(error)
+        self.problem = "Spark died" if died and not is_known else str(error) or repr(error)
         self._failures += 1
         seconds = BACKOFF_SECONDS_MAX if is_permanent else pause
         if self.step.table is not None:
             self._metrics.failed(self.step.table, stopped=is_permanent, part=self.step.part)
-        say = log.warning if (is_known or died) and not is_permanent else log.error
-        say(
+        write_log = log.warning if (is_known or died) and not is_permanent else log.error
+        write_log(
             f"{self.step.part} "
-            + ("stopped: operator action required" if is_permanent else "failed; trying again"),
+            + ("stopped: operator action required" if is_permanent else "failed; retrying"),
             **self._labels(),
             reason=self.problem,
             again_in_seconds=seconds,
@@ -135,7 +137,9 @@ class StepThread:
         return seconds
 
     def _reset(self) -> None:
-        """An error here must not end the thread: the step would never run again."""
+        """Logs errors instead of raising them: an error would end the thread, and the step would not run
+        again.
+        """
         try:
             self.step.reset()
         except Exception as error:
@@ -146,7 +150,7 @@ class StepThread:
 
 
 class StepRunner:
-    """The threads of all steps. If several steps of a table have a problem, the first one's is reported."""
+    """The threads of all steps. If several steps of a table fail, `problems` has the first step's reason."""
 
     def __init__(
         self, steps: Sequence[Step], metrics: Metrics, spark_died: Callable[[], bool] = lambda: False
@@ -158,23 +162,23 @@ class StepRunner:
             thread.start()
 
     def cancel(self) -> None:
-        """Ends all steps without waiting for them. Called from any thread."""
+        """Cancels all steps. Does not wait for their rounds. May be called from any thread."""
         for thread in self.threads:
             thread.cancel()
 
     def stop(self) -> None:
-        """Ends all steps and waits for their rounds, each for a bounded time: a round that is killed later is
-        only lost work.
+        """Cancels all steps and waits for each at most `Step.stop_seconds`. An abandoned round loses
+        no data.
         """
         self.cancel()
         begin = time.monotonic()
         for thread in self.threads:
             if not thread.join(max(0.0, begin + thread.step.stop_seconds - time.monotonic())):
-                log.warning("step abandoned: it did not end in time", step=thread.step.name)
+                log.warning("step abandoned: not finished in time", step=thread.step.name)
 
     @property
     def problems(self) -> dict[str, str]:
-        """By table."""
+        """The reason of the first failing step, by table."""
         found: dict[str, str] = {}
         for thread in self.threads:
             if thread.step.table is not None and thread.problem:

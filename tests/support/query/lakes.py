@@ -19,7 +19,7 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.position import LandingPosition
 from frazil.tables import Signal, landed_spec
 from frazil.wal.rowgroups import coded_table
@@ -43,7 +43,9 @@ def fill_randomly(config: Config, rng: random.Random, tenants: Sequence[str], fi
                 bodies = [_request(signal, rng, rows, at) for _ in tenants]
                 table = Decoder(signal).decode(bodies, list(tenants), [at] * len(bodies)).table
                 coded = coded_table(table.unify_dictionaries().combine_chunks(), layout.coded)
-                parts = arrange([with_segment(coded, f"made/{number}", layout)], layout.spec, _ANY_TIME).parts
+                parts = partition_and_sort(
+                    [with_segment(coded, f"made/{number}", layout)], layout.spec, _ANY_TIME
+                ).parts
                 written = [write_part(layout, part, f"d{number}-{at}") for at, part in enumerate(parts)]
                 Committer(catalog, deadline_seconds=60).append(
                     checkpoint, written, LandingPosition().to_text()

@@ -26,7 +26,7 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.land.task import with_segment
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.position import LandingPosition
 from frazil.query.model import Progress, Query, Stats
 from frazil.query.service import QueryService
@@ -93,7 +93,7 @@ def fill(config: Config, now: int | None = None) -> None:
             layout = Layout.of(checkpoint.table, spec, config.land.compression_level)
             for number, day in enumerate(days):
                 rows = _rows(layout, signal, day)
-                parts = arrange([rows], layout.spec, _ANY_TIME).parts
+                parts = partition_and_sort([rows], layout.spec, _ANY_TIME).parts
                 files = [write_part(layout, part, f"d{number}-{at}") for at, part in enumerate(parts)]
                 Committer(catalog, deadline_seconds=60).append(checkpoint, files, LandingPosition().to_text())
                 checkpoint = checkpoint_of(catalog.load_table(checkpoint.table.name()))

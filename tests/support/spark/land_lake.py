@@ -21,7 +21,7 @@ from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.ledger import Ledger, balance
 from frazil.otlp.decode import Decoder, conform
-from frazil.pipeline.jars import EVERY, _file, _have
+from frazil.pipeline.jars import EVERY, download_missing, jar_path
 from frazil.pipeline.land.kafka import KafkaSource
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
@@ -163,11 +163,11 @@ UNCLOSED_SOCKETS = "ignore:unclosed <socket.socket .*127.0.0.1:ResourceWarning"
 @contextlib.contextmanager
 def spark_with_every_jar(folder: Path) -> Iterator[SparkSession]:
     """For any catalog, warehouse and source. Ends with the block, so that other tests can have their own."""
-    class_path = os.pathsep.join(str(_file(package)) for package in EVERY)
+    class_path = os.pathsep.join(str(jar_path(package)) for package in EVERY)
     settings = {"spark.driver.extraClassPath": class_path, "spark.frazil.tests.password": "swordfish"}
     spark = {"master": "local[2]", "driver_memory_bytes": "1GiB", "settings": settings}
     config = Config.model_validate({"data_dir": folder, "spark": spark})
-    _have(EVERY, {})
+    download_missing(EVERY, {})
     session = spark_session(config, app_name="frazil-tests")
     try:
         yield session

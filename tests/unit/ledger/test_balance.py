@@ -21,8 +21,8 @@ from frazil.lake.live_files import live_files
 from frazil.lake.snapshots import LANDED
 from frazil.ledger import Ledger, balance
 from frazil.ledger import main as show_ledger
-from frazil.pipeline.land.results import UnreadableSegment
 from frazil.pipeline.land.set_aside import set_aside
+from frazil.pipeline.land.source import UnreadableSegment
 from frazil.position import (
     KafkaPosition,
     LandingPosition,

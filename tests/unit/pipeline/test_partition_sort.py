@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frazil.pipeline.partition_sort import DAY_MICROS, Arranged, Horizon, arrange, compact
+from frazil.pipeline.partition_sort import (
+    DAY_MICROS,
+    Horizon,
+    PartitionedRows,
+    compact_dictionaries,
+    partition_and_sort,
+)
 from frazil.tables import TableSpec
 from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column
 
@@ -108,7 +114,7 @@ def counted(rows: list[Row], *, without: str = "") -> Counter[str]:
     return Counter(repr({key: value for key, value in each.items() if key != without}) for each in rows)
 
 
-def check(arranged: Arranged, rows: list[Row]) -> None:
+def check(arranged: PartitionedRows, rows: list[Row]) -> None:
     """What holds whatever the rows are."""
     found = [each for part in arranged.parts for each in plain(part.rows)]
     assert counted(found, without="time") == counted(rows, without="time")
@@ -166,19 +172,21 @@ def test_rows_are_kept_cut_and_sorted_whatever_they_are(
         first = data.draw(st.integers(0, len(batch)))
         tables.append(table_of(batch).slice(first))
         rows += plain(table_of(batch[first:]))
-    check(arrange(tables, SPEC, HORIZON), rows)
+    check(partition_and_sort(tables, SPEC, HORIZON), rows)
     assert tables == []
 
 
 def test_nothing_gives_no_parts() -> None:
-    assert len(arrange([table_of([])], SPEC, HORIZON).parts) == 0
-    assert arrange([table_of([row()]).slice(1), table_of([])], SPEC, HORIZON) == Arranged([], 0)
+    assert len(partition_and_sort([table_of([])], SPEC, HORIZON).parts) == 0
+    assert partition_and_sort([table_of([row()]).slice(1), table_of([])], SPEC, HORIZON) == PartitionedRows(
+        [], 0
+    )
 
 
 def test_rows_in_several_chunks_with_dictionaries_of_their_own_come_together() -> None:
     rows = [row(service_name=name, body=name, resource_attributes=[("k", name)]) for name in "cabba"]
     tables = [pa.concat_tables([table_of([each]) for each in rows[:3]]), table_of(rows[3:])]
-    (part,) = arrange(tables, SPEC, HORIZON).parts
+    (part,) = partition_and_sort(tables, SPEC, HORIZON).parts
     assert [each["body"] for each in plain(part.rows)] == ["a", "a", "b", "b", "c"]
     assert part.rows["service_name"].chunk(0).dictionary.to_pylist() == ["c", "a", "b"]
 
@@ -195,7 +203,7 @@ def test_a_table_by_tenant_alone_has_a_part_of_rows_without_one_and_keeps_their_
     ):
         spec = dataclasses.replace(kept, partition_by=partition_by)
         table = table_of(rows) if coded else table_of(rows).cast(spec.arrow_schema)
-        arranged = arrange([table], spec)
+        arranged = partition_and_sort([table], spec)
         assert [(part.tenant, part.rows.num_rows) for part in arranged.parts] == wanted
         assert {part.day for part in arranged.parts} == {0 if len(partition_by) == 2 else None}
         assert arranged.clamped == 0
@@ -205,7 +213,7 @@ def test_a_table_by_tenant_alone_has_a_part_of_rows_without_one_and_keeps_their_
 
 def test_null_comes_first_in_the_order_and_stays_null() -> None:
     rows = [row(service_name=name, severity=level) for name in ("b", None, "a") for level in (1, None)]
-    (part,) = arrange([table_of(rows)], SPEC, HORIZON).parts
+    (part,) = partition_and_sort([table_of(rows)], SPEC, HORIZON).parts
     assert [(each["service_name"], each["severity"]) for each in plain(part.rows)] == [
         (None, None),
         (None, 1),
@@ -231,7 +239,7 @@ def test_null_comes_first_in_the_order_and_stays_null() -> None:
     ],
 )
 def test_a_time_outside_the_horizon_becomes_the_received_time(time: int, kept: bool) -> None:
-    arranged = arrange([table_of([row(NOW), row(0)]).slice(0, 1), with_time(time)], SPEC, HORIZON)
+    arranged = partition_and_sort([table_of([row(NOW), row(0)]).slice(0, 1), with_time(time)], SPEC, HORIZON)
     assert arranged.clamped == (0 if kept else 1)
     days = {part.day for part in arranged.parts}
     assert days == {NOW // DAY_MICROS, time // DAY_MICROS if kept else NOW // DAY_MICROS}
@@ -247,7 +255,7 @@ def with_time(time: int) -> pa.Table:
 
 def test_late_rows_land_in_the_days_they_belong_to() -> None:
     rows = [row(NOW - days * DAY_MICROS, body=str(days)) for days in range(5)]
-    arranged = arrange([table_of(rows)], SPEC, HORIZON)
+    arranged = partition_and_sort([table_of(rows)], SPEC, HORIZON)
     assert arranged.clamped == 0
     assert [part.day for part in arranged.parts] == [20_000 - days for days in (4, 3, 2, 1, 0)]
 
@@ -256,7 +264,7 @@ def test_a_client_whose_clock_jumps_through_a_century_makes_parts_only_of_days_i
     """1970 to 2100, a row for each day, beside an honest client."""
     broken = [row(day * DAY_MICROS, tenant_id="broken", body="x") for day in range(47_000)]
     honest = [row(NOW - days * DAY_MICROS, body=str(days)) for days in range(3) for _ in range(2)]
-    arranged = arrange([table_of(broken + honest)], SPEC, HORIZON)
+    arranged = partition_and_sort([table_of(broken + honest)], SPEC, HORIZON)
     assert sum(part.rows.num_rows for part in arranged.parts) == 47_006
     acme = {part.day: part.rows.num_rows for part in arranged.parts if part.tenant == "acme"}
     assert acme == {20_000: 2, 19_999: 2, 19_998: 2}
@@ -267,7 +275,7 @@ def test_a_client_whose_clock_jumps_through_a_century_makes_parts_only_of_days_i
 
 def test_parts_can_be_taken_in_any_order_and_more_than_once() -> None:
     rows = [row(NOW - days * DAY_MICROS, body=str(days)) for days in range(4)]
-    parts = arrange([table_of(rows)], SPEC, HORIZON).parts
+    parts = partition_and_sort([table_of(rows)], SPEC, HORIZON).parts
     assert [parts[number].day for number in (2, -1, 0)] == [19_999, 20_000, 19_997]
     assert [part.day for part in parts[1:3]] == [19_998, 19_999]
     assert plain(parts[3].rows) == plain(parts[-1].rows)
@@ -275,7 +283,7 @@ def test_parts_can_be_taken_in_any_order_and_more_than_once() -> None:
 
 def test_landing_the_same_rows_again_gives_the_same_parts() -> None:
     rows = [row(day * DAY_MICROS, body=str(day)) for day in range(0, 40_000, 100)]
-    one, two = (arrange([table_of(rows)], SPEC, HORIZON) for _ in range(2))
+    one, two = (partition_and_sort([table_of(rows)], SPEC, HORIZON) for _ in range(2))
     assert [(part.day, plain(part.rows)) for part in one.parts] == [
         (part.day, plain(part.rows)) for part in two.parts
     ]
@@ -290,7 +298,7 @@ def test_a_part_carries_only_the_values_that_occur_in_it() -> None:
         )
         for tenant in ("acme", "globex", "initech")
     ]
-    for part in arrange([table_of(rows)], SPEC, HORIZON).parts:
+    for part in partition_and_sort([table_of(rows)], SPEC, HORIZON).parts:
         maps = part.rows["resource_attributes"].chunk(0)
         assert part.rows["tenant_id"].chunk(0).dictionary.to_pylist() == [part.tenant]
         assert part.rows["service_name"].chunk(0).dictionary.to_pylist() == [f"service of {part.tenant}"]
@@ -304,7 +312,7 @@ def test_compacting_a_slice_changes_no_row(rows: list[Row], data: st.DataObject)
     first = data.draw(st.integers(0, len(rows)))
     count = data.draw(st.integers(0, len(rows) - first))
     table = table_of(rows).slice(first, count)
-    small = compact(table)
+    small = compact_dictionaries(table)
     small.validate(full=True)
     assert small.schema == table.schema
     assert plain(small) == plain(table)

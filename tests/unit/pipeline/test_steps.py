@@ -68,7 +68,7 @@ def test_a_failure_is_a_problem_of_its_table_until_a_round_succeeds() -> None:
         assert runner.problems == {"logs": "panicked"}
         runner.threads[0].turn()
     assert runner.problems == {}
-    assert [line["event"] for line in lines] == ["derive failed; trying again", "derive resumed"]
+    assert [line["event"] for line in lines] == ["derive failed; retrying", "derive resumed"]
     assert step.resets == 2
     assert metrics.registry.get_sample_value("frazil_land_errors_total", {"table": "logs"}) == 2
 
@@ -92,7 +92,7 @@ def test_an_unknown_error_while_spark_is_dead_is_reported_as_that() -> None:
     thread = StepThread(Scripted(RuntimeError("py4j")), Metrics(), lambda: True)
     with capture_logs() as lines:
         thread.turn()
-    assert thread.problem == "Spark has died"
+    assert thread.problem == "Spark died"
     assert lines[0]["log_level"] == "warning"
 
 

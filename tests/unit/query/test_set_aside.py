@@ -16,8 +16,8 @@ from frazil.lake.commits.commit import checkpoint_of, committer_of
 from frazil.lake.live_files import live_files
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout, write_part
-from frazil.pipeline.land.results import UnreadableSegment
 from frazil.pipeline.land.set_aside import set_aside
+from frazil.pipeline.land.source import UnreadableSegment
 from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, TableSpec

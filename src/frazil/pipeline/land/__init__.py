@@ -1,4 +1,5 @@
-"""Landing: what was made durable gets into the tables, exactly once.
+"""Landing: moves durable data from the write-ahead log into the tables, exactly once. Start reading at
+`lander`.
 
-Never keeps a checkpoint beside the table's own, and never decides by content whether a row is new.
+The only checkpoint is the position in the table. Rows are never compared to find out whether they are new.
 """

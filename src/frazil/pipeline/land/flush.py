@@ -1,4 +1,4 @@
-"""Landing on demand: all that is in the write-ahead log now, whoever lands it."""
+"""Lands everything that is in the write-ahead log now, for commands."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def land_all(
     skip: Collection[str] = (),
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Signal, LandingPosition]:
-    """Returns when each table holds what was durable when this was called, and where the tables then stand.
+    """Lands all data that was durable when the function was called. Returns the positions of the tables.
 
-    A pipeline may land at the same time: of two that land the same, one is told that the other was first.
-    Raises Refused if something lies in the log that cannot land, unless its stream is one to `skip`.
+    A pipeline may land at the same time: the loser of a commit is fenced and reads the new position.
+    Raises Refused if the log holds data that cannot land, unless its stream is in `skip`.
     """
     reader = None if config.wal.type == "kafka" else WalReader(open_store(config))
-    wanted = {
+    targets = {
         signal: {name: end for name, end in _ends(config, signal, reader).items() if name not in skip}
         for signal in SIGNALS
     }
@@ -50,61 +50,61 @@ def land_all(
     for signal in SIGNALS:
         source = source_of(config, signal, reader)
         lander = Lander(config, signal, catalog, source, runner, metrics, reader=reader)
-        look = partial(_ends, config, signal, reader)
-        positions[signal] = _land(lander, wanted[signal], look, sleep)
+        list_ends = partial(_ends, config, signal, reader)
+        positions[signal] = _land(lander, targets[signal], list_ends, sleep)
     return positions
 
 
 def _land(
     lander: Lander,
-    wanted: Mapping[str, int],
-    look: Callable[[], dict[str, int]],
+    targets: Mapping[str, int],
+    list_ends: Callable[[], dict[str, int]],
     sleep: Callable[[float], None],
 ) -> LandingPosition:
     idle = 0
     while True:
         position = landing_position(lander.checkpoint().position)
-        if not (behind := _behind(position, wanted)):
+        if not (behind := _behind(position, targets)):
             return position
         try:
             step = lander.step(now_due=True)
         except Fenced:
-            lander.forget()
+            lander.reset()
             continue
         idle = idle + 1 if step == "idle" else 0
         if idle >= _IDLE_ROUNDS_MAX:
             raise Refused(
-                f"{lander.signal}: {behind[0]} in the write-ahead log cannot land, as what should be before "
-                "it is missing; `frazil verify` says more"
+                f"{lander.signal}: {behind[0]} in the write-ahead log cannot land because an earlier segment "
+                "is missing; run `frazil verify` for details"
             )
         if step == "idle":
-            there = look()  # a stream that has landed, ended and been cleaned up meanwhile is not waited for
-            wanted = {name: end for name, end in wanted.items() if name in there}
+            existing = list_ends()  # without streams that have landed, closed and been deleted meanwhile
+            targets = {name: end for name, end in targets.items() if name in existing}
             sleep(_PAUSE_SECONDS)
 
 
 def _ends(config: Config, signal: Signal, reader: WalReader | None) -> dict[str, int]:
-    """The first sequence (offset) of each stream (partition) that is not durable yet."""
+    """Returns the first sequence (offset) of each stream (partition) that is not durable yet."""
     if reader is not None:
         ends: dict[str, int] = {}
         for segment in reader.segments(signal):
             ends[segment.name.stream] = max(ends.get(segment.name.stream, 0), segment.name.sequence + 1)
         return ends
-    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    assert config.wal.kafka is not None  # checked by the configuration  # noqa: S101
     state = Topics(config.wal.kafka).state(signal)
     if state is None:
         return {}
     return {f"{state.name}/{number}": end for number, (first, end) in state.partitions.items() if end > first}
 
 
-def _behind(position: LandingPosition, wanted: Mapping[str, int]) -> list[str]:
-    """What has not landed. Of a closed stream nothing more can."""
+def _behind(position: LandingPosition, targets: Mapping[str, int]) -> list[str]:
+    """Returns the streams and partitions that have not reached their targets. Closed streams are complete."""
     found = {name: stream.sequence for name, stream in position.wal.streams.items() if not stream.closed}
     closed = {name for name, stream in position.wal.streams.items() if stream.closed}
     for topic, at in position.kafka.topics.items():
         found |= {f"{topic}/{number}": part.offset for number, part in at.partitions.items()}
     return [
         f"{name}/{found.get(name, 0)}"
-        for name, end in sorted(wanted.items())
+        for name, end in sorted(targets.items())
         if name not in closed and found.get(name, 0) < end
     ]

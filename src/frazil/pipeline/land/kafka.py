@@ -1,4 +1,4 @@
-"""A Kafka topic as a source, read with Spark's own connector."""
+"""A Kafka topic as a source of landing, read with Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from frazil.config import Config
 from frazil.config.wal import KafkaConfig
 from frazil.errors import DataLost
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.land.messages import COLUMNS, Reading, land_messages, received_bounds
-from frazil.pipeline.land.results import MessageCounts, TaskResult
-from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.land.messages import COLUMNS, ReadSettings, land_messages, received_bounds
+from frazil.pipeline.land.source import BatchResult, MessageCounts, TaskResult
 from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Runner
 from frazil.position import KafkaPosition, LandingPosition, PartitionPosition, TopicPosition
@@ -25,33 +24,33 @@ from frazil.tables.promoted import promoted
 from frazil.wal.kafka.client import spark_settings
 from frazil.wal.kafka.topics import Topics, TopicState
 
-_MESSAGE_BYTES_GUESS = 16 * 1024
-_GUESS_WEIGHT = 0.3
+_MESSAGE_BYTES_INITIAL = 16 * 1024
+_ESTIMATE_WEIGHT = 0.3
 
 
 @dataclass
-class _Guess:
-    """Offsets do not say how many bytes they are. What landed before does, about."""
+class _SizeEstimate:
+    """Estimates the bytes of pending messages from the average size of landed messages."""
 
-    message_bytes: float = _MESSAGE_BYTES_GUESS
+    message_bytes: float = _MESSAGE_BYTES_INITIAL
 
-    def learn(self, counts: Sequence[MessageCounts]) -> None:
+    def update(self, counts: Sequence[MessageCounts]) -> None:
         messages = sum(each.messages for each in counts)
         if messages:
-            seen = sum(each.bytes for each in counts) / messages
-            self.message_bytes += (max(seen, 1.0) - self.message_bytes) * _GUESS_WEIGHT
+            average = sum(each.bytes for each in counts) / messages
+            self.message_bytes += (max(average, 1.0) - self.message_bytes) * _ESTIMATE_WEIGHT
 
 
 @dataclass(frozen=True)
-class KafkaWork:
-    """`position` is the table's, with this topic's partitions as they begin; `ends` are where to stop."""
+class PendingMessages:
+    """Pending messages. `position` has the first offset of each partition, `ends` the end offsets."""
 
     config: Config
     signal: Signal
     label: str
     position: LandingPosition
     ends: Mapping[int, int]
-    guess: _Guess
+    estimate: _SizeEstimate
 
     @property
     def _starts(self) -> Mapping[int, PartitionPosition]:
@@ -59,24 +58,19 @@ class KafkaWork:
         return topics[self.label].partitions if self.label in topics else {}
 
     @property
-    def messages(self) -> int:
+    def count(self) -> int:
         return sum(end - self._starts[number].offset for number, end in self.ends.items())
 
     @property
     def size(self) -> int:
-        return int(self.messages * self.guess.message_bytes)
-
-    @property
-    def count(self) -> int:
-        return self.messages
+        return int(self.count * self.estimate.message_bytes)
 
     @property
     def oldest_seconds(self) -> float | None:
-        """Offsets do not say."""
-        return None
+        return None  # offsets have no time
 
-    def batch(self, bytes_max: int) -> KafkaWork:
-        """Of every partition the same share, so that none falls behind."""
+    def batch(self, bytes_max: int) -> PendingMessages:
+        """Takes the same share of every partition, so that none falls behind."""
         if self.size <= bytes_max:
             return self
         share = bytes_max / self.size
@@ -87,9 +81,9 @@ class KafkaWork:
         }
         return replace(self, ends=ends)
 
-    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> Outcome:
+    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> BatchResult:
         kafka = _kafka(self.config)
-        reading = Reading(
+        settings = ReadSettings(
             kafka.model_copy(update={"sasl": None, "tls": None}),
             self.signal,
             self.label,
@@ -116,12 +110,12 @@ class KafkaWork:
         def read(spark: SparkSession) -> DataFrame:
             return spark.read.format("kafka").options(**options).load().select(*COLUMNS)
 
-        work = partial(land_messages, layout=layout, horizon=horizon, reading=reading, files_max=share)
+        work = partial(land_messages, layout=layout, horizon=horizon, settings=settings, files_max=share)
         results = runner.run_frame(read, work)
         if any(result.too_many_files for result in results):
-            return Outcome(results, self.position)
-        self.guess.learn([counts for result in results for counts in result.partitions.values()])
-        return Outcome(results, self._advanced(due, results))
+            return BatchResult(results, self.position)
+        self.estimate.update([counts for result in results for counts in result.partitions.values()])
+        return BatchResult(results, self._advanced(due, results))
 
     def _advanced(self, due: Mapping[int, int], results: Sequence[TaskResult]) -> LandingPosition:
         partitions = dict(self._starts)
@@ -145,30 +139,30 @@ class KafkaSource:
         self._signal: Signal = signal
         self._kafka = _kafka(config)
         self._topics = topics or Topics(self._kafka)
-        self._guess = _Guess()
+        self._estimate = _SizeEstimate()
 
-    def pending(self, position: LandingPosition) -> KafkaWork:
+    def pending(self, position: LandingPosition) -> PendingMessages:
         state = self._topics.state(self._signal)
         topic = self._kafka.topic(self._signal)
         if state is None:
             known = [label for label in position.kafka.topics if label.partition("@")[0] == topic]
             if known and self._kafka.on_lost_offsets == "stop":
-                raise self._lost(f"the topic {topic} is gone; if that was meant, {_GO_ON}")
-            return KafkaWork(self._config, self._signal, topic, position, {}, self._guess)
-        label, at = self._found(position.kafka, state)
+                raise self._lost(f"the topic {topic} does not exist; if it was deleted on purpose, {_SKIP}")
+            return PendingMessages(self._config, self._signal, topic, position, {}, self._estimate)
+        label, at = self._find(position.kafka, state)
         starts = {number: self._start(number, at, state) for number in state.partitions}
         begun = replace(at, partitions={**at.partitions, **starts})
-        return KafkaWork(
+        return PendingMessages(
             self._config,
             self._signal,
             label,
             _with_topic(position, label, begun),
             {number: high for number, (_, high) in state.partitions.items()},
-            self._guess,
+            self._estimate,
         )
 
-    def _found(self, position: KafkaPosition, state: TopicState) -> tuple[str, TopicPosition]:
-        """The topic in the position. One that was made anew is another topic of the same name."""
+    def _find(self, position: KafkaPosition, state: TopicState) -> tuple[str, TopicPosition]:
+        """Returns the topic's label and position. A topic that was deleted and recreated is a new topic."""
         known = {label: at for label, at in position.topics.items() if label.partition("@")[0] == state.name}
         for label, at in known.items():
             if at.id == state.id:
@@ -180,28 +174,28 @@ class KafkaSource:
                 number: part.offset for at in known.values() for number, part in sorted(at.partitions.items())
             }
             raise self._lost(
-                f"the topic {state.name} was deleted and made anew (its id is {state.id} now). What it held "
-                f"after these offsets has not landed: {offsets}. If that was meant, {_GO_ON}"
+                f"the topic {state.name} was deleted and recreated (its id is {state.id} now). Messages "
+                f"after these offsets have not landed: {offsets}. If it was deleted on purpose, {_SKIP}"
             )
         return f"{state.name}@{state.id[:8]}", TopicPosition(state.id)
 
     def _start(self, number: int, at: TopicPosition, state: TopicState) -> PartitionPosition:
         low, high = state.partitions[number]
-        if not at.partitions:  # the topic was there before frazil
+        if not at.partitions:  # the first landing from this topic
             return PartitionPosition(low)
-        part = at.partitions.get(number, PartitionPosition())  # one that was added later begins at 0
+        part = at.partitions.get(number, PartitionPosition())  # partitions added later begin at 0
         if high < part.offset:
             raise self._lost(
-                f"{state.name}/{number} ends at offset {high}, and everything before {part.offset} has "
-                "landed: the brokers have lost messages that they had acked. Mend the topic, or make it anew"
+                f"{state.name}/{number} ends at offset {high}, but everything before {part.offset} has "
+                "landed: the brokers lost messages that they had acknowledged. Restore or recreate the topic"
             )
         if low <= part.offset:
             return part
         if self._kafka.on_lost_offsets == "stop":
             raise self._lost(
-                f"{low - part.offset:,} messages of {state.name}/{number} are gone before they landed: "
-                f"offsets {part.offset} to {low - 1}; the topic begins at {low} now. To go on behind them, "
-                f"{_GO_ON}"
+                f"{low - part.offset:,} messages of {state.name}/{number} were deleted before they landed: "
+                f"offsets {part.offset} to {low - 1}; the partition now begins at {low}. To skip them, "
+                f"{_SKIP}"
             )
         return replace(part, offset=low, lost=part.lost + low - part.offset)
 
@@ -209,7 +203,7 @@ class KafkaSource:
         return DataLost(f"{self._config.lake.namespace}.{self._signal}", message)
 
 
-_GO_ON = "start once with wal.kafka.on_lost_offsets: skip"
+_SKIP = "start once with wal.kafka.on_lost_offsets: skip"
 
 
 def _with_topic(position: LandingPosition, label: str, topic: TopicPosition) -> LandingPosition:
@@ -217,5 +211,5 @@ def _with_topic(position: LandingPosition, label: str, topic: TopicPosition) -> 
 
 
 def _kafka(config: Config) -> KafkaConfig:
-    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    assert config.wal.kafka is not None  # checked by the configuration  # noqa: S101
     return config.wal.kafka

@@ -1,4 +1,4 @@
-"""The loop of one table: position, what waits, tasks, commit."""
+"""Lands one table: reads its position, lists pending data, runs the Spark tasks, commits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Literal
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil import telemetry
@@ -23,7 +22,7 @@ from frazil.lake.live_files import partition_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.set_aside import set_aside
-from frazil.pipeline.land.source import Outcome, Source, Work
+from frazil.pipeline.land.source import BatchResult, Pending, Source
 from frazil.pipeline.land.upkeep import CleanUpStep, round_seconds
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.partition_sort import Horizon
@@ -35,7 +34,8 @@ from frazil.tables.promoted import promoted
 from frazil.wal.reader import WalReader
 
 _VANISHED_MAX = 3
-"""How often in a row segments may be gone while the position has not moved: a listing may be a moment old."""
+"""Attempts in a row in which segments may be missing at an unchanged position: a listing may be out of date.
+"""
 
 log = structlog.get_logger("frazil.land")
 _wall_clock = time.time
@@ -47,13 +47,13 @@ class _State:
     position: LandingPosition | None = None
     waiting_since: float | None = None
     vanished: int = 0
-    gone_streams: frozenset[str] = frozenset()
+    deleted_streams: frozenset[str] = frozenset()
 
 
 class Lander:
-    """`step` looks once, and lands one batch if one is due. Everything it knows is read again after an error.
+    """Lands one table. `step` lands one batch if one is due. All cached state is read again after an error.
 
-    An idle table runs no job.
+    An idle table runs no Spark job.
     """
 
     def __init__(
@@ -85,25 +85,27 @@ class Lander:
         self._batch_bytes = config.land.batch_bytes_max
         self._state = _State()
         self._first = True
-        self._looked = clock()
+        self._listed_at = clock()
 
-    def forget(self) -> None:
-        """After an error, and when another process may have landed meanwhile. What waits is not younger for
-        it: the next step tries again at once.
+    def reset(self) -> None:
+        """Drops cached state after an error, or if another process may have landed. Keeps the age of pending
+        data, so that the next step lands it at once.
         """
         self._state = _State(waiting_since=self._state.waiting_since, vanished=self._state.vanished)
 
-    def drop_streams(self, gone: frozenset[str]) -> None:
-        """Closed streams of which nothing is left: the next commit leaves them out of the position."""
-        self._state.gone_streams |= gone
+    def drop_streams(self, streams: frozenset[str]) -> None:
+        """Makes the next commit remove these closed streams, whose segments are all deleted, from the
+        position.
+        """
+        self._state.deleted_streams |= streams
 
     def checkpoint(self) -> Checkpoint:
-        """Makes or evolves the table where needed. The next step begins where it says that the table stands:
-        another process may have landed meanwhile.
+        """Reads the table's checkpoint. Creates or evolves the table if needed. The next step starts from
+        this position.
         """
-        return self._stand()[0]
+        return self._read_position()[0]
 
-    def _stand(self) -> tuple[Checkpoint, LandingPosition]:
+    def _read_position(self) -> tuple[Checkpoint, LandingPosition]:
         with catalog_errors():
             found = open_table(
                 self._catalog, self._config.lake.namespace, self._spec, LandingPosition().to_text()
@@ -111,7 +113,7 @@ class Lander:
         try:
             position = landing_position(found.position)
         except ValueError as error:
-            raise self._lost(f"its position cannot be read: {error}; upgrade frazil") from None
+            raise self._lost(f"the table's position cannot be read: {error}; upgrade frazil") from None
         self._state.position = position
         return found, position
 
@@ -119,22 +121,23 @@ class Lander:
         return DataLost(f"{self._config.lake.namespace}.{self.signal}", message)
 
     def step(self, *, now_due: bool = False) -> Landing:
-        """`now_due` lands whatever waits, however little and young."""
-        state, looked = self._state, self._looked
-        self._looked = self._clock()
-        work = self._source.pending(state.position or self._stand()[1])
-        self._observe(work)
-        if not work.size:
+        """Lands one batch if enough data is pending, or has been for long enough. `now_due` lands any
+        amount.
+        """
+        state, listed_before = self._state, self._listed_at
+        self._listed_at = self._clock()
+        pending = self._source.pending(state.position or self._read_position()[1])
+        self._observe(pending)
+        if not pending.size:
             state.waiting_since, self._first = None, False
             return "idle"
         if state.waiting_since is None:
-            # It came after the last look, which a landing may have put a while ago. What waits at the start
-            # may have waited for long already.
-            state.waiting_since = float("-inf") if self._first else looked
+            # The data arrived after the previous listing. Data that is pending at the start may be old.
+            state.waiting_since = float("-inf") if self._first else listed_before
             self._first = False
         age = self._clock() - state.waiting_since
         land = self._config.land
-        if not now_due and work.size < land.bytes_min and age < land.age_max(self._config.wal.type):
+        if not now_due and pending.size < land.bytes_min and age < land.age_max(self._config.wal.type):
             return "waiting"
         waited = None if age == float("inf") else age
         with telemetry.span("land", table=self.signal, waited_seconds=waited):
@@ -142,40 +145,41 @@ class Lander:
 
     def _land(self) -> Landing:
         begin = self._clock()
-        with telemetry.span("land.look") as look:
-            checkpoint, position = self._stand()
-            self._looked = self._clock()
-            work = self._source.pending(position).batch(self._batch_bytes)
-            look.set(wal_bytes=work.size)
-        if not work.size:  # another process has landed it
-            self.forget()
+        with telemetry.span("land.look") as span:
+            checkpoint, position = self._read_position()
+            self._listed_at = self._clock()
+            batch = self._source.pending(position).batch(self._batch_bytes)
+            span.set(wal_bytes=batch.size)
+        if not batch.size:  # landed by another process
+            self.reset()
             return "again"
         layout = Layout.of(checkpoint.table, self._spec, self._config.land.compression_level)
         began = _wall_clock()
-        with telemetry.span("land.write") as write:
-            outcome = work.land(self._runner, layout, self._horizon, files_max=self._files_max(work))
-            write.set(rows=outcome.rows, tasks=len(outcome.results), set_aside=len(outcome.unreadable))
-        self._fit(work, outcome)
-        if outcome.too_many_files:
-            discard(checkpoint.table, _files(outcome))
+        with telemetry.span("land.write") as span:
+            result = batch.land(self._runner, layout, self._horizon, files_max=self._files_max(batch))
+            span.set(rows=result.rows, tasks=len(result.results), set_aside=len(result.unreadable))
+        self._adapt_batch_size(batch, result)
+        if result.too_many_files:
+            discard(checkpoint.table, result.files)
             return "again"
-        if outcome.vanished:
-            discard(checkpoint.table, _files(outcome))
-            return self._look_again(position, outcome)
-        if outcome.unreadable:
-            set_aside(self._config, self._catalog, self.signal, outcome.unreadable, self._reader)
-            self._metrics.set_aside(self.signal, len(outcome.unreadable))
-        self._commit(checkpoint, outcome, work.size, begin, began)
+        if result.vanished:
+            discard(checkpoint.table, result.files)
+            self._check_vanished(position, result)
+            return "again"
+        if result.unreadable:
+            set_aside(self._config, self._catalog, self.signal, result.unreadable, self._reader)
+            self._metrics.set_aside(self.signal, len(result.unreadable))
+        self._commit(checkpoint, result, batch.size, begin, began)
         return "landed"
 
     def _commit(
-        self, checkpoint: Checkpoint, outcome: Outcome, size: int, begin: float, began: float
+        self, checkpoint: Checkpoint, result: BatchResult, size: int, begin: float, began: float
     ) -> None:
-        landed, streams = outcome.position, outcome.position.wal.streams
-        gone = {name for name in self._state.gone_streams if name in streams and streams[name].closed}
-        position = replace(landed, wal=landed.wal.without_streams(gone))
-        files = _files(outcome)
-        self._note_late(checkpoint.table, outcome, began)
+        landed, streams = result.position, result.position.wal.streams
+        deleted = {name for name in self._state.deleted_streams if name in streams and streams[name].closed}
+        position = replace(landed, wal=landed.wal.without_streams(deleted))
+        files = result.files
+        self._note_late(checkpoint.table, result, began)
         written = self._clock()
         try:
             with telemetry.span("land.commit", table=self.signal, files=len(files)) as commit:
@@ -183,19 +187,20 @@ class Lander:
                     checkpoint,
                     files,
                     position.to_text(),
-                    facts={"frazil.rows": str(outcome.rows)},
+                    facts={"frazil.rows": str(result.rows)},
                     began=began,
                 )
                 commit.set(snapshot=committed.snapshot_id, attempts=committed.attempts)
         except Fenced:
             self._metrics.fenced(self.signal)
-            discard(checkpoint.table, files)  # somebody may have erased rows that they hold
+            discard(checkpoint.table, files)  # an erasure may have removed rows that they hold
             raise
         now = self._clock()
-        self._state = _State(position, gone_streams=self._state.gone_streams & position.wal.streams.keys())
+        still_named = self._state.deleted_streams & position.wal.streams.keys()
+        self._state = _State(position, deleted_streams=still_named)
         self._metrics.landed(
             self.signal,
-            outcome,
+            result,
             files,
             wal_bytes=size,
             seconds=now - begin,
@@ -203,28 +208,29 @@ class Lander:
             attempts=committed.attempts,
         )
         size_written = sum(file.file_size_in_bytes for file in files)
-        telemetry.note(rows=outcome.rows, files=len(files), bytes=size_written, wal_bytes=size)
+        telemetry.note(rows=result.rows, files=len(files), bytes=size_written, wal_bytes=size)
         log.info(
             "landed",
             table=self.signal,
-            rows=outcome.rows,
+            rows=result.rows,
             files=len(files),
             bytes=size_written,
             snapshot=committed.snapshot_id,
             seconds=round(now - begin, 2),
             commit_seconds=round(now - written, 3),
             attempts=committed.attempts,
-            **({"clamped": clamped} if (clamped := sum(each.clamped for each in outcome.results)) else {}),
+            **({"clamped": clamped} if (clamped := sum(each.clamped for each in result.results)) else {}),
         )
 
-    def _note_late(self, table: Table, outcome: Outcome, now: float) -> None:
-        """Rows that were received long before they land: the log waited, or the receiver's clock was behind
-        and `time` may be wrong. Retention then counts their age from now.
+    def _note_late(self, table: Table, batch: BatchResult, now: float) -> None:
+        """Notes in the table the partitions of rows that were received long before they land: landing was
+        behind, or the receiver's clock was behind and `time` may be wrong. Retention counts their age from
+        now.
         """
         before = late_before(table.metadata, now, self._config.maintain.retention.clock_gap_seconds_max)
         late = {
             (str(tenant), int(day or 0))
-            for result in outcome.results
+            for result in batch.results
             if (received := result.oldest_received_unix_nano) is not None and received / 1e9 < before
             for tenant, day in map(partition_of, result.files)
         }
@@ -235,64 +241,65 @@ class Lander:
         if is_new:
             log.warning("rows landed long after they were received", table=self.signal, partitions=len(late))
 
-    def _files_max(self, work: Work) -> int | None:
-        """How many files the commit may add. A batch that one task lands is not cut further: half the rows
-        may need the same files.
+    def _files_max(self, batch: Pending) -> int | None:
+        """Returns how many files the commit may add. A batch of one task has no limit: half of its rows may
+        need the same number of files.
         """
-        if min(self._batch_bytes, work.size) <= self._config.land.task_bytes_max:
+        if min(self._batch_bytes, batch.size) <= self._config.land.task_bytes_max:
             return None
         return self._config.land.files_per_commit_max
 
-    def _fit(self, work: Work, outcome: Outcome) -> None:
-        """Sets the size of the next batch: as many tasks as may write what the largest one needs now."""
-        land, tasks = self._config.land, len(outcome.results)
-        tasks_max = land.files_per_commit_max // max(outcome.files_needed, 1)
+    def _adapt_batch_size(self, batch: Pending, result: BatchResult) -> None:
+        """Sets the size of the next batch, so that its tasks fit the limit if each needs as many files as the
+        largest task of this batch.
+        """
+        land, tasks = self._config.land, len(result.results)
+        tasks_max = land.files_per_commit_max // max(result.files_needed, 1)
         fitting = land.batch_bytes_max
         if tasks_max * land.task_bytes_max < fitting:
-            fitting = tasks_max * work.size // max(tasks, 1)
-        if outcome.too_many_files:
-            # Smaller each time, so that it lands in the end: a batch may be larger than it should be.
-            fitting = min(fitting, work.size // 2, self._batch_bytes // 2)
+            fitting = tasks_max * batch.size // max(tasks, 1)
+        if result.too_many_files:
+            # At least halved each time, so that a batch lands in the end.
+            fitting = min(fitting, batch.size // 2, self._batch_bytes // 2)
         self._batch_bytes = min(max(fitting, land.task_bytes_max), land.batch_bytes_max)
-        if outcome.too_many_files:
+        if result.too_many_files:
             self._metrics.too_many_files(self.signal)
             log.warning(
-                "batch discarded: it needed too many files",
+                "batch discarded: too many files needed",
                 table=self.signal,
-                files_per_task=outcome.files_needed,
+                files_per_task=result.files_needed,
                 tasks=tasks,
                 files_per_commit_max=land.files_per_commit_max,
                 next_batch_bytes=self._batch_bytes,
             )
 
-    def _look_again(self, position: LandingPosition, outcome: Outcome) -> Landing:
-        """Somebody else landed it and cleaned up, or it is lost: the position tells."""
-        _, now = self._stand()
+    def _check_vanished(self, position: LandingPosition, result: BatchResult) -> None:
+        """Raises DataLost if segments are missing and the position has not moved for some attempts. If it has
+        moved, another process landed and deleted them.
+        """
+        _, now = self._read_position()
         self._state.vanished = 0 if now != position else self._state.vanished + 1
-        self.forget()
+        self.reset()
         if self._state.vanished >= _VANISHED_MAX:
             raise self._lost(
-                f"{len(outcome.vanished)} segments are gone before they landed, the first is "
-                f"{outcome.vanished[0]}; bring them back into the write-ahead log",
+                f"{len(result.vanished)} segments were deleted before they landed, the first is "
+                f"{result.vanished[0]}; restore them to the write-ahead log",
             )
-        log.warning(
-            "segments vanished; the position is read again", table=self.signal, first=outcome.vanished[0]
-        )
-        return "again"
+        log.warning("segments not found; landing again", table=self.signal, first=result.vanished[0])
 
-    def _observe(self, work: Work) -> None:
-        """Where the source does not say how old it is, it is as old as it has been seen here."""
-        since, noticed = work.oldest_seconds, self._state.waiting_since
-        if since is None and work.size and noticed is not None and noticed != float("-inf"):
+    def _observe(self, pending: Pending) -> None:
+        """Reports pending data. Its age counts from when it was first seen if the source does not know."""
+        since, noticed = pending.oldest_seconds, self._state.waiting_since
+        if since is None and pending.size and noticed is not None and noticed != float("-inf"):
             since = _wall_clock() - (self._clock() - noticed)
-        self._metrics.pending(self.signal, work.size, work.count, since)
+        self._metrics.pending(self.signal, pending.size, pending.count, since)
 
 
 class LandStep(Step):
-    """Lands one table. `clean_up` names the streams that may leave its position; None with Kafka."""
+    """Lands one table. `clean_up` returns the streams to remove from the position; None with Kafka."""
 
     part = "landing"
-    stop_seconds = 60.0  # a batch whose job runs is committed
+    stop_seconds = 60.0  # time to commit a batch whose job is running
 
     def __init__(self, config: Config, lander: Lander, clean_up: CleanUpStep | None) -> None:
         super().__init__(lander.signal)
@@ -300,31 +307,29 @@ class LandStep(Step):
         self._clean_up = clean_up
         self._poll_seconds = config.land.poll_interval(config.wal.type)
         self._round_seconds = round_seconds(config)
-        self._looked = time.monotonic()
+        self._refreshed_at = time.monotonic()
 
     def run(self) -> float:
         try:
             landing = self.lander.step()
-            self._look_for_others()
+            self._refresh()
         except Fenced:
-            log.info("landing again: another process landed or removed rows", table=self.lander.signal)
+            log.info("batch discarded: another process changed the table", table=self.lander.signal)
             self.reset()
             return self._poll_seconds
         return 0.0 if landing in ("landed", "again") else self._poll_seconds
 
-    def _look_for_others(self) -> None:
-        """Takes over what the clean-up has found, and what another process has landed."""
+    def _refresh(self) -> None:
+        """Reads the streams that clean-up has deleted, and the position that another process may have
+        changed.
+        """
         if self._clean_up is None:
             return
-        self.lander.drop_streams(self._clean_up.take_gone())
+        self.lander.drop_streams(self._clean_up.take_deleted_streams())
         now = time.monotonic()
-        if now >= self._looked + self._round_seconds:
-            self._looked = now
+        if now >= self._refreshed_at + self._round_seconds:
+            self._refreshed_at = now
             self.lander.checkpoint()
 
     def reset(self) -> None:
-        self.lander.forget()
-
-
-def _files(outcome: Outcome) -> list[DataFile]:
-    return [file for result in outcome.results for file in result.files]
+        self.lander.reset()

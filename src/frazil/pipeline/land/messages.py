@@ -1,8 +1,9 @@
-"""What a Spark task does with messages of Kafka: OTLP requests in, durable data files out."""
+"""The Spark task that lands Kafka messages: OTLP requests in, durable data files out."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,8 +16,8 @@ from frazil.config.wal import KafkaConfig
 from frazil.errors import FrazilError, RequestInvalid
 from frazil.otlp.decode import Decoded, Decoder, explain
 from frazil.pipeline.datafile import Layout, file_name
-from frazil.pipeline.land.results import MessageCounts, TaskResult, UnreadableSegment
-from frazil.pipeline.land.task import Chunks, cpu_seconds, measured
+from frazil.pipeline.land.source import MessageCounts, TaskResult, UnreadableSegment
+from frazil.pipeline.land.task import ChunkWriter, measured
 from frazil.pipeline.partition_sort import Horizon
 from frazil.pipeline.runner import Batches
 from frazil.tables import SEGMENT, Promoted, Signal
@@ -24,12 +25,12 @@ from frazil.wal.kafka.messages import Headers, body_of, received_unix_nano, tena
 from frazil.wal.rowgroups import coded_table
 
 PAYLOAD_BYTES_PER_TASK_MAX = 8 * 2**20
-"""What a task sends to the driver of messages that cannot be read. A topic may be full of them."""
+"""Bytes of unreadable messages that a task sends to the driver. A topic may have many of them."""
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSettings:
     """How to read the messages of one topic. `label` is its name in `_segment` and in the position."""
 
     kafka: KafkaConfig
@@ -40,7 +41,7 @@ class Reading:
     """The columns that the configuration promotes."""
     depth_max: int
     now_unix_nano: int
-    """When a message was received that does not say it, or says a time after the next one."""
+    """The received time of messages that have none, or one after `received_max_unix_nano`."""
     received_max_unix_nano: int
 
 
@@ -50,8 +51,8 @@ class _Message:
     source: str
     body: bytes
     value: bytes
-    told: str | None
-    """The tenant that the message names."""
+    named_tenant: str | None
+    """The tenant that the message names, if any."""
     tenant: str
     received: int
 
@@ -60,20 +61,22 @@ def land_messages(
     batches: Batches,
     layout: Layout,
     horizon: Horizon,
-    reading: Reading,
+    settings: ReadSettings,
     *,
     files_max: int | None,
 ) -> TaskResult:
-    """Decodes, arranges and writes. Stops when the rows need more than `files_max` files."""
-    begin, result = cpu_seconds(), TaskResult()
-    chunks = Chunks(layout, horizon, file_name(layout), result, files_max=files_max)
-    decoder = _decoder(reading.signal, reading.extra, reading.depth_max)
+    """Decodes the messages, and sorts and writes their rows. Stops if they need more than `files_max`
+    files.
+    """
+    begin, result = time.process_time(), TaskResult()
+    chunks = ChunkWriter(layout, horizon, file_name(layout), result, files_max=files_max)
+    decoder = _decoder(settings.signal, settings.extra, settings.depth_max)
     for batch in batches:
         if result.too_many_files:
-            continue  # Spark's worker expects that its input is read to the end
-        messages = _readable(batch, reading, result)
+            continue  # Spark's worker requires that its input is read to the end
+        messages = _readable(batch, settings, result)
         for group, decoded in _decoded(messages, decoder, result):
-            _note_rejected(group, decoded, reading.signal, result)
+            _set_aside_rejected(group, decoded, settings.signal, result)
             for message, rows in zip(group, decoded.seen - decoded.rejected, strict=True):
                 result.partitions[message.partition].rows += int(rows)
             chunks.add(_with_sources(group, decoded, layout))
@@ -82,9 +85,9 @@ def land_messages(
 
 
 def received_bounds(wall_unix_nano: int, table_changed_ms: int, *, ahead_micros: int) -> tuple[int, int]:
-    """The present, and the latest time at which a message may have been received: producers choose the times
-    of their messages, and the horizon is measured from them. A clock that is behind the table's last change
-    is wrong.
+    """Returns the current time, and the latest received time that is accepted: producers choose the
+    timestamps of their messages, and the horizon is measured from them. The current time is at least that of
+    the table's last change: a clock behind it is wrong.
     """
     now = max(wall_unix_nano, table_changed_ms * 1_000_000)
     return now, now + ahead_micros * 1000
@@ -95,43 +98,44 @@ def _decoder(signal: Signal, extra: tuple[Promoted, ...], depth_max: int) -> Dec
     return Decoder(signal, extra, depth_max=depth_max)
 
 
-def _readable(batch: pa.RecordBatch, reading: Reading, result: TaskResult) -> list[_Message]:
-    """The messages of a batch; what holds no request is noted."""
+def _readable(batch: pa.RecordBatch, settings: ReadSettings, result: TaskResult) -> list[_Message]:
+    """Returns the messages of a batch that hold a request. The others are set aside."""
     found = []
-    # As numbers: Kafka takes times that Python has no date for, and a float would lose the last millisecond.
+    # As integers: Kafka allows times outside of Python's dates, and floats would lose the last millisecond.
     timestamps_ms = pc.divide(batch.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), 1000)
     for row, timestamp_ms in zip(
         batch.drop_columns("timestamp").to_pylist(), timestamps_ms.to_pylist(), strict=True
     ):
         value = row["value"]
-        source = f"{reading.label}/{row['partition']}/{row['offset']}"
+        source = f"{settings.label}/{row['partition']}/{row['offset']}"
         counts = result.partitions.setdefault(row["partition"], MessageCounts())
         counts.messages += 1
         counts.bytes += len(value or b"")
         headers = [(item["key"], item["value"]) for item in row["headers"] or ()]
-        told = _told(headers, row["key"], reading)
+        named = _named_tenant(headers, row["key"], settings)
         try:
-            with _defects_are_the_messages():
-                body = body_of(value, reading.kafka.encoding, reading.signal, depth_max=reading.depth_max)
+            with _decode_errors():
+                body = body_of(value, settings.kafka.encoding, settings.signal, depth_max=settings.depth_max)
         except RequestInvalid as error:
-            _set_aside(row["partition"], source, value or b"", told, str(error), result)
+            _set_aside(row["partition"], source, value or b"", named, str(error), result)
             continue
         received = received_unix_nano(headers, timestamp_ms)
-        if not 0 < received <= reading.received_max_unix_nano:
-            received = reading.now_unix_nano
+        if not 0 < received <= settings.received_max_unix_nano:
+            received = settings.now_unix_nano
         result.received(received)
-        found.append(_Message(row["partition"], source, body, value, told, told or reading.tenant, received))
+        tenant = named or settings.tenant
+        found.append(_Message(row["partition"], source, body, value, named, tenant, received))
     return found
 
 
 def _decoded(
     messages: list[_Message], decoder: Decoder, result: TaskResult
 ) -> Iterable[tuple[list[_Message], Decoded]]:
-    """Together while that goes; halves where it does not, down to the culprits."""
+    """Decodes all messages at once. If that fails, decodes each half, down to the invalid messages."""
     if not messages:
         return
     try:
-        with _defects_are_the_messages():
+        with _decode_errors():
             decoded = decoder.decode(
                 [message.body for message in messages],
                 [message.tenant for message in messages],
@@ -139,8 +143,7 @@ def _decoded(
             )
     except RequestInvalid as error:
         if len(messages) == 1:
-            (message,) = messages
-            _set_aside(message.partition, message.source, message.value, message.told, str(error), result)
+            _set_aside_message(messages[0], str(error), result)
             return
         half = len(messages) // 2
         yield from _decoded(messages[:half], decoder, result)
@@ -149,20 +152,22 @@ def _decoded(
     yield messages, decoded
 
 
-def _note_rejected(group: list[_Message], decoded: Decoded, signal: Signal, result: TaskResult) -> None:
-    """Nobody can be told now that some records are invalid, so the message is kept whole, with the reason."""
+def _set_aside_rejected(group: list[_Message], decoded: Decoded, signal: Signal, result: TaskResult) -> None:
+    """Sets aside the whole message if some of its records are invalid: the producer cannot be informed."""
     for index, reasons in decoded.reasons.items():
-        message = group[index]
-        reason = explain(signal, int(decoded.rejected[index]), reasons)
-        _set_aside(message.partition, message.source, message.value, message.told, reason, result)
+        _set_aside_message(group[index], explain(signal, int(decoded.rejected[index]), reasons), result)
 
 
-def _told(headers: Headers, key: bytes | None, reading: Reading) -> str | None:
-    """Returns the tenant that a message names, or that the configuration fixes. None if it names none: the
-    records of an unreadable message may belong to any tenant.
+def _named_tenant(headers: Headers, key: bytes | None, settings: ReadSettings) -> str | None:
+    """Returns the tenant that a message names or that the configuration fixes, else None: the records of an
+    unreadable message may belong to any tenant.
     """
-    default = reading.tenant if reading.kafka.tenant.source == "fixed" else ""
-    return tenant_of(headers, key, reading.kafka, default) or None
+    default = settings.tenant if settings.kafka.tenant.source == "fixed" else ""
+    return tenant_of(headers, key, settings.kafka, default) or None
+
+
+def _set_aside_message(message: _Message, reason: str, result: TaskResult) -> None:
+    _set_aside(message.partition, message.source, message.value, message.named_tenant, reason, result)
 
 
 def _set_aside(
@@ -173,13 +178,15 @@ def _set_aside(
     if kept + len(value) <= PAYLOAD_BYTES_PER_TASK_MAX:
         result.unreadable.append(UnreadableSegment(source, reason, len(value), value, tenant))
     else:
-        reason += "; its bytes are in Kafka alone, as there are many like it"
+        reason += "; its bytes are only in Kafka: the batch has too many unreadable messages"
         result.unreadable.append(UnreadableSegment(source, reason, len(value), tenant=tenant))
 
 
 @contextlib.contextmanager
-def _defects_are_the_messages() -> Iterator[None]:
-    """A defect, or a panic in Rust, that a message brings about must not stop its table for ever."""
+def _decode_errors() -> Iterator[None]:
+    """Turns every error, including panics of Rust extensions, into RequestInvalid: one message must not stop
+    the landing of its table.
+    """
     try:
         yield
     except (FrazilError, MemoryError):

@@ -1,4 +1,4 @@
-"""WAL segments as a source."""
+"""WAL segments as a source of landing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from functools import partial
 
 from frazil.config import Config
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.land.results import TaskResult
-from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.land.source import BatchResult, TaskResult
 from frazil.pipeline.land.task import land_segments, segment_of
 from frazil.pipeline.partition_sort import Horizon
-from frazil.pipeline.runner import Runner, gathered
+from frazil.pipeline.runner import Runner, batched
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.tables import Signal
 from frazil.wal.names import SegmentName
@@ -21,14 +20,14 @@ from frazil.wal.segment import Facts
 
 
 @dataclass(frozen=True)
-class SegmentWork:
+class PendingSegments:
     config: Config
     position: LandingPosition
     segments: Sequence[Segment]
 
     @property
     def size(self) -> int:
-        return sum(max(segment.size, 1) for segment in self.segments)  # an emptied file waits too
+        return sum(max(segment.size, 1) for segment in self.segments)  # truncated files are pending too
 
     @property
     def count(self) -> int:
@@ -39,19 +38,19 @@ class SegmentWork:
         times = (segment.durable_seconds for segment in self.segments)
         return min((each for each in times if each is not None), default=None)
 
-    def batch(self, bytes_max: int) -> SegmentWork:
-        """By stream in turn, so that none waits for another's backlog; each stream from its beginning."""
-        lines: dict[str, list[Segment]] = {}
+    def batch(self, bytes_max: int) -> PendingSegments:
+        """Takes the oldest segments of each stream in turn, so that no stream waits for another's backlog."""
+        streams: dict[str, list[Segment]] = {}
         for segment in self.segments:
-            lines.setdefault(segment.name.stream, []).append(segment)
+            streams.setdefault(segment.name.stream, []).append(segment)
         taken: list[Segment] = []
         size, depth = 0, 0
-        while lines:
-            for stream in list(lines):
-                if depth >= len(lines[stream]):
-                    del lines[stream]
+        while streams:
+            for stream in list(streams):
+                if depth >= len(streams[stream]):
+                    del streams[stream]
                     continue
-                segment = lines[stream][depth]
+                segment = streams[stream][depth]
                 if taken and size + segment.size > bytes_max:
                     return replace(self, segments=sorted(taken, key=lambda each: each.name))
                 taken.append(segment)
@@ -59,18 +58,18 @@ class SegmentWork:
             depth += 1
         return self
 
-    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> Outcome:
-        tasks = cut(self.segments, self.config.land.task_bytes_max)
+    def land(self, runner: Runner, layout: Layout, horizon: Horizon, *, files_max: int | None) -> BatchResult:
+        tasks = split_tasks(self.segments, self.config.land.task_bytes_max)
         share = None if files_max is None else max(1, files_max // len(tasks))
-        # Workers get only the settings that open the store.
+        # Workers get only the settings that they need to open the store.
         config = Config(data_dir=self.config.data_dir, wal=self.config.wal)
         work = partial(land_segments, config, layout, horizon, files_max=share)
         results = runner.run_job(work, tasks)
         if any(result.too_many_files for result in results):
-            return Outcome(results, self.position)
-        return Outcome(
+            return BatchResult(results, self.position)
+        return BatchResult(
             results,
-            replace(self.position, wal=advanced(self.position.wal, self.segments, results)),
+            replace(self.position, wal=advance(self.position.wal, self.segments, results)),
             [name.path for result in results for name in result.vanished],
         )
 
@@ -81,10 +80,8 @@ class SegmentSource:
         self._signal: Signal = signal
         self._reader = reader
 
-    def pending(self, position: LandingPosition) -> SegmentWork:
-        """Enough for a batch: a longer backlog is not listed to its end. By stream in turn, as `batch` takes
-        them.
-        """
+    def pending(self, position: LandingPosition) -> PendingSegments:
+        """Lists enough segments for one batch, not the whole backlog. Takes streams in turn, like `batch`."""
         streams = self._reader.pending_by_stream(self._signal, position.wal)
         found: list[Segment] = []
         size = 0
@@ -97,21 +94,20 @@ class SegmentSource:
                 found.append(segment)
                 size += segment.size
             streams = waiting
-        return SegmentWork(self._config, position, sorted(found, key=lambda each: each.name))
+        return PendingSegments(self._config, position, sorted(found, key=lambda each: each.name))
 
 
-def cut(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
-    """Tasks of at most so many bytes; a larger segment is a task of its own."""
-    tasks = gathered(segments, lambda segment: segment.size, bytes_max)
+def split_tasks(segments: Iterable[Segment], bytes_max: int) -> list[list[SegmentName]]:
+    """Groups segments into tasks of at most `bytes_max` bytes. A larger segment is its own task."""
+    tasks = batched(segments, lambda segment: segment.size, bytes_max)
     return [[segment.name for segment in task] for task in tasks]
 
 
-def advanced(
-    position: WalPosition, segments: Sequence[Segment], results: Sequence[TaskResult]
-) -> WalPosition:
-    """The position behind the segments. What could not be read is passed over: it is set aside.
+def advance(position: WalPosition, segments: Sequence[Segment], results: Sequence[TaskResult]) -> WalPosition:
+    """Returns the position after the segments. Unreadable segments are skipped: they are set aside.
 
-    Every segment must be told of, once: of one that is not, or twice, rows would be missing or there twice.
+    Raises AssertionError unless the results have each segment exactly once: otherwise rows would be lost or
+    duplicated.
     """
     facts: dict[SegmentName, Facts] = {each.name: each for result in results for each in result.facts}
     if len(facts) != sum(len(result.facts) for result in results):
@@ -126,7 +122,7 @@ def advanced(
             raise AssertionError(f"{segment.name.path} does not follow sequence {at.sequence - 1}")
         found = facts.get(segment.name)
         if found is None and segment_of(segment.name) not in without_rows:
-            raise AssertionError(f"no task says what became of {segment.name.path}")
+            raise AssertionError(f"no task reported {segment.name.path}")
         streams[stream] = replace(
             at,
             sequence=at.sequence + 1,

@@ -1,4 +1,4 @@
-"""What cannot land is kept with its reason, and landing goes on."""
+"""Keeps unreadable segments and messages in the table `set_aside`, so that landing can continue."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import committer_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout, write_part
-from frazil.pipeline.land.results import UnreadableSegment
-from frazil.pipeline.partition_sort import arrange
+from frazil.pipeline.land.source import UnreadableSegment
+from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, Signal
 from frazil.wal.names import SegmentName
@@ -38,9 +38,9 @@ def set_aside(
     unreadable: Sequence[UnreadableSegment],
     reader: WalReader | None,
 ) -> None:
-    """A row in `set_aside` for each, exactly once: landing that comes by again finds it there.
+    """Adds one row to `set_aside` for each item, unless it is there from an earlier attempt.
 
-    Segments are copied to where clean-up does not look; a message's bytes are in its row.
+    Segments are copied to a folder that clean-up ignores. The row of a message holds its bytes.
     """
     for item in unreadable:
         log.error("set aside", table=signal, source=item.source, reason=item.reason)
@@ -49,7 +49,7 @@ def set_aside(
     while True:
         with catalog_errors():
             checkpoint = open_table(catalog, config.lake.namespace, SET_ASIDE, LandingPosition().to_text())
-        sources = ", ".join(f"'{item.source}'" for item in kept)  # topics and streams have no quotes in them
+        sources = ", ".join(f"'{item.source}'" for item in kept)  # names of topics and streams have no quotes
         among = f"table_name == '{signal}' and source in ({sources})"
         known = checkpoint.table.scan(row_filter=among, selected_fields=("source",)).to_arrow()
         new = [item for item in kept if item.source not in set(known["source"].to_pylist())]
@@ -59,19 +59,19 @@ def set_aside(
         files = write_set_aside(config, checkpoint.table, _rows(signal, new, _now(checkpoint.table)))
         try:
             committer.append(checkpoint, files, checkpoint.position, began=began)
-        except Fenced:  # another table's landing was faster
+        except Fenced:  # the landing of another table committed first
             discard(checkpoint.table, files)
             continue
         return
 
 
 def write_set_aside(config: Config, table: Table, rows: pa.Table) -> list[DataFile]:
-    """Writes rows of `set_aside`, a file for each tenant; columns that the rows lack are NULL. Durable when
-    it returns.
+    """Writes rows of `set_aside`, one file per tenant. Missing columns are NULL. Files are durable when the
+    function returns.
     """
     layout, schema = Layout.of(table, SET_ASIDE, config.land.compression_level), SET_ASIDE.arrow_schema
     whole = pa.concat_tables([schema.empty_table(), rows], promote_options="default").cast(schema)
-    parts = arrange([whole], SET_ASIDE).parts
+    parts = partition_and_sort([whole], SET_ASIDE).parts
     return [write_part(layout, part, f"{layout.batch}-{number:05d}") for number, part in enumerate(parts)]
 
 
@@ -84,7 +84,9 @@ def _copied(signal: Signal, item: UnreadableSegment, reader: WalReader | None) -
 
 
 def _now(table: Table) -> datetime.datetime:
-    """No earlier than the time that the table knows: retention goes by it, and this clock may be behind."""
+    """Returns the current time, but not before the time noted in the table: this machine's clock may be
+    behind, and retention uses the noted time.
+    """
     return datetime.datetime.fromtimestamp(
         max(time.time(), recorded_time(table.metadata) or 0.0), datetime.UTC
     )

@@ -1,4 +1,4 @@
-"""What a Spark task does: segments in, durable data files out. Runs in Spark's Python workers."""
+"""The Spark task that lands WAL segments: segments in, durable data files out. Runs in Python workers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow as pa
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.pipeline.datafile import Layout, file_name, write_part
-from frazil.pipeline.land.results import TaskResult, UnreadableSegment
-from frazil.pipeline.partition_sort import Horizon, arrange
+from frazil.pipeline.land.source import TaskResult, UnreadableSegment
+from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.tables import SEGMENT
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
 from frazil.wal.store import open_store
 
 CHUNK_BYTES_MAX = 128 * 2**20
-"""Rows in memory that become files together. Arranging holds them about three times."""
+"""Rows in memory that are sorted together. Sorting needs about three times as much memory."""
 
 
 def land_segments(
@@ -30,13 +30,13 @@ def land_segments(
     *,
     files_max: int | None,
 ) -> TaskResult:
-    """Reads, arranges and writes. What cannot be read is named with its reason; what is gone is named too.
+    """Reads the segments, and sorts and writes their rows. The result names unreadable and missing segments.
 
-    Stops when the rows need more than `files_max` files.
+    Stops if the rows need more than `files_max` files.
     """
-    begin, result = cpu_seconds(), TaskResult()
+    begin, result = time.process_time(), TaskResult()
     store = open_store(config)
-    chunks = Chunks(layout, horizon, file_name(layout), result, files_max=files_max)
+    chunks = ChunkWriter(layout, horizon, file_name(layout), result, files_max=files_max)
     for name in names:
         if result.too_many_files:
             break
@@ -58,7 +58,9 @@ def land_segments(
 
 
 def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) -> list[pa.Table]:
-    """All of a segment or nothing: it is read to its end before a row of it is taken."""
+    """Returns all rows of a segment. Raises before any row is used if the segment is not readable to
+    its end.
+    """
     facts, groups = read_row_groups(name, data, layout.coded)
     filled = (layout.filled(table, facts.fill) for table in groups)
     tables = [with_segment(table, segment_of(name), layout) for table in filled]
@@ -69,7 +71,7 @@ def _tables(name: SegmentName, data: bytes, layout: Layout, result: TaskResult) 
 
 
 def with_segment(table: pa.Table, segment: str, layout: Layout) -> pa.Table:
-    """The table in the layout's schema, each row saying where it was durable before."""
+    """Returns the table in the layout's schema, with the column `_segment`."""
     value = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), [segment])
     table = table.append_column(layout.coded.field(SEGMENT.name), value)
     return table.select(layout.coded.names)
@@ -79,23 +81,19 @@ def segment_of(name: SegmentName) -> str:
     return f"{name.stream}/{name.sequence}"
 
 
-def cpu_seconds() -> float:
-    return time.process_time()
-
-
 def measured(result: TaskResult, begin: float) -> TaskResult:
-    result.cpu_seconds = cpu_seconds() - begin
+    result.cpu_seconds = time.process_time() - begin
     result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result
 
 
-class Chunks:
-    """Collects tables and writes files whenever enough have come together, and at the end."""
+class ChunkWriter:
+    """Collects rows and writes them as files, whenever a chunk is full and at the end."""
 
     def __init__(
         self, layout: Layout, horizon: Horizon, name: str, result: TaskResult, *, files_max: int | None
     ) -> None:
-        """`files_max` is how many files the task may write; None: as many as its rows need."""
+        """`files_max` is the number of files that the task may write; None is no limit."""
         self._layout = layout
         self._horizon = horizon
         self._name = name
@@ -106,7 +104,7 @@ class Chunks:
         self._written = 0
 
     def add(self, table: pa.Table) -> None:
-        """`table` has exactly the layout's coded schema. Does nothing once the task needs too many files."""
+        """Adds rows in the layout's schema. Does nothing after the task needed too many files."""
         if self._result.too_many_files:
             return
         rows_max = max(1, CHUNK_BYTES_MAX * table.num_rows // max(table.nbytes, 1))
@@ -122,13 +120,13 @@ class Chunks:
             return
         tables, self._tables, self._bytes = self._tables, [], 0
         rows = sum(table.num_rows for table in tables)
-        arranged = arrange(tables, self._layout.spec, self._horizon)
-        self._result.files_needed += len(arranged.parts)
+        partitioned = partition_and_sort(tables, self._layout.spec, self._horizon)
+        self._result.files_needed += len(partitioned.parts)
         if self._files_max is not None and self._result.files_needed > self._files_max:
             self._result.too_many_files = True
             return
-        for part in arranged.parts:
+        for part in partitioned.parts:
             self._result.files.append(write_part(self._layout, part, f"{self._name}-{self._written:05d}"))
             self._written += 1
         self._result.rows += rows
-        self._result.clamped += arranged.clamped
+        self._result.clamped += partitioned.clamped

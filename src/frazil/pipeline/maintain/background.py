@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.lease import Lease, LeaseRenewer, open_lease
-from frazil.pipeline.maintain.maintainer import Maintainer, Memory
+from frazil.pipeline.maintain.maintainer import Maintainer, MaintenanceState
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
 
 LEASE = "maintain"
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 
 
 class MaintainStep(Step):
-    """A round at a time, each under a lease, so that a command on the same lake finds its turn in between.
+    """Runs maintenance rounds. Each round takes and releases a lease, so that commands can run in between.
 
-    The lease saves work and nothing else: two maintainers at once do no harm.
+    The lease only avoids wasted work: two maintainers at once are safe.
     """
 
     part = "maintenance"
@@ -31,30 +31,30 @@ class MaintainStep(Step):
         self._config = config
         self._make_runner = make_runner
         self._metrics = metrics
-        self._memory = Memory()
+        self._state = MaintenanceState()
         self._lease = open_lease(config, LEASE)
         self._opened = contextlib.ExitStack()
         self._maintainer: Maintainer | None = None
 
     @property
     def waiting(self) -> Mapping[str, str]:
-        """Why retention waits for a confirmation, by table."""
-        return {f"retention of {table}": why for table, why in dict(self._memory.held).items()}
+        """Tables whose retention waits for a confirmation, with the reason."""
+        return {f"retention of {table}": why for table, why in dict(self._state.held).items()}
 
     def run(self) -> float:
         maintainer = self._maintainer or self._open()
         self.check_cancelled()
-        # If the lease is not free, a command or another machine's pipeline maintains the tables. Acquiring it
-        # may write to the catalog: only for work.
+        # Acquiring the lease may write to the catalog, so it is done only if a task is due. If it is not
+        # free, a command or another pipeline maintains the tables.
         if maintainer.is_anything_due() and self._lease.acquire():
-            with kept(self._lease, self._config.pipeline.lease_seconds):
+            with hold_lease(self._lease, self._config.pipeline.lease_seconds):
                 maintainer.round()
-        return min(_LOOK_SECONDS, self._config.maintain.compact.interval_seconds)
+        return min(_POLL_SECONDS, self._config.maintain.compact.interval_seconds)
 
     def _open(self) -> Maintainer:
         catalog = self._opened.enter_context(contextlib.closing(open_catalog(self._config)))
         runner = self._make_runner(self.pool, self._config.maintain.compact.parallel_tasks)
-        self._maintainer = Maintainer(self._config, catalog, runner, self._metrics, memory=self._memory)
+        self._maintainer = Maintainer(self._config, catalog, runner, self._metrics, state=self._state)
         return self._maintainer
 
     def reset(self) -> None:
@@ -62,15 +62,15 @@ class MaintainStep(Step):
         self._opened.close()
 
     def cancel(self) -> None:
-        """Calls off what runs on Spark; a commit that is under way is finished."""
+        """Cancels the running Spark jobs. Finishes the current commit."""
         super().cancel()
         if (maintainer := self._maintainer) is not None:
             maintainer.stop()
 
 
 @contextlib.contextmanager
-def kept(lease: Lease, lease_seconds: float) -> Iterator[None]:
-    """Renews the lease while the block runs, and releases it at the end. Losing it meanwhile is harmless."""
+def hold_lease(lease: Lease, lease_seconds: float) -> Iterator[None]:
+    """Renews the lease while the block runs, and releases it at the end. Losing the lease is harmless."""
     renewer = LeaseRenewer(lease, lease_seconds / 3)
     renewer.start()
     try:

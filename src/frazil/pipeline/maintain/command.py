@@ -1,10 +1,9 @@
-"""`frazil maintain`, `frazil tag`: by hand what the pipeline does by itself, and what only people decide."""
+"""The commands `frazil maintain` and `frazil tag`."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import json
 import sys
 import time
@@ -22,11 +21,11 @@ from frazil.errors import FrazilError, Refused, StoreUnavailable, reason_of
 from frazil.lake.catalog import open_catalog
 from frazil.lease import open_lease
 from frazil.pipeline.cluster import wait_for_executor
-from frazil.pipeline.maintain.background import LEASE, kept
-from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.background import LEASE, hold_lease
+from frazil.pipeline.maintain.maintainer import NO_TIER, Maintainer, no_table
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
-from frazil.pipeline.maintain.tag_tables import TaggedTables, create_cut, delete_cut, list_cuts
+from frazil.pipeline.maintain.report import TASKS, Task, TaskReport, utc_text
+from frazil.pipeline.maintain.tag_tables import TaggedTables, list_tagged, tag_tables, untag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
@@ -37,12 +36,12 @@ _WAIT_SECONDS = 0.5
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[tuple[Catalog, Runner]]:
-    """Yield the catalog and a runner whose Spark starts with the first job and stops at the end. If a cluster
-    has no cores for it, each job raises JobFailed, and only the first waits.
+    """Yields the catalog and a runner. Spark starts with the first job and stops at the end. If the cluster
+    has no free cores, each job raises JobFailed; only the first one waits for cores.
     """
     if config.lake.catalog.type == "sqlite" and not config.catalog_file.exists():
         raise Refused(
-            f"there are no tables yet: {config.catalog_file} is not there; has `frazil up` run here?"
+            f"no tables found: {config.catalog_file} does not exist; start `frazil up`, or check data_dir"
         )
     sessions: list[SparkSession] = []
     failures: list[FrazilError] = []
@@ -69,22 +68,22 @@ def opened(config: Config) -> Iterator[tuple[Catalog, Runner]]:
 
 
 @contextlib.contextmanager
-def our_turn(config: Config, console: Console) -> Iterator[None]:
-    """Waits until the maintenance lease is free, and says why it waits."""
+def maintenance_lease(config: Config, console: Console) -> Iterator[None]:
+    """Waits for the maintenance lease, prints why it waits, and holds the lease while the block runs."""
     lease = open_lease(config, LEASE)
-    said = ""
+    printed = ""
     while True:
         try:
             if lease.acquire():
                 break
             reason = "another process holds the maintenance lease; waiting for it"
         except StoreUnavailable as error:
-            reason = f"the maintenance lease cannot be acquired: {error}; trying again"
-        if reason != said:
+            reason = f"the maintenance lease cannot be acquired: {error}; retrying"
+        if reason != printed:
             console.print(reason, style="dim", highlight=False)
-            said = reason
+            printed = reason
         time.sleep(_WAIT_SECONDS)
-    with kept(lease, config.pipeline.lease_seconds):
+    with hold_lease(lease, config.pipeline.lease_seconds):
         yield
 
 
@@ -97,31 +96,32 @@ def maintain(
     json_output: bool,
     confirmed: Sequence[str] = (),
 ) -> int:
-    """Does one task, or all, on the tables, or all of them, and says what was done, and what was not: then it
-    returns 1. Retention of the tables in `confirmed` trusts the clock and removes any share of the rows.
+    """Runs one task (all tasks if None) on the tables (all if empty) and prints the reports and failures.
+    Returns 1 if anything failed or is held. Retention of the tables in `confirmed` trusts the clock and may
+    remove any share of the rows.
     """
     if confirmed and task != "retention":
-        raise Refused("--confirm is for retention: `frazil maintain retention --confirm TABLE`")
+        raise Refused("--confirm only works with retention: `frazil maintain retention --confirm TABLE`")
     tables = [*tables, *(name for name in confirmed if name not in tables)]
     if task == "tier" and config.maintain.tier is None:
-        raise Refused("there is no other place for old files; say where, with maintain.tier")
+        raise Refused(NO_TIER)
     console = Console(stderr=True)
     reports: list[TaskReport] = []
     failures: list[str] = []
-    turn = contextlib.nullcontext() if dry_run else our_turn(config, console)
-    with opened(config) as (catalog, runner), turn, _bar(console) as bar:
+    lease = contextlib.nullcontext() if dry_run else maintenance_lease(config, console)
+    with opened(config) as (catalog, runner), lease, _bar(console) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.update(line, completed=done, total=max(total, 1))
 
         metrics = MaintainMetrics(Metrics().registry)
         maintainer = Maintainer(config, catalog, runner, metrics, progress=progress)
-        there = maintainer.tables()
-        if unknown := [name for name in tables if name not in there]:
-            raise Refused(f"there is no table {unknown[0]}; there are: {', '.join(there) or 'none yet'}")
+        existing = maintainer.tables()
+        if unknown := [name for name in tables if name not in existing]:
+            raise no_table(unknown[0], existing)
         line = bar.add_task("", total=None)
         for each in (task,) if task is not None else TASKS:
-            for table in tables or there:
+            for table in tables or existing:
                 if not maintainer.can(each, table):
                     continue
                 bar.update(line, description=f"{each} {table}", completed=0, total=None)
@@ -144,7 +144,7 @@ def maintain(
 def _all_rounds(
     maintainer: Maintainer, task: Task, table: str, *, dry_run: bool, confirmed: bool
 ) -> list[TaskReport]:
-    """A round ends at a bound so that other tasks have their turn; a command waits for all of them."""
+    """Runs rounds until the task is finished. One round is bounded, for the sake of other tasks."""
     reports = [maintainer.run(task, table, dry_run=dry_run, confirmed=confirmed)]
     while reports[-1].is_unfinished:
         reports.append(maintainer.run(task, table, confirmed=confirmed))
@@ -153,31 +153,33 @@ def _all_rounds(
 
 def tag_create(config: Config, name: str, *, json_output: bool) -> int:
     with opened(config) as (catalog, runner):
-        cut = create_cut(config, catalog, runner, Metrics(), name)
+        tagged = tag_tables(config, catalog, runner, Metrics(), name)
     if json_output:
-        print(json.dumps(_facts(cut)))
+        print(json.dumps(_facts(tagged)))
         return 0
-    _print_cuts([cut])
-    _console().print(f"\nask it:  frazil query --as-of tag:{name} …")
+    _print_tags([tagged])
+    _console().print(f"\nquery it:  frazil query --as-of tag:{name} …")
     return 0
 
 
 def tag_list(config: Config, *, json_output: bool) -> int:
     with opened(config) as (catalog, _):
-        cuts = list_cuts(config, catalog)
+        found = list_tagged(config, catalog)
     if json_output:
-        print(json.dumps([_facts(cut) for cut in cuts]))
-    elif cuts:
-        _print_cuts(cuts)
+        print(json.dumps([_facts(each) for each in found]))
+    elif found:
+        _print_tags(found)
     else:
-        _console().print("there are no tags; `frazil tag create incident-42` makes one")
+        _console().print("no tags; create one with `frazil tag create incident-42`")
     return 0
 
 
 def tag_delete(config: Config, name: str) -> int:
     with opened(config) as (catalog, _):
-        tables = delete_cut(config, catalog, name)
-    _console().print(f"{name} is deleted from {tables} tables; what only it kept goes with the next expiry")
+        tables = untag_tables(config, catalog, name)
+    _console().print(
+        f"{name} deleted from {tables} tables; the next expiry deletes the files that only this tag kept"
+    )
     return 0
 
 
@@ -209,7 +211,7 @@ def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
         )
     console.print(table)
     if dry_run:
-        console.print("nothing was changed: this is what would be done", style="dim")
+        console.print("dry run: nothing was changed", style="dim")
 
 
 def _from_to(report: TaskReport, before: str, after: str) -> str:
@@ -219,35 +221,30 @@ def _from_to(report: TaskReport, before: str, after: str) -> str:
 
 
 def _console() -> Console:
-    """Whole lines where nobody looks."""
+    """Returns a console that does not cut lines if the output is not a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=200)
 
 
-def _print_cuts(cuts: Sequence[TaggedTables]) -> None:
+def _print_tags(tagged: Sequence[TaggedTables]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("tag", "table", "committed", "snapshot", "rows ever landed"):
-        table.add_column(heading, justify="right" if heading.startswith("rows") else "left", overflow="fold")
-    for cut in cuts:
-        for tag in cut.tags:
-            committed = _utc(tag.committed_at_ms)
-            table.add_row(cut.name, tag.table, committed, str(tag.snapshot_id), _rows(tag.position))
-        for name in cut.missing:
-            table.add_row(cut.name, name, "[red]not tagged: delete the tag and make it anew[/red]", "", "")
+    for heading in ("tag", "table", "committed", "snapshot", "total rows landed"):
+        table.add_column(heading, justify="right" if "rows" in heading else "left", overflow="fold")
+    for each in tagged:
+        for tag in each.tags:
+            committed = utc_text(tag.committed_at_ms * 1000)
+            table.add_row(each.name, tag.table, committed, str(tag.snapshot_id), _rows(tag.position))
+        for name in each.missing:
+            table.add_row(each.name, name, "[red]not tagged: delete and create the tag again[/red]", "", "")
     _console().print(table)
 
 
-def _facts(cut: TaggedTables) -> dict[str, object]:
+def _facts(tagged: TaggedTables) -> dict[str, object]:
     return {
-        "name": cut.name,
-        "tables": [dataclasses.asdict(tag) for tag in cut.tags],
-        "missing": list(cut.missing),
+        "name": tagged.name,
+        "tables": [dataclasses.asdict(tag) for tag in tagged.tags],
+        "missing": list(tagged.missing),
     }
-
-
-def _utc(milliseconds: int) -> str:
-    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _rows(position: str | None) -> str:

@@ -1,9 +1,9 @@
-"""A round of merging: what is worth it is chosen, merged on Spark, and put in the place of what it was."""
+"""Compaction: chooses small files, merges them on Spark, and commits the merged files in their place."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,15 +18,17 @@ from frazil.lake.live_files import LiveFile, live_files
 from frazil.lake.upkeep.choose import Group, all_facts, choose
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, merge
-from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.report import Task, TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner
 from frazil.tables.promoted import fingerprint_of
 
+_PAUSE_SECONDS = 2 * 3600.0
+_PAUSE_SECONDS_MAX = 24 * 3600.0
+
 log = structlog.get_logger("frazil.maintain")
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are done and those that there are."""
+"""Called with the bytes that are done and the total."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,41 @@ class _Failed:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Bad:
+    reason: str
+    until: float
+    pause_seconds: float
+
+
+class BadFiles:
+    """Live files of all tables that could not be read. They are excluded from merging and moving for some
+    hours, longer each time: otherwise every merge that includes one of them would fail. Kept in memory only.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, _Bad]] = {}
+
+    def note(self, table: str, path: str, reason: str, now_seconds: float) -> bool:
+        """Returns whether the file or the reason is new."""
+        known = self._tables.setdefault(table, {})
+        before = known.get(path)
+        pause = _PAUSE_SECONDS if before is None else min(2 * before.pause_seconds, _PAUSE_SECONDS_MAX)
+        known[path] = _Bad(reason, now_seconds + pause, pause)
+        return before is None or before.reason != reason
+
+    def excluded(self, table: str, live: Collection[str], now_seconds: float) -> set[str]:
+        """Returns the files of the table that must not be tried now. Drops files that are no longer live."""
+        known = self._tables.get(table, {})
+        for path in [path for path in known if path not in live]:
+            del known[path]
+        # A longer exclusion than the maximum was noted by a wrong clock.
+        latest = now_seconds + _PAUSE_SECONDS_MAX
+        return {path for path, bad in known.items() if now_seconds < bad.until <= latest}
+
+
 class Compaction:
-    """One table's. What is in `bad` is left out; what is found to be bad is added to it."""
+    """One round of compaction of one table. Skips the files in `bad`, and adds unreadable files to it."""
 
     task: Task = "compact"
     event = "compacted"
@@ -54,19 +89,19 @@ class Compaction:
         self._config = config
         self._runner = runner
         self._bad = bad
-        self._spoilt: set[tuple[str | None, int | None]] = set()
-        """Tenants and days of merges that came to nothing because of a bad file."""
+        self._retry: set[tuple[str | None, int | None]] = set()
+        """Tenants and days of merges that failed because of a bad file."""
         self._totals = Totals()
         self._rewrite = Rewrite(table, committer, self._totals, self.event, counted_as="frazil.merged")
         self._vanished = self._failed = self._bad_files = 0
         self._reason = ""
 
     def plan(self, now_seconds: float) -> tuple[dict[str, LiveFile], list[Group]]:
-        """All files of the table, and groups of those to merge."""
+        """Returns all files of the table, and the groups of files to merge."""
         live = {each.file.file_path: each for each in live_files(self._table)}
-        left_out = self._bad.left_out(self._table.name()[-1], live, now_seconds)
-        fit = [each for path, each in live.items() if path not in left_out]
-        return live, self._groups(fit, now_seconds)
+        excluded = self._bad.excluded(self._table.name()[-1], live, now_seconds)
+        usable = [each for path, each in live.items() if path not in excluded]
+        return live, self._groups(usable, now_seconds)
 
     def _groups(self, files: Sequence[LiveFile], now_seconds: float) -> list[Group]:
         return choose(all_facts(files, self._table), self._config, now_seconds)
@@ -75,12 +110,12 @@ class Compaction:
         begin = time.monotonic()
         live, groups = self.plan(now_seconds)
         if dry_run:
-            return self._would(groups, begin)
+            return self._dry_run_report(groups, begin)
         self._merge_all(live, groups, now_seconds, progress)
-        if self._spoilt:  # the other files of those days, by the same rules
+        if self._retry:  # merge the other files of these days
             self._table.refresh()
             live, groups = self.plan(now_seconds)
-            again = [group for group in groups if (group.tenant, group.day) in self._spoilt]
+            again = [group for group in groups if (group.tenant, group.day) in self._retry]
             self._merge_all(live, again, now_seconds, progress)
         if self._failed and not self._totals.files_out:
             raise JobFailed(f"files could not be merged: {self._reason}")
@@ -103,41 +138,43 @@ class Compaction:
                 if progress is not None:
                     progress(bytes_done, bytes_all)
                 if isinstance(merged, _Failed):
-                    self._note_failed(job, merged.reason)
+                    self._log_failed(job, merged.reason)
                     continue
                 self._totals.cpu_seconds += merged.cpu_seconds
                 swap = Swap(job.inputs, merged.added, merged.began, merged.removed)
                 if merged.vanished or merged.unreadable:
-                    self._blame(job, merged, now_seconds)
+                    self._note_bad(job, merged, now_seconds)
                 elif not swap.adds_up:
-                    self._note_failed(job, "the rows of its files are not as many as the table says")
+                    self._log_failed(job, "the files do not have as many rows as the table's metadata says")
                 elif merged.added:
                     add(swap)
 
-    def _blame(self, job: Merge, merged: Merged, now_seconds: float) -> None:
-        """Notes the bad files. Of those that are gone, others may have replaced some meanwhile."""
+    def _note_bad(self, job: Merge, merged: Merged, now_seconds: float) -> None:
+        """Notes the bad files of a merge. Missing files that another process has replaced are not bad."""
         name, bad = self._table.name()[-1], dict(merged.unreadable)
         if merged.vanished:
             self._table.refresh()
             live = {each.file.file_path for each in live_files(self._table)}
-            bad |= dict.fromkeys(live.intersection(merged.vanished), "it is gone")
+            bad |= dict.fromkeys(live.intersection(merged.vanished), "the file does not exist")
         if not bad:
             self._vanished += 1
-            log.info("files to be merged were replaced by others", table=name, files=len(merged.vanished))
+            log.info(
+                "merge skipped: files replaced by another process", table=name, files=len(merged.vanished)
+            )
             return
-        self._spoilt.add((job.tenant, job.day))
+        self._retry.add((job.tenant, job.day))
         self._failed += 1
         self._bad_files += len(bad)
         for path, reason in sorted(bad.items()):
             self._reason = f"{path}: {reason}"
             if self._bad.note(name, path, reason, now_seconds):
-                log.error("file is bad, and left out of merging", table=name, path=path, reason=reason)
+                log.error("unreadable file excluded from merging", table=name, path=path, reason=reason)
 
-    def _note_failed(self, job: Merge, reason: str) -> None:
+    def _log_failed(self, job: Merge, reason: str) -> None:
         self._failed += 1
         self._reason = reason
         log.error(
-            "files could not be merged",
+            "files not merged",
             table=self._table.name()[-1],
             files=len(job.inputs),
             first=job.inputs[0].file_path,
@@ -148,7 +185,7 @@ class Compaction:
         inputs = tuple(live[facts.path].file for facts in group.files)
         return Merge(inputs, group.tenant, group.day)
 
-    def _would(self, groups: Sequence[Group], begin: float) -> TaskReport:
+    def _dry_run_report(self, groups: Sequence[Group], begin: float) -> TaskReport:
         for group in groups:
             size = sum(facts.bytes for facts in group.files)
             self._totals.files_in += len(group.files)
@@ -173,9 +210,8 @@ class Compaction:
 
 
 class Filling(Compaction):
-    """Rewrites each such file alone, with the reading, writing and commits of compaction; those of the newest
-    days first, because most queries read them. What is committed is not done again: a run that was stopped
-    goes on with the next.
+    """Rewrites files whose promoted columns are not filled, each separately, newest days first because most
+    queries read them. Committed files are filled, so a run after an interruption does the rest.
     """
 
     task: Task = "fill"
@@ -191,18 +227,18 @@ class Filling(Compaction):
 
 
 def is_unfilled(file: DataFile, layout: Layout) -> bool:
-    """Whether some promoted column has its values only in the map."""
+    """Returns whether some promoted column has its values only in the attribute map."""
     if layout.fill.unfilled(fingerprint_of(file.file_path)):
         return True
-    there = {*(file.value_counts or ()), *(file.column_sizes or ())}
-    wanted = {field.field_id for field in layout.schema.fields if field.name in layout.fill.promoted}
-    return bool(there) and not wanted <= there
+    columns = {*(file.value_counts or ()), *(file.column_sizes or ())}
+    promoted = {field.field_id for field in layout.schema.fields if field.name in layout.fill.promoted}
+    return bool(columns) and not promoted <= columns
 
 
 def _numbered(
     layout: Layout, settings: MergeSettings, job: tuple[int, Merge]
 ) -> tuple[int, Merged | _Failed]:
-    """Runs in Spark's workers. Files that cannot be read must not keep all others from being merged."""
+    """Runs one merge in a Spark worker. Returns errors, so that the other merges continue."""
     try:
         return job[0], merge(layout, job[1], settings)
     except Exception as error:

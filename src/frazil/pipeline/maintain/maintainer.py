@@ -1,11 +1,12 @@
-"""The tasks of maintenance on the tables of one lake: one by one when asked for, or as they fall due."""
+"""Runs the maintenance tasks on the tables of one lake: single tasks on request, or all that are due."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -33,9 +34,8 @@ from frazil.lake.upkeep.expire import expire_old
 from frazil.lake.upkeep.orphans import find_orphans, remove_orphans
 from frazil.lake.upkeep.tier import data_folders
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.compact import Compaction, Filling, Progress
+from frazil.pipeline.maintain.compact import BadFiles, Compaction, Filling, Progress
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.quarantine import BadFiles
 from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
 from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun
@@ -48,34 +48,39 @@ Work = Task | Literal["measure"]
 _BACKOFF_SECONDS_MAX = 3600.0
 _DOUBLINGS_MAX = 16
 _HELD_SECONDS = 300.0
-"""How often to look whether retention that waits for a confirmation may go on."""
+"""The interval of retention that waits for a confirmation."""
 _NOTED: dict[Task, str] = {"expire": "expired_at", "retention": "retained_at", "orphans": "orphans_at"}
+
+NO_TIER = "maintain.tier is not configured: set maintain.tier.location to the place for old files"
 
 log = structlog.get_logger("frazil.maintain")
 
 
+def no_table(name: str, existing: Sequence[str]) -> Refused:
+    return Refused(f"there is no table {name}; there are: {', '.join(existing) or 'none yet'}")
+
+
 @dataclass
-class Memory:
-    """What a maintainer has learnt. A process that makes a new one hands it on, or all that fails would be
-    tried again at once.
+class MaintenanceState:
+    """Schedule and failures of the tasks. A new Maintainer gets the state of the previous one: otherwise
+    failed tasks would run again at once.
     """
 
     last: dict[tuple[Work, str], float] = field(default_factory=dict)
     failures: dict[tuple[Work, str], int] = field(default_factory=dict)
-    """In a row."""
+    """Consecutive failures."""
     facts: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Recorded with the next expiry, to save a commit."""
+    """Written with the next expiry, to save a commit."""
     bad: BadFiles = field(default_factory=BadFiles)
     unfinished: set[tuple[Work, str]] = field(default_factory=set)
-    """Ended at a bound when they last ran: they are due again in the next round."""
+    """Tasks that reached their limit in the last round: they are due again in the next one."""
     held: dict[str, str] = field(default_factory=dict)
-    """Tables whose retention waits for a confirmation, and why."""
+    """Tables whose retention waits for a confirmation, with the reason."""
 
 
 class Maintainer:
-    """Of several at once each is safe: what one has changed the others find out before they commit.
-
-    `clock` is the time of day.
+    """Maintains the tables of one lake. Safe to run concurrently: commits are validated against the current
+    table. `clock` returns the time of day.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class Maintainer:
         *,
         clock: Callable[[], float] = time.time,
         progress: Progress | None = None,
-        memory: Memory | None = None,
+        state: MaintenanceState | None = None,
     ) -> None:
         self._config = config
         self._settings = config.maintain
@@ -98,13 +103,12 @@ class Maintainer:
         self._progress = progress
         self._runner = runner
         self._committer = committer_of(config, catalog)
-        self._memory = memory or Memory()
+        self._state = state or MaintenanceState()
 
     def tables(self) -> list[str]:
-        """Those that are there."""
         with catalog_errors():
-            there = {name[-1] for name in self._catalog.list_tables(self._config.lake.namespace)}
-        return [name for name in self._specs if name in there]
+            existing = {name[-1] for name in self._catalog.list_tables(self._config.lake.namespace)}
+        return [name for name in self._specs if name in existing]
 
     def can(self, task: Task, table: str) -> bool:
         if task == "tier" and self._settings.tier is None:
@@ -115,14 +119,14 @@ class Maintainer:
         return task not in ("compact", "tier") or (spec is not None and spec.merged_as is not None)
 
     def run(self, task: Task, table: str, *, dry_run: bool = False, confirmed: bool = False) -> TaskReport:
-        """Does it now, whatever the schedule says. Raises Refused if there is no such table. `confirmed` is
-        for retention: a person has checked the clock and how much would go.
+        """Runs the task now, regardless of the schedule. Raises Refused if the table does not exist.
+        `confirmed` is for retention: an operator has checked the clock and the number of rows.
         """
         begin = time.monotonic()
         try:
             with telemetry.span(f"maintain.{task}", task=task, table=table, dry_run=dry_run) as span:
                 report = self._run(task, table, dry_run=dry_run, confirmed=confirmed)
-                if report.is_nothing:  # most rounds find nothing to do
+                if report.is_nothing:  # as in most rounds
                     span.forget()
                 span.set(
                     files_in=report.files_in,
@@ -132,11 +136,11 @@ class Maintainer:
                     rows_removed=report.rows_removed,
                 )
         except Exception:
-            self._metrics.ran(task, table, "failed", time.monotonic() - begin)
+            self._metrics.record_run(task, table, "failed", time.monotonic() - begin)
             raise
         if not dry_run:
-            self._metrics.ran(task, table, "nothing" if report.is_nothing else "done", report.seconds)
-            self._metrics.did(report)
+            self._metrics.record_run(task, table, "nothing" if report.is_nothing else "done", report.seconds)
+            self._metrics.record(report)
         return report
 
     def is_anything_due(self) -> bool:
@@ -147,7 +151,7 @@ class Maintainer:
         )
 
     def round(self) -> list[TaskReport]:
-        """Whatever is due, on every table. What fails is logged, and tried again later: landing goes on."""
+        """Runs all due tasks on all tables. Logs failures and retries them later."""
         reports: list[TaskReport] = []
         for table in self.tables():
             changed = False
@@ -157,55 +161,56 @@ class Maintainer:
                 if self._is_due(task, table) and (report := self._tried(task, table)) is not None:
                     reports.append(report)
                     changed |= not report.is_nothing
-            # It reads all manifests, which costs too much to do it in every round.
+            # Reads all manifests, which is too expensive for every round.
             if changed or self._is_over("measure", table, self._settings.compact.interval_seconds):
                 self._observe(table)
         return reports
 
     def stop(self) -> None:
-        """From any thread: calls off what runs on Spark."""
+        """Cancels running Spark jobs. May be called from any thread."""
         self._runner.stop()
 
     def _tried(self, task: Task, table: str) -> TaskReport | None:
         key = task, table
-        self._memory.last[key] = self._clock()
+        self._state.last[key] = self._clock()
         try:
             report = self.run(task, table)
         except Exception as error:
             self._failed(task, table, error)
             return None
-        self._memory.failures.pop(key, None)
-        if report.is_unfinished:  # the next round goes on, after the other tasks and tables
-            self._memory.unfinished.add(key)
+        self._state.failures.pop(key, None)
+        if report.is_unfinished:  # continued in the next round, after the other tasks and tables
+            self._state.unfinished.add(key)
         else:
-            self._memory.unfinished.discard(key)
+            self._state.unfinished.discard(key)
         if task == "retention":
             self._note_held(table, report.held)
         if not report.is_nothing:
-            told = {name: value for name, value in report.detail.items() if value}
-            log.info("maintained", task=task, table=table, seconds=round(report.seconds, 2), **told)
+            detail = {name: value for name, value in report.detail.items() if value}
+            seconds = round(report.seconds, 2)
+            log.info("maintenance task finished", task=task, table=table, seconds=seconds, **detail)
         return report
 
     def _note_held(self, table: str, reason: str) -> None:
         if not reason:
-            self._memory.held.pop(table, None)
-        elif table not in self._memory.held:
-            log.warning("retention waits for a confirmation", table=table, reason=reason)
+            self._state.held.pop(table, None)
+        elif table not in self._state.held:
+            log.warning("retention held: confirmation required", table=table, reason=reason)
         if reason:
-            self._memory.held[table] = reason
+            self._state.held[table] = reason
 
     def _failed(self, work: Work, table: str, error: Exception) -> None:
-        """In a line: what is broken may stay so for long."""
+        """Logs one line, without a stack trace: the failure may last for long."""
         if self._runner.is_stopped or isinstance(error, Stopped):
             return
         key = work, table
-        self._memory.unfinished.discard(key)
-        self._memory.failures[key] = self._memory.failures.get(key, 0) + 1
-        log.warning("maintenance failed; trying again", task=work, table=table, reason=reason_of(error))
+        self._state.unfinished.discard(key)
+        self._state.failures[key] = self._state.failures.get(key, 0) + 1
+        log.warning("maintenance failed; retrying", task=work, table=table, reason=reason_of(error))
         log.debug("maintenance failed", task=work, table=table, exc_info=error)
 
     def _is_due(self, task: Task, table: str) -> bool:
-        interval, last = self._interval(task), self._memory.last
+        interval, last = self._interval(task), self._state.last
         if interval is None or not self.can(task, table):
             return False
         if (task, table) not in last and task in _NOTED:
@@ -213,17 +218,17 @@ class Maintainer:
         return self._is_over(task, table, self._soon(task, table, interval))
 
     def _is_over(self, work: Work, table: str, interval: float) -> bool:
-        last, now = self._memory.last.get((work, table), 0.0), self._clock()
-        # A time in the future was recorded by a wrong clock.
+        last, now = self._state.last.get((work, table), 0.0), self._clock()
+        # A time in the future was noted by a wrong clock.
         return last > now or now >= last + self._pause(work, table, interval)
 
     def _pause(self, work: Work, table: str, interval: float) -> float:
-        """It grows with each failure."""
-        doublings = min(self._memory.failures.get((work, table), 0), _DOUBLINGS_MAX)
+        """Returns the interval, doubled for each consecutive failure."""
+        doublings = min(self._state.failures.get((work, table), 0), _DOUBLINGS_MAX)
         return min(interval * 2.0**doublings, max(interval, _BACKOFF_SECONDS_MAX))
 
     def _interval(self, task: Task) -> float | None:
-        """None: never by itself."""
+        """Returns None if the task does not run automatically."""
         settings = self._settings
         if task == "fill":
             return None
@@ -231,22 +236,24 @@ class Maintainer:
             return settings.compact.interval_seconds if settings.compact.enabled else None
         if task == "tier":
             return None if settings.tier is None else settings.tier.interval_seconds
-        if task in ("manifests", "expire"):  # no longer apart than landing makes many manifests
+        if task in ("manifests", "expire"):  # landing makes many manifests in the interval of expiry
             return settings.expire.interval_seconds if settings.expire.enabled else None
         if task == "orphans":
             return settings.orphans.interval_seconds if settings.orphans.enabled else None
         return settings.retention.interval_seconds
 
     def _soon(self, task: Task, table: str, interval: float) -> float:
-        """The interval, or less while the task has more to do or waits for a person."""
-        if (task, table) in self._memory.unfinished:
+        """Returns the interval, or less while the task is unfinished or held."""
+        if (task, table) in self._state.unfinished:
             return 0.0
-        if task == "retention" and table in self._memory.held:
+        if task == "retention" and table in self._state.held:
             return min(interval, _HELD_SECONDS)
         return interval
 
     def _noted_at(self, fact: str, table: str) -> float:
-        """When it was done, as the table says. Never, if it cannot be read: the task then says why."""
+        """Returns when the task last ran, as noted in the table. 0 if the table cannot be read: the task then
+        reports the reason.
+        """
         try:
             at = json_property(self._load(table).metadata, MAINTENANCE).get(fact)
         except Exception:
@@ -257,72 +264,67 @@ class Maintainer:
         with catalog_errors():
             found = table_or_none(self._catalog, self._config.lake.namespace, name)
         if found is None:
-            raise Refused(f"there is no table {name}; there are: {', '.join(self.tables()) or 'none yet'}")
+            raise no_table(name, self.tables())
         return found
 
     def _run(self, task: Task, name: str, *, dry_run: bool, confirmed: bool) -> TaskReport:
         table = self._load(name)
+        run: dict[Task, Callable[..., TaskReport]] = {
+            "compact": self._compact,
+            "fill": self._fill,
+            "tier": self._tier,
+            "manifests": self._manifests,
+            "expire": self._expire,
+            "orphans": self._orphans,
+            "retention": partial(self._retention, confirmed=confirmed),
+        }
         with catalog_errors():
-            if task == "compact":
-                return self._compact(table, name, dry_run=dry_run)
-            if task == "fill":
-                return self._fill(table, name, dry_run=dry_run)
-            if task == "tier":
-                return self._tier(table, name, dry_run=dry_run)
-            if task == "manifests":
-                return self._manifests(table, dry_run=dry_run)
-            if task == "expire":
-                return self._expire(table, dry_run=dry_run)
-            if task == "orphans":
-                return self._orphans(table, dry_run=dry_run)
-            return self._retention(table, dry_run=dry_run, confirmed=confirmed)
+            return run[task](table, name, dry_run=dry_run)
 
     def _refuse(self, task: Task, name: str, reason: str) -> None:
-        """Refused if the task is not for this table."""
         if not self.can(task, name):
             raise Refused(reason)
 
     def _compact(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
-        self._refuse("compact", name, f"{name} is not compacted: retention keeps it small")
+        self._refuse("compact", name, f"{name} cannot be compacted: retention keeps it small")
         settings = self._settings.compact
         layout = Layout.of(table, self._specs[name], settings.compression_level, rewriting=True)
-        compaction = Compaction(table, layout, settings, self._committer, self._runner, self._memory.bad)
+        compaction = Compaction(table, layout, settings, self._committer, self._runner, self._state.bad)
         report = compaction.run(self._clock(), dry_run=dry_run, progress=self._progress)
         if report.files_out and not dry_run:
-            self._memory.facts.setdefault(name, {})["compacted_at"] = self._clock()
+            self._state.facts.setdefault(name, {})["compacted_at"] = self._clock()
         return report
 
     def _fill(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
         self._refuse("fill", name, f"{name} has no promoted columns")
         settings, spec = self._settings.compact, self._specs[name]
-        if not dry_run:  # landing may not have run with this configuration yet
+        if not dry_run:  # adds columns that landing has not added yet
             table = open_table(self._catalog, self._config.lake.namespace, spec, "").table
         layout = Layout.of(table, spec, settings.compression_level, rewriting=True)
-        # No row is left out: the rows of a table are the same before and after.
+        # Filling must not change the rows of a table.
         settings = settings.model_copy(update={"merge_identical_spans": False})
-        filling = Filling(table, layout, settings, self._committer, self._runner, self._memory.bad)
+        filling = Filling(table, layout, settings, self._committer, self._runner, self._state.bad)
         return filling.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
     def _tier(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
         location, settings = self._config.tier_location, self._settings
         if settings.tier is None or location is None:
-            raise Refused("there is no other place for old files; say where, with maintain.tier")
-        self._refuse("tier", name, f"{name} is not moved: retention keeps it small")
-        compact, catalog = settings.compact, self._catalog
+            raise Refused(NO_TIER)
+        self._refuse("tier", name, f"{name} cannot be moved: retention keeps it small")
         tiering = Tiering(
             table,
             location,
             settings.tier,
-            compact,
-            catalog,
+            settings.compact,
+            self._catalog,
             self._committer,
             self._runner,
-            self._memory.bad,
+            self._state.bad,
         )
         return tiering.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
-    def _manifests(self, table: Table, *, dry_run: bool) -> TaskReport:
-        begin, name = time.monotonic(), table.name()[-1]
+    def _manifests(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        begin = time.monotonic()
         snapshot, limit = table.current_snapshot(), self._settings.expire.manifests_max
         small = [] if snapshot is None else small_manifests(data_manifests(table, snapshot))
         detail = {"small_manifests": len(small)} if len(small) > limit else {}
@@ -330,9 +332,9 @@ class Maintainer:
             rewrite_manifests(self._committer, table, limit)
         return TaskReport("manifests", name, dry_run, seconds=time.monotonic() - begin, detail=detail)
 
-    def _expire(self, table: Table, *, dry_run: bool) -> TaskReport:
-        begin, name = time.monotonic(), table.name()[-1]
-        facts = self._memory.facts.get(name, {}) | {"expired_at": self._clock()}
+    def _expire(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
+        begin = time.monotonic()
+        facts = self._state.facts.get(name, {}) | {"expired_at": self._clock()}
         expired = expire_old(
             self._catalog,
             table,
@@ -342,7 +344,7 @@ class Maintainer:
             dry_run=dry_run,
         )
         if not dry_run:
-            self._memory.facts.pop(name, None)
+            self._state.facts.pop(name, None)
         return TaskReport(
             "expire",
             name,
@@ -357,37 +359,37 @@ class Maintainer:
             },
         )
 
-    def _orphans(self, table: Table, *, dry_run: bool) -> TaskReport:
+    def _orphans(self, table: Table, name: str, *, dry_run: bool) -> TaskReport:
         begin, age = time.monotonic(), self._settings.orphans.age_seconds
         if dry_run:
             found = find_orphans(table, age)
         else:
             found = remove_orphans(table, age)
-            table = self._load(table.name()[-1])
+            table = self._load(name)
             facts = {"orphans_at": self._clock(), **_stored(table)}
             set_properties(self._catalog, table, maintenance_properties(table.metadata, **facts))
         return TaskReport(
             "orphans",
-            table.name()[-1],
+            name,
             dry_run,
             files_in=len(found),
             bytes_in=sum(each.bytes for each in found),
             seconds=time.monotonic() - begin,
         )
 
-    def _retention(self, table: Table, *, dry_run: bool, confirmed: bool) -> TaskReport:
-        """By the clock that is behind: this machine's or the store's. A clock ahead would remove too much."""
+    def _retention(self, table: Table, name: str, *, dry_run: bool, confirmed: bool) -> TaskReport:
+        """Uses the earlier of this machine's and the store's clock: a clock ahead would remove too much."""
         store_now = LakeFileIO(table.io.properties).now(f"{table.location().rstrip('/')}/metadata")
         now = min(self._clock(), store_now)
         others = self._known_time(now) if recorded_time(table.metadata) is None else None
         run = RetentionRun(now, dry_run, confirmed, others)
         report = retain(self._config, self._catalog, self._runner, table, run)
         if not dry_run:
-            self._memory.facts.setdefault(table.name()[-1], {})["retained_at"] = self._clock()
+            self._state.facts.setdefault(name, {})["retained_at"] = self._clock()
         return report
 
     def _known_time(self, now: float) -> float | None:
-        """The latest that any table knows. One that cannot be read knows nothing."""
+        """Returns the latest time known to any readable table."""
         latest: float | None = None
         for name in self.tables():
             with contextlib.suppress(Exception):
@@ -396,8 +398,8 @@ class Maintainer:
         return latest
 
     def _observe(self, name: str) -> None:
-        """What /metrics shows of a table."""
-        self._memory.last["measure", name] = self._clock()
+        """Measures the table's health for /metrics."""
+        self._state.last["measure", name] = self._clock()
         try:
             with catalog_errors():
                 spec = table_specs().get(name)
@@ -407,15 +409,13 @@ class Maintainer:
         except Exception as error:
             self._failed("measure", name, error)
         else:
-            self._memory.failures.pop(("measure", name), None)
+            self._state.failures.pop(("measure", name), None)
 
 
 def _stored(table: Table) -> dict[str, int]:
-    """What is there beside the table as it is now: files that nobody knows, or not yet, and what only old
-    snapshots need.
-    """
-    unknown = sum(orphan.bytes for orphan in find_orphans(table, 0.0))
+    """Returns the bytes of unreferenced files, and of files that only old snapshots need."""
+    orphans = sum(orphan.bytes for orphan in find_orphans(table, 0.0))
     live = sum(each.file.file_size_in_bytes for each in live_files(table))
     files = LakeFileIO(table.io.properties)
-    there = sum(file.size for folder in data_folders(table) for file in files.walk(folder))
-    return {"orphan_bytes": unknown, "old_bytes": max(there - live - unknown, 0)}
+    stored = sum(file.size for folder in data_folders(table) for file in files.walk(folder))
+    return {"orphan_bytes": orphans, "old_bytes": max(stored - live - orphans, 0)}

@@ -1,7 +1,8 @@
-"""What a task of maintenance did, or would do."""
+"""Reports of maintenance tasks."""
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +12,19 @@ from pyiceberg.manifest import DataFile
 
 Task = Literal["compact", "tier", "manifests", "expire", "retention", "orphans", "fill"]
 TASKS: tuple[Task, ...] = ("retention", "compact", "tier", "manifests", "expire", "orphans")
-"""In the best order: removed rows need not be merged, and merged files can expire. `fill` runs only on
+"""The tasks in their order: removed rows need not be merged, and merged files can expire. `fill` runs only on
 request.
 """
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """`files_in` and `bytes_in` were read or removed, `files_out` and `bytes_out` are there instead. `detail`
-    has what only one task knows, in words that are shown.
+    """What a task did, or would do in a dry run. `files_in` and `bytes_in` were read or removed, `files_out`
+    and `bytes_out` replace them. `detail` has counts of single tasks; its keys are shown to users.
 
-    `is_unfinished`: the round ended at a bound, and the next should follow at once. `held` says why retention
-    waits for a confirmation; empty if it does not. `due_since` is when the oldest rows that are left fell
-    due, or when the next will, in seconds since 1970; None if no rule concerns any row.
+    `is_unfinished`: the round reached its limit, and the next one should follow at once. `held` is the reason
+    why retention waits for a confirmation, or empty. `due_since` is when the oldest remaining rows fell due,
+    or when the next rows will, in seconds since 1970; None if no rule applies to any row.
     """
 
     task: Task
@@ -44,13 +45,12 @@ class TaskReport:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there was nothing to do."""
         return not (self.files_in or self.files_out or self.rows_removed or any(self.detail.values()))
 
 
 @dataclass
 class Totals:
-    """Counts what a task reads, removes and writes. The fields are those of `TaskReport`."""
+    """Counts the files, bytes and rows of a task, in the fields of `TaskReport`."""
 
     files_in: int = 0
     files_out: int = 0
@@ -69,7 +69,9 @@ class Totals:
         self.rows_removed += rows_removed
 
     def report(self, task: Task, table: str, begin: float, **facts: Any) -> TaskReport:
-        """Return the totals with other fields of the report. `begin` is by the monotonic clock."""
+        """Returns the report with these totals and further fields. `begin` is a time of the monotonic
+        clock.
+        """
         return TaskReport(task, table, seconds=time.monotonic() - begin, **{**vars(self), **facts})
 
 
@@ -79,3 +81,8 @@ def rows_of(files: Sequence[DataFile]) -> int:
 
 def bytes_of(files: Sequence[DataFile]) -> int:
     return sum(file.file_size_in_bytes for file in files)
+
+
+def utc_text(micros: int) -> str:
+    moment = datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

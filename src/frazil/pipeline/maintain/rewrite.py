@@ -1,6 +1,6 @@
-"""Data files in the place of others: the rows must add up, and a commit that comes too late leaves nothing.
+"""Commits that replace data files. The rows must add up, and a commit that conflicts leaves no files.
 
-Compaction, filling and tiering keep all rows; retention and erasure leave some out.
+Compaction, filling and tiering keep all rows; retention and erasure remove some.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from frazil.errors import Conflict, JobFailed, StoreUnavailable
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Committed, Committer
 from frazil.pipeline.maintain.report import Totals, bytes_of, rows_of
-from frazil.pipeline.maintain.search import Searched
+from frazil.pipeline.maintain.search import SearchResult
 from frazil.position import without
 
 _COMMIT_SECONDS = 60.0
-"""Swaps that are ready are committed together, so that there are few snapshots, but none waits for long."""
+"""Swaps of this time are committed together, so that there are few snapshots."""
 
 log = structlog.get_logger("frazil.maintain")
 
 
 @dataclass(frozen=True)
 class Swap:
-    """`added` takes the place of `removed`."""
+    """Data files `added` that replace the data files `removed`."""
 
     removed: Sequence[DataFile]
     added: Sequence[DataFile]
     began: float
     """Seconds since 1970. No file of `added` is older."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Rows of `removed` that `added` leaves out, by `_segment`."""
+    """Rows of `removed` that are not in `added`, by `_segment`."""
 
     @classmethod
-    def of(cls, found: Iterable[tuple[DataFile, Searched]], began: float) -> Swap:
-        """Of files that were searched and written again without the rows that match."""
+    def of(cls, found: Iterable[tuple[DataFile, SearchResult]], began: float) -> Swap:
+        """Returns the swap of searched files for their rewritten versions without the matching rows."""
         matched = [(file, searched) for file, searched in found if searched.matches]
         return cls(
             [file for file, _ in matched],
@@ -57,8 +57,8 @@ class Swap:
 
 
 class Rewrite:
-    """Commits swaps to one table and counts them in `totals`. Each commit is logged as `event`; its snapshot
-    gets `facts`, and the number of dropped rows as `counted_as`.
+    """Commits swaps to one table and counts them in `totals`. Logs each commit as `event`. The snapshot
+    summary gets `facts`, and the number of dropped rows under the key `counted_as`.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Rewrite:
         self._facts = facts or {}
         self._counted_as = counted_as
         self.conflicts = 0
-        """Swaps that came to nothing because another process had changed their files."""
+        """Swaps that were discarded because another process had changed their files."""
 
     @contextlib.contextmanager
     def batches(self) -> Iterator[Callable[[Swap], None]]:
-        """Yield a function that takes swaps one by one and commits those of about a minute together. Also if
-        a job or the store fails meanwhile: else a failure that comes each time would let nothing get done.
+        """Yields a function that collects swaps and commits those of about a minute together. Also commits if
+        a job or the store fails: otherwise a repeated failure would prevent all progress.
         """
         ready: list[Swap] = []
         since = time.monotonic()
@@ -104,8 +104,8 @@ class Rewrite:
         self.commit(ready)
 
     def commit(self, swaps: Sequence[Swap]) -> Committed | None:
-        """Commit all in one, or, if another process has changed some of the files, one by one, so that only
-        the work on those files is lost. Return None if there was a conflict, or nothing to commit.
+        """Commits all swaps in one commit. After a conflict, commits them one by one, so that only the swaps
+        of changed files are lost. Returns None if there was a conflict or nothing to commit.
         """
         if not swaps:
             return None
@@ -120,9 +120,11 @@ class Rewrite:
             return None
 
     def discard(self, swap: Swap, reason: str) -> None:
-        """Delete what was written for files that another process has changed. No commit can succeed then."""
+        """Deletes the files of a swap that cannot be committed because another process has changed its
+        inputs.
+        """
         self.conflicts += 1
-        log.info("rewritten for nothing: others changed the files", table=self._name, reason=reason)
+        log.info("rewrite discarded: files changed by another process", table=self._name, reason=reason)
         discard(self._table, swap.added)
 
     def _commit(self, swaps: Sequence[Swap]) -> Committed:
@@ -131,7 +133,7 @@ class Rewrite:
         dropped: Counter[str] = sum((swap.dropped for swap in swaps), Counter())
         if not all(swap.adds_up for swap in swaps):
             raise AssertionError(
-                f"{rows_of(removed):,} rows became {rows_of(added):,}, and {dropped.total():,} were to go"
+                f"{rows_of(removed):,} rows became {rows_of(added):,}, but {dropped.total():,} were to go"
             )
         began = min(swap.began for swap in swaps)
         if dropped:

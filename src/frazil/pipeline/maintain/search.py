@@ -1,4 +1,4 @@
-"""Data files searched for rows that are to go, and written anew without them. Runs in Spark's workers."""
+"""Searches data files for rows to remove, and rewrites the files without them. Runs in Spark's workers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, LimitReached, QueryInvalid
 from frazil.lake.live_files import find_corruption, partition_of
-from frazil.pipeline.datafile import GrowingFile, Layout, file_name
+from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
 from frazil.pipeline.maintain.merge.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
-from frazil.pipeline.partition_sort import compact
-from frazil.pipeline.runner import Runner, gathered
+from frazil.pipeline.partition_sort import compact_dictionaries
+from frazil.pipeline.runner import Runner, batched
 from frazil.tables import SEGMENT, TableSpec
 
 Mask = npt.NDArray[np.bool_]
 _TASK_BYTES = 256 * 2**20
-"""Of files that one task searches: starting one costs as much as reading a few small files."""
+"""Bytes of files that one task searches: starting a task costs as much as reading a few small files."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A file, and the names of the matchers of which any is to match. Without names, all of its rows are
-    meant. `file` is needed where it is to be written anew.
+class SearchTarget:
+    """A file, and the names of the matchers to search it with. A row matches if any matcher matches; without
+    names, all rows match. `file` is required to rewrite the file.
     """
 
     path: str
@@ -41,26 +41,26 @@ class Wanted:
     file: DataFile | None = None
 
     @classmethod
-    def of(cls, file: DataFile, names: Sequence[str] = ()) -> Wanted:
+    def of(cls, file: DataFile, names: Sequence[str] = ()) -> SearchTarget:
         return cls(file.file_path, file.file_size_in_bytes, tuple(names), file)
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What was found in a file: `rows` are all that it has, `removed` those that are meant, by `_segment`
-    if the table has it.
+class SearchResult:
+    """The result of searching a file: `rows` is the number of its rows, `removed` the number of matching
+    rows, by `_segment` if the table has that column.
     """
 
     path: str
     rows: int = 0
     removed: Counter[str] = field(default_factory=Counter)
     added: DataFile | None = None
-    """What stands for the file from now on, where only some of its rows are meant."""
+    """The rewritten file, if some but not all rows match."""
     is_gone: bool = False
     unreadable: str | None = None
-    """Why nobody can say what is in it."""
+    """Why the file cannot be read."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Matchers that have no answer for some row of it, and why. What the others found is told."""
+    """Matchers that failed on some row, with the reason. `removed` has the matches of the others."""
     cpu_seconds: float = 0.0
 
     @property
@@ -72,61 +72,63 @@ def search_all(
     runner: Runner,
     layout: Layout,
     matchers: Mapping[str, Matcher],
-    wanted: Sequence[Wanted],
+    targets: Sequence[SearchTarget],
     *,
     rewrite: bool,
-) -> Iterator[Searched]:
-    """In any order. With `rewrite`, what remains of files with matching rows is durable when it is told."""
+) -> Iterator[SearchResult]:
+    """Searches the files on Spark. Yields results in any order. With `rewrite`, also rewrites files with
+    matching rows; the rewritten files are durable.
+    """
     work = partial(search_files, layout, matchers, rewrite)
-    for found in runner.results(work, in_tasks(wanted)):
+    for found in runner.results(work, batched(targets, lambda each: each.bytes, _TASK_BYTES)):
         yield from found
 
 
-def in_tasks(wanted: Sequence[Wanted]) -> list[tuple[Wanted, ...]]:
-    return [tuple(task) for task in gathered(wanted, lambda each: each.bytes, _TASK_BYTES)]
-
-
 def search_files(
-    layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, files: Sequence[Wanted]
-) -> list[Searched]:
+    layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, files: Sequence[SearchTarget]
+) -> list[SearchResult]:
     return [_search(layout, {name: matchers[name] for name in each.names}, rewrite, each) for each in files]
 
 
-def _search(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wanted: Wanted) -> Searched:
-    """One file that is gone, or not as it was written, must not keep all others from being searched."""
+def _search(
+    layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, target: SearchTarget
+) -> SearchResult:
+    """Returns a result also for a missing or damaged file, so that the other files are searched."""
     try:
         try:
-            return _found(layout, matchers, rewrite, wanted)
+            return _found(layout, matchers, rewrite, target)
         except (FrazilError, pa.ArrowException, OSError):
-            with layout.io.local(wanted.path) as path:
+            with layout.io.local(target.path) as path:
                 damage = find_corruption(path)
             if damage is None:
                 raise
-            return Searched(wanted.path, unreadable=damage)
+            return SearchResult(target.path, unreadable=damage)
     except FileNotFoundError:
-        return Searched(wanted.path, is_gone=True)
+        return SearchResult(target.path, is_gone=True)
 
 
-def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wanted: Wanted) -> Searched:
+def _found(
+    layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, target: SearchTarget
+) -> SearchResult:
     begin = time.process_time()
-    with layout.io.local(wanted.path) as path:
+    with layout.io.local(target.path) as path:
         rows = pq.read_metadata(path).num_rows
-        if wanted.file is not None and rows != wanted.file.record_count:
-            reason = f"it has {rows:,} rows, and the table says {wanted.file.record_count:,}"
-            return Searched(wanted.path, unreadable=reason)
-        mask, failed = _mask(path, wanted.path, rows, matchers)
+        if target.file is not None and rows != target.file.record_count:
+            reason = f"it has {rows:,} rows, but the table's metadata says {target.file.record_count:,}"
+            return SearchResult(target.path, unreadable=reason)
+        mask, failed = _mask(path, target.path, rows, matchers)
         removed = _sources(path, mask, layout.spec)
     added = None
-    if rewrite and wanted.file is not None and 0 < removed.total() < rows:
-        added = _without(layout, wanted.file, mask)
+    if rewrite and target.file is not None and 0 < removed.total() < rows:
+        added = _without(layout, target.file, mask)
     seconds = time.process_time() - begin
-    return Searched(wanted.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
+    return SearchResult(target.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
 
 
 def _mask(
     path: Path, original: str, rows: int, matchers: Mapping[str, Matcher]
 ) -> tuple[Mask, dict[str, str]]:
-    """The rows that any finds, and those that have failed."""
+    """Returns the rows that any matcher matches, and the matchers that failed."""
     if not matchers:
         return np.ones(rows, np.bool_), {}
     mask, failed = np.zeros(rows, np.bool_), {}
@@ -153,8 +155,8 @@ def _sources(path: Path, mask: Mask, spec: TableSpec) -> Counter[str]:
 
 
 def _without(layout: Layout, file: DataFile, mask: Mask) -> DataFile:
-    """The file's other rows, in their order, row group by row group. What only the rows that go had is in no
-    dictionary either.
+    """Writes the file's other rows, in the same order and row groups. Its dictionaries have no values of
+    removed rows.
     """
     tenant, day = partition_of(file)
     with opened(layout, [file]) as (inputs, vanished):
@@ -162,12 +164,12 @@ def _without(layout: Layout, file: DataFile, mask: Mask) -> DataFile:
             raise FileNotFoundError(file.file_path)
         (source,) = inputs
         rows_per_group = max(group.rows for group in source.row_groups)
-        with GrowingFile(layout, tenant, day, file_name(layout), rows_per_group) as output:
+        with DataFileWriter(layout, tenant, day, file_name(layout), rows_per_group) as output:
             first = 0
             for group in source.row_groups:
                 kept = pa.array(~mask[first : first + group.rows])
                 first += group.rows
                 table = pa.concat_tables(source.read(row_groups=[group.number])).filter(kept)
                 if table.num_rows:
-                    output.write(compact(table.unify_dictionaries().combine_chunks()))
+                    output.write(compact_dictionaries(table.unify_dictionaries().combine_chunks()))
             return output.finish(is_sorted=file.sort_order_id == layout.sort_order_id)

@@ -1,4 +1,6 @@
-"""A name for all tables at one moment: an incident can be looked at for as long as the name is kept."""
+"""Tags of all tables under one name, for time-travel queries: the data of an incident stays until the tag is
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +29,23 @@ log = structlog.get_logger("frazil.maintain")
 
 @dataclass(frozen=True)
 class TaggedTables:
-    """`tags` has one for each table; `missing` have none, as when its making was interrupted."""
+    """One name and its tags, one per table. `missing` are tables without the tag: its creation was
+    interrupted.
+    """
 
     name: str
     tags: Sequence[Tag]
     missing: Sequence[str]
 
 
-def create_cut(config: Config, catalog: Catalog, runner: Runner, metrics: Metrics, name: str) -> TaggedTables:
-    """Lands what is durable now and pins each table where it then stands, under the name.
-
-    What is received while that goes on may be in one table and not yet in another; what was acked before is
-    in all. Raises Refused, and leaves nothing behind, if the name cannot be had.
+def tag_tables(config: Config, catalog: Catalog, runner: Runner, metrics: Metrics, name: str) -> TaggedTables:
+    """Lands all durable data and tags each table. All data acknowledged before the call is included; data
+    received during the call may be in one table and not in another. Raises Refused if the name is invalid or
+    taken; then nothing is tagged.
     """
     _check(name)
-    known = {cut.name for cut in list_cuts(config, catalog)}
-    if name in known:
-        raise Refused(
-            f"there is a tag {name} already; `frazil tag delete {name}` first, or take another name"
-        )
+    if any(each.name == name for each in list_tagged(config, catalog)):
+        raise Refused(f"the tag {name} exists already; run `frazil tag delete {name}`, or use another name")
     land_all(config, catalog, runner, metrics)
     made: list[Table] = []
     try:
@@ -58,19 +58,19 @@ def create_cut(config: Config, catalog: Catalog, runner: Runner, metrics: Metric
         for table in made:
             delete_tag(catalog, table, name)
         raise
-    log.info("tagged", tag=name, tables=[table.name()[-1] for table in made])
-    return next(cut for cut in list_cuts(config, catalog) if cut.name == name)
+    log.info("tables tagged", tag=name, tables=[table.name()[-1] for table in made])
+    return next(each for each in list_tagged(config, catalog) if each.name == name)
 
 
-def list_cuts(config: Config, catalog: Catalog) -> list[TaggedTables]:
-    """Those that people made, by name."""
+def list_tagged(config: Config, catalog: Catalog) -> list[TaggedTables]:
+    """Returns the tags that users created, sorted by name."""
     tables = _tables(config, catalog)
     found: dict[str, list[Tag]] = {}
     for table in tables:
         for tag in list_tags(table):
             if is_incident(tag.name):
                 found.setdefault(tag.name, []).append(tag)
-    # Other tables may be younger than a tag.
+    # Other tables may be created after the tag.
     names = [name for table in tables if (name := table.name()[-1]) in SIGNALS]
     return [
         TaggedTables(name, tags, [each for each in names if each not in {tag.table for tag in tags}])
@@ -78,9 +78,9 @@ def list_cuts(config: Config, catalog: Catalog) -> list[TaggedTables]:
     ]
 
 
-def delete_cut(config: Config, catalog: Catalog, name: str) -> int:
-    """From how many tables it was taken. What only it has kept goes with the next expiry."""
-    known = [cut.name for cut in list_cuts(config, catalog)]
+def untag_tables(config: Config, catalog: Catalog, name: str) -> int:
+    """Deletes the tag from all tables. Returns their number. Raises Refused if there is no such tag."""
+    known = [each.name for each in list_tagged(config, catalog)]
     if name not in known:
         raise Refused(f"there is no tag {name}; there are: {', '.join(known) or 'none'}")
     deleted = 0
@@ -94,9 +94,11 @@ def delete_cut(config: Config, catalog: Catalog, name: str) -> int:
 
 def _check(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise Refused(f"{name!r} cannot name a tag: 1 to 63 of A-Z a-z 0-9 . _ -, such as incident-42")
+        raise Refused(
+            f"{name!r} is not a valid tag name: use 1 to 63 of A-Z a-z 0-9 . _ -, such as incident-42"
+        )
     if not is_incident(name):
-        raise Refused(f"{name} is a name that frazil uses itself; take another, such as incident-42")
+        raise Refused(f"{name} is reserved; use another name, such as incident-42")
 
 
 def _tables(config: Config, catalog: Catalog) -> list[Table]:

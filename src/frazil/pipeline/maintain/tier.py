@@ -1,10 +1,9 @@
-"""Files of old days to another place: copied on Spark as they are, read back, and put in the place of what
-they were. Under a new name: what a snapshot needs is told by names.
+"""Moves data files of old days to colder storage: Spark copies them byte for byte, reads the copies back, and
+one commit replaces the originals. Copies get new names: snapshots refer to files by name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import sys
 import time
@@ -29,8 +28,7 @@ from frazil.lake.live_files import FileFacts, all_facts, live_files
 from frazil.lake.pyiceberg_compat import at_path
 from frazil.lake.upkeep.tier import choose_tier, record_folder, tier_folder
 from frazil.pipeline.datafile import partition_folders
-from frazil.pipeline.maintain.compact import Progress
-from frazil.pipeline.maintain.quarantine import BadFiles
+from frazil.pipeline.maintain.compact import BadFiles, Progress
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner
@@ -38,7 +36,7 @@ from frazil.tables.promoted import file_suffix, fingerprint_of
 
 _CHUNK_BYTES = 16 << 20
 _STORE_FAILURES_MAX = 8
-"""Files in a row that cannot be read: then it is the store that fails, and not a file."""
+"""After this many unreadable files in a row, the store is considered unavailable."""
 
 log = structlog.get_logger("frazil.maintain")
 
@@ -47,24 +45,26 @@ log = structlog.get_logger("frazil.maintain")
 class Move:
     file: DataFile
     path: str
-    """Where it goes."""
+    """The path of the copy."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """`problem` says why it was left where it is; nothing is at `path` then."""
+    """The result of copying a file. If there was a `problem`, nothing is at `path`."""
 
     path: str
     problem: str | None
     cpu_seconds: float
     began: float
-    """When its writing did, by the time of day."""
-    is_of_the_store: bool = False
-    """Whether the problem may be with more than this file."""
+    """When the copy began, in seconds since 1970."""
+    is_store_error: bool = False
+    """The problem may concern other files too."""
 
 
 class Tiering:
-    """One table's, to `location`. What is in `bad` stays; what cannot be moved is added to it."""
+    """Moves files of one table to `location`. Skips the files in `bad`, and adds files that cannot be
+    moved.
+    """
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class Tiering:
         self._runner = runner
         self._bad = bad
         self._totals = Totals()
-        self._rewrite = Rewrite(table, committer, self._totals, "moved to another place")
-        self._left_alone = 0
+        self._rewrite = Rewrite(table, committer, self._totals, "files moved to colder storage")
+        self._not_moved = 0
 
     def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
         begin = time.monotonic()
         live = {each.file.file_path: each for each in live_files(self._table)}
-        left_out = self._bad.left_out(self._table.name()[-1], live, now_seconds)
-        facts = all_facts([each for path, each in live.items() if path not in left_out], self._table)
+        excluded = self._bad.excluded(self._table.name()[-1], live, now_seconds)
+        facts = all_facts([each for path, each in live.items() if path not in excluded], self._table)
         chosen = choose_tier(facts, self._folder, self._tier, self._compact, now_seconds)
         moves = [Move(live[each.path].file, _target(self._folder, each)) for each in chosen]
         if dry_run:
@@ -106,15 +106,17 @@ class Tiering:
             record_folder(self._catalog, self._table, self._folder)
             self._move(moves, now_seconds, progress)
         unbounded = self._tier.model_copy(update={"round_bytes_max": sys.maxsize})
-        wanted = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds)
-        is_unfinished = len(wanted) > len(chosen) and self._totals.files_in > 0
+        all_due = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds)
+        is_unfinished = len(all_due) > len(chosen) and self._totals.files_in > 0
         return replace(self._report(begin, dry_run=False), is_unfinished=is_unfinished)
 
     def _refuse_missing(self) -> None:
-        """Of a disk that is not mounted, all folders would be made anew on another one."""
+        """Raises Refused if the folder is missing: it would be created on the wrong disk if its own is not
+        mounted.
+        """
         if "://" not in self._location and not Path(self._location).is_dir():
             raise Refused(
-                f"there is no folder {self._location}, or its disk is not mounted; make it, for maintain.tier"
+                f"the folder {self._location} of maintain.tier does not exist: mount its disk, or create it"
             )
 
     def _move(self, moves: Sequence[Move], now_seconds: float, progress: Progress | None) -> None:
@@ -131,29 +133,33 @@ class Tiering:
                 self._totals.cpu_seconds += moved.cpu_seconds
                 if moved.problem is not None:
                     self._bad.note(self._table.name()[-1], move.file.file_path, moved.problem, now_seconds)
-                problem = moved.problem or self._not_here(move)
+                problem = moved.problem or self._check_copy(move)
                 if problem is not None:
-                    self._left_alone += 1
-                    log.warning("file is not moved", path=move.file.file_path, reason=problem)
-                    store_failures += moved.is_of_the_store
+                    self._not_moved += 1
+                    log.warning("file not moved", path=move.file.file_path, reason=problem)
+                    store_failures += moved.is_store_error
                     if store_failures == _STORE_FAILURES_MAX:
                         raise StoreUnavailable(
-                            f"{store_failures} files in a row cannot be moved; the last is "
+                            f"{store_failures} files in a row could not be moved; the last is "
                             f"{move.file.file_path}: {problem}"
                         )
                     continue
                 store_failures = 0
                 add(Swap([move.file], [at_path(move.file, move.path)], moved.began))
 
-    def _not_here(self, move: Move) -> str | None:
-        """A worker on another machine may have a folder of that name of its own."""
+    def _check_copy(self, move: Move) -> str | None:
+        """Returns the problem if this machine does not see the copy: a worker on another machine may have its
+        own folder of that name.
+        """
         try:
             size = len(self._files.new_input(move.path))
         except FileNotFoundError:
             size = 0
         if size == move.file.file_size_in_bytes:
             return None
-        return f"of its copy {move.path}, {size} bytes are seen from here; do all machines see that folder?"
+        return (
+            f"the driver sees {size} bytes of its copy {move.path}; check that all machines share that folder"
+        )
 
     def _report(self, begin: float, *, dry_run: bool) -> TaskReport:
         return self._totals.report(
@@ -161,67 +167,72 @@ class Tiering:
             self._table.name()[-1],
             begin,
             dry_run=dry_run,
-            detail={"conflicts": self._rewrite.conflicts, "left_alone": self._left_alone},
+            detail={"conflicts": self._rewrite.conflicts, "left_alone": self._not_moved},
         )
 
 
 def copy(io_properties: Mapping[str, str], storage_class: str | None, move: Move) -> Moved:
-    """Runs in Spark's workers. Durable, and read back, when it returns without a problem."""
+    """Copies one file, in a Spark worker. The copy is durable and verified unless the result has a
+    problem.
+    """
     began, begin = time.time(), time.process_time()
     files = LakeFileIO(dict(io_properties))
-    with _failures(move):
+    try:
         temporary = files.temporary(move.path)
         try:
             digest = _fetch(files, move.file, temporary)
             files.publish(move.path, temporary, storage_class)
-        except _Unfit as unfit:
+        except _CannotMove as error:
             seconds = time.process_time() - begin
-            return Moved(move.path, unfit.problem, seconds, began, unfit.is_of_the_store)
+            return Moved(move.path, error.problem, seconds, began, error.is_store_error)
         finally:
             temporary.unlink(missing_ok=True)
         if _digest_of(files, move.path) != digest:
             files.delete(move.path)
-            raise StoreUnavailable(f"{move.path} does not read back as it was written")
+            raise StoreUnavailable(f"{move.path} has other bytes than were written; check the store")
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreUnavailable(f"cannot copy {move.file.file_path} to {move.path}: {reason}") from error
     return Moved(move.path, None, time.process_time() - begin, began)
 
 
-class _Unfit(Exception):
-    """A file that is not to be moved. None of the place that it was to go to."""
+class _CannotMove(Exception):
+    """The source file cannot be copied. Errors of the target are other exceptions."""
 
-    def __init__(self, problem: str, *, is_of_the_store: bool = False) -> None:
+    def __init__(self, problem: str, *, is_store_error: bool = False) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.is_of_the_store = is_of_the_store
+        self.is_store_error = is_store_error
 
 
 def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> bytes:
-    """The digest of what was read. Raises _Unfit."""
+    """Copies the file to a local path. Returns its digest. Raises _CannotMove."""
     digest, size = hashlib.sha256(), 0
     with into.open("wb") as target:
         for chunk in _source(files, file.file_path):
             digest.update(chunk)
             size += target.write(chunk)
     if size != file.file_size_in_bytes:
-        raise _Unfit(f"it has {size} bytes, and the table says {file.file_size_in_bytes}")
+        raise _CannotMove(f"it has {size} bytes, but the table's metadata says {file.file_size_in_bytes}")
     try:
         rows = pq.read_metadata(into).num_rows
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk that it was copied to
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the local disk
             raise
-        raise _Unfit(f"it cannot be read: {reason_of(error)}") from None
+        raise _CannotMove(f"it cannot be read: {reason_of(error)}") from None
     if rows != file.record_count:
-        raise _Unfit(f"it has {rows} rows, and the table says {file.record_count}")
+        raise _CannotMove(f"it has {rows} rows, but the table's metadata says {file.record_count}")
     return digest.digest()
 
 
 def _source(files: LakeFileIO, path: str) -> Iterator[bytes]:
-    """As `_chunks`. What fails where they are written does not fail in here."""
+    """Like `_chunks`, but raises _CannotMove for read errors only, not for errors of the consumer."""
     try:
         yield from _chunks(files, path)
     except FileNotFoundError:
-        raise _Unfit("it is gone") from None
+        raise _CannotMove("it does not exist") from None
     except (OSError, StoreUnavailable) as error:
-        raise _Unfit(f"it cannot be read: {reason_of(error)}", is_of_the_store=True) from error
+        raise _CannotMove(f"it cannot be read: {reason_of(error)}", is_store_error=True) from error
 
 
 def _digest_of(files: LakeFileIO, path: str) -> bytes:
@@ -235,16 +246,6 @@ def _chunks(files: LakeFileIO, path: str) -> Iterator[bytes]:
     with files.new_input(path).open() as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
-
-
-@contextlib.contextmanager
-def _failures(move: Move) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{move.file.file_path} cannot be copied to {move.path}: {error.strerror or error}"
-        ) from error
 
 
 def _target(folder: str, file: FileFacts) -> str:

@@ -8,18 +8,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from frazil.pipeline.land.results import TaskResult
-from frazil.pipeline.land.source import Outcome
+from frazil.pipeline.land.source import BatchResult, Pending, TaskResult
 from frazil.position import LandingPosition
 from tests.support.fault.land_process import Pipeline
 from tests.support.kept_lake import Kept
-
-if TYPE_CHECKING:
-    from frazil.pipeline.land.source import Work
 
 TASK_BYTES = 64 * 1024
 TENANTS = ("acme", "globex", "initech")
@@ -110,10 +106,10 @@ class ManyPartitions:
 
 def test_a_batch_that_is_larger_than_it_should_be_lands_in_the_end(tmp_path: Path) -> None:
     with backlog(tmp_path, files_per_commit_max=5000, batch_bytes_max=100 * TASK_BYTES) as (_, pipeline):
-        lander, work = pipeline.lander, cast("Work", ManyPartitions(99 * TASK_BYTES))
-        refused = Outcome([TaskResult(files_needed=97, too_many_files=True)] * 99, LandingPosition())
+        lander, work = pipeline.lander, cast(Pending, ManyPartitions(99 * TASK_BYTES))
+        refused = BatchResult([TaskResult(files_needed=97, too_many_files=True)] * 99, LandingPosition())
         for _ in range(10):
             if lander._files_max(work) is None:
                 break
-            lander._fit(work, refused)
+            lander._adapt_batch_size(work, refused)
         assert lander._files_max(work) is None

@@ -22,8 +22,8 @@ from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land.lander import LandStep
-from frazil.pipeline.land.results import TaskResult
-from frazil.pipeline.land.segments import advanced
+from frazil.pipeline.land.segments import advance
+from frazil.pipeline.land.source import TaskResult
 from frazil.pipeline.steps import StepRunner
 from frazil.position import StreamPosition, WalPosition, landing_position
 from frazil.storage.local import LocalStore
@@ -116,7 +116,7 @@ def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_goes_on(
     monkeypatch.setattr(RunHere, "run_job", run)
     with pytest.raises(Fenced):
         mine.lander.step(now_due=True)
-    mine.lander.forget()
+    mine.lander.reset()
     content += write_segments(tmp_path, STREAMS[0], [3])
     assert mine.land() == ["landed", "idle"]
     assert_landed(tmp_path, content)
@@ -177,7 +177,7 @@ def test_segments_that_are_listed_but_never_there_are_lost_data_after_some_round
         assert mine.lander.step(now_due=True) == "again"
         assert mine.lander.step(now_due=True) == "again"
         for _ in range(2):
-            with pytest.raises(DataLost, match=r"1 segments are gone.*00001\.parquet.*bring them back"):
+            with pytest.raises(DataLost, match=r"1 segments were deleted.*00001\.parquet.*restore them"):
                 mine.lander.step(now_due=True)
     assert table_content(tmp_path) == Content()
     assert mine.land() == ["landed", "idle"]
@@ -202,7 +202,7 @@ def test_a_segment_that_is_missing_before_others_is_lost_data_and_its_stream_is_
     keep_up(mine)
     for _ in range(2):
         mine.clock.seconds += 20
-        with pytest.raises(DataLost, match=r"00001\.parquet.*missing.*bring it back"):
+        with pytest.raises(DataLost, match=r"00001\.parquet.*missing.*restore it"):
             keep_up(mine)
     assert not path_of(tmp_path, 1).exists()
     assert path_of(tmp_path, 1, STREAMS[1]).exists()  # a tombstone: that one has fallen silent
@@ -284,23 +284,23 @@ LISTED = [Segment(name, 100) for name in NAMES]
 
 
 def test_a_position_is_moved_behind_what_tasks_have_landed() -> None:
-    at = advanced(WalPosition(), LISTED, [TaskResult(facts=FACTS[:2]), TaskResult(facts=FACTS[2:])])
+    at = advance(WalPosition(), LISTED, [TaskResult(facts=FACTS[:2]), TaskResult(facts=FACTS[2:])])
     assert at.streams == {STREAMS[0]: StreamPosition(3, 9, 9)}
 
 
 def test_a_position_is_never_moved_over_a_segment_of_which_no_task_has_told() -> None:
     with pytest.raises(AssertionError, match=r"00001\.parquet"):
-        advanced(WalPosition(), LISTED, [TaskResult(facts=[FACTS[0], FACTS[2]])])
+        advance(WalPosition(), LISTED, [TaskResult(facts=[FACTS[0], FACTS[2]])])
 
 
 def test_a_segment_that_two_tasks_have_landed_is_not_committed() -> None:
     with pytest.raises(AssertionError, match="twice"):
-        advanced(WalPosition(), LISTED, [TaskResult(facts=FACTS), TaskResult(facts=FACTS[:1])])
+        advance(WalPosition(), LISTED, [TaskResult(facts=FACTS), TaskResult(facts=FACTS[:1])])
 
 
 def test_a_position_is_never_moved_over_a_gap() -> None:
     with pytest.raises(AssertionError, match="does not follow"):
-        advanced(WalPosition(), LISTED[1:], [TaskResult(facts=FACTS)])
+        advance(WalPosition(), LISTED[1:], [TaskResult(facts=FACTS)])
 
 
 def test_a_segment_that_comes_back_after_it_was_cleaned_up_is_not_landed_again(
@@ -376,7 +376,7 @@ def test_what_came_during_a_slow_landing_has_waited_since_then(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(mine.lander, "_clock", lambda: now[0])
-    mine.lander._looked = now[0]
+    mine.lander._listed_at = now[0]
     assert mine.lander.step() == "idle"
     write_segments(tmp_path, STREAMS[0], [0])
 

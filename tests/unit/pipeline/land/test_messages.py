@@ -20,15 +20,15 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land import messages
-from frazil.pipeline.land.messages import Reading, land_messages, received_bounds
-from frazil.pipeline.land.results import TaskResult
+from frazil.pipeline.land.messages import ReadSettings, land_messages, received_bounds
+from frazil.pipeline.land.source import TaskResult
 from frazil.pipeline.partition_sort import Horizon
 from frazil.tables import landed_spec
 from frazil.wal.kafka.messages import RECEIVED_HEADER
 
 NOW = 1_790_000_000_123_456_789
 DAY = 86_400 * 10**9
-READING = Reading(
+SETTINGS = ReadSettings(
     KafkaConfig(brokers=("nowhere:1",)),
     "logs",
     "otlp_logs",
@@ -53,7 +53,7 @@ def landed(
     header: int | None = None,
     tenant: bytes | None = None,
     layout: Any = NoLayout,
-    reading: Reading = READING,
+    settings: ReadSettings = SETTINGS,
     files_max: int | None = None,
 ) -> TaskResult:
     """`timestamp` is Kafka's, in microseconds; `header` is a receiver's, in nanoseconds; `tenant` names one
@@ -76,7 +76,7 @@ def landed(
     header_type = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}.items()))
     others = {"key": pa.binary(), "value": pa.binary(), "headers": header_type}
     batch = pa.RecordBatch.from_pylist(rows, pa.schema((types | others).items()))
-    return land_messages([batch], layout, HORIZON, reading, files_max=files_max)
+    return land_messages([batch], layout, HORIZON, settings, files_max=files_max)
 
 
 def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +109,8 @@ def test_what_is_set_aside_belongs_to_the_tenant_that_the_message_names(
     source: str, header: bytes | None, told: str | None
 ) -> None:
     kafka = KafkaConfig.model_validate({"brokers": ["nowhere:1"], "tenant": {"source": source}})
-    reading = dataclasses.replace(READING, kafka=kafka)
-    (item,) = landed(b"\xff", tenant=header, reading=reading).unreadable
+    settings = dataclasses.replace(SETTINGS, kafka=kafka)
+    (item,) = landed(b"\xff", tenant=header, settings=settings).unreadable
     assert item.tenant == told
 
 
@@ -119,7 +119,7 @@ def test_a_topic_full_of_garbage_does_not_fill_the_driver(monkeypatch: pytest.Mo
     result = landed(*[b"\xff" * 40 for _ in range(5)])
     assert [len(item.payload or b"") for item in result.unreadable] == [40, 40, 0, 0, 0]
     assert [item.size for item in result.unreadable] == [40] * 5
-    assert "in Kafka alone" in result.unreadable[-1].reason
+    assert "only in Kafka" in result.unreadable[-1].reason
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from frazil.config import Config
 from frazil.pipeline.land import kafka
-from frazil.pipeline.land.results import MessageCounts, TaskResult
-from frazil.pipeline.land.segments import SegmentSource, advanced
+from frazil.pipeline.land.segments import SegmentSource, advance
+from frazil.pipeline.land.source import MessageCounts, TaskResult
 from frazil.position import (
     KafkaPosition,
     LandingPosition,
@@ -39,7 +39,7 @@ def test_a_segment_that_lands_leaves_the_count_of_removed_rows(readable: bool) -
     else:
         result.vanished.append(name)
     before = WalPosition({STREAM: StreamPosition(4, 20, 20, removed=7)})
-    after = advanced(before, [Segment(name, 100)], [result]).streams[STREAM]
+    after = advance(before, [Segment(name, 100)], [result]).streams[STREAM]
     expected = StreamPosition(5, 23, 23, removed=7) if readable else StreamPosition(5, 20, 20, removed=7)
     assert after == expected
 
@@ -47,7 +47,9 @@ def test_a_segment_that_lands_leaves_the_count_of_removed_rows(readable: bool) -
 def test_messages_that_land_leave_the_count_of_removed_rows(tmp_path: Path) -> None:
     part = PartitionPosition(5, 50, 5, 1, 2, removed=9)
     position = LandingPosition(kafka=KafkaPosition({"logs": TopicPosition("id", {0: part, 1: part})}))
-    work = kafka.KafkaWork(Config(data_dir=tmp_path), "logs", "logs", position, {0: 8, 1: 5}, kafka._Guess())
+    work = kafka.PendingMessages(
+        Config(data_dir=tmp_path), "logs", "logs", position, {0: 8, 1: 5}, kafka._SizeEstimate()
+    )
     result = TaskResult(partitions={0: MessageCounts(messages=2, rows=6, set_aside=1, bytes=10)})
     after = work._advanced({0: 8}, [result]).kafka.topics["logs"].partitions
     assert after == {0: PartitionPosition(8, 56, 7, 2, 2, removed=9), 1: part}

@@ -22,7 +22,7 @@ from frazil.lake.tables import open_table
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.land.task import segment_of, with_segment
-from frazil.pipeline.partition_sort import DAY_MICROS, Horizon, arrange
+from frazil.pipeline.partition_sort import DAY_MICROS, Horizon, partition_and_sort
 from frazil.position import LandingPosition, WalPosition
 from frazil.query.tail import Tail
 from frazil.query.tail.decode import SegmentDecoder
@@ -112,7 +112,7 @@ def test_time_follows_from_its_own_row_however_rows_are_mixed_and_cut_into_tasks
         task += [with_segment(layout.filled(table, facts.fill), segment_of(name), layout) for table in groups]
     landed: dict[int, int] = {}
     for task in tasks.values():
-        for part in arrange(task, layout.spec, Horizon(PAST, AHEAD)).parts:
+        for part in partition_and_sort(task, layout.spec, Horizon(PAST, AHEAD)).parts:
             landed |= times(part.rows)
     assert landed == {number: row.shown for number, row in enumerate(rows)}
     assert tail == landed

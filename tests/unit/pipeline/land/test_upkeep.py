@@ -20,7 +20,7 @@ from frazil.lake.snapshots import POSITION
 from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land import upkeep
 from frazil.pipeline.land.lander import Lander, LandStep
-from frazil.pipeline.land.upkeep import CleanUpStep, WatchStep
+from frazil.pipeline.land.upkeep import CleanUpStep, TableWal, WatchStep
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import StepRunner, StepThread
 from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
@@ -79,10 +79,8 @@ class Turns:
         metrics: Metrics,
         clock: HandClock,
     ) -> None:
-        self.clean_up = CleanUpStep(
-            config, "logs", store, metadata_of, metrics, clock=clock, wall_clock=clock
-        )
-        watch = WatchStep(config, "logs", store, metadata_of, clock=clock, wall_clock=clock)
+        wal = TableWal(config, "logs", store, metadata_of, clock=clock, wall_clock=clock)
+        self.clean_up, watch = CleanUpStep(wal, metrics), WatchStep(wal)
         self._runner = StepRunner([self.clean_up, watch], metrics)
         self._due = dict.fromkeys(self._runner.threads, 0.0)
         self._clock = clock
@@ -291,7 +289,7 @@ def test_a_missing_segment_stops_the_table_in_health_and_metrics_while_its_other
     for _ in range(3):
         assert whole.problems() == {}
         whole.watch.turn()
-    assert "bring it back" in whole.problems()["logs"]
+    assert "restore it" in whole.problems()["logs"]
     assert gauge(metrics, "frazil_land_stopped") == 1
     content += write_segments(tmp_path, STREAMS[0], [1])
     assert whole.land()
@@ -379,7 +377,7 @@ def test_whichever_call_fails_nothing_unlanded_goes_tombstones_go_last_and_the_r
         while not gone or turns.problems:
             turns.turn()
             check(store)
-            gone |= turns.clean_up.take_gone()
+            gone |= turns.clean_up.take_deleted_streams()
             assert not gone or not there(store, closed)
             clock.seconds += 60
         assert (there(store, closed), there(store, live), gone) == ([], [3, 4], {closed})
@@ -405,7 +403,7 @@ def test_it_stops_after_the_batch_that_is_being_deleted(
         store.create(SegmentName("logs", STREAMS[0], sequence).path, b"x")
     metadata = metadata_of([(0.0, WalPosition({STREAMS[0]: StreamPosition(10)}))])
     metrics = Metrics()
-    step = CleanUpStep(config_of(tmp_path), "logs", store, lambda: metadata, metrics)
+    step = CleanUpStep(TableWal(config_of(tmp_path), "logs", store, lambda: metadata), metrics)
     thread = StepThread(step, metrics)
     deleting = threading.Event()
 

@@ -14,7 +14,7 @@ import pytest
 from frazil.lake.commits import staging
 from frazil.lake.upkeep.expire import expire_old
 from frazil.ledger import balance
-from frazil.pipeline.maintain.tag_tables import create_cut, delete_cut
+from frazil.pipeline.maintain.tag_tables import tag_tables, untag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
 from tests.support.kept_lake import DAY, Kept, holding
@@ -46,9 +46,9 @@ def test_erasure_is_proven(lake: Kept) -> None:
 
 
 def test_a_name_for_all_tables_can_be_given_and_taken(lake: Kept) -> None:
-    cut = create_cut(lake.config, lake.catalog, lake.runner, Metrics(), "incident-42")
+    cut = tag_tables(lake.config, lake.catalog, lake.runner, Metrics(), "incident-42")
     assert {tag.table for tag in cut.tags} >= {"logs"}
-    assert delete_cut(lake.config, lake.catalog, "incident-42") == len(cut.tags)
+    assert untag_tables(lake.config, lake.catalog, "incident-42") == len(cut.tags)
 
 
 def test_what_has_landed_leaves_the_log_when_its_time_has_come(lake: Kept) -> None:

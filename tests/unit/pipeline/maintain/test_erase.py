@@ -22,7 +22,7 @@ from frazil.lake.tags import create_tag, list_tags
 from frazil.lake.upkeep.expire import expire
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.maintain.erase.erase import LOOK_SECONDS, EverythingMatches
+from frazil.pipeline.maintain.erase.erase import QUERY_SECONDS_MAX, EverythingMatches
 from frazil.pipeline.maintain.erase.report import Proof
 from frazil.pipeline.maintain.erase.table import TableEraser
 from frazil.pipeline.metrics import Metrics
@@ -88,7 +88,7 @@ def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: Kept) 
     assert logs.proof.matches == 0
     assert logs.proof.unreferenced_files == 0
     assert logs.proof.rows_searched == len(STAY)
-    assert filled.slept == [LOOK_SECONDS]
+    assert filled.slept == [QUERY_SECONDS_MAX]
 
 
 def test_the_report_says_all_but_what_was_erased(filled: Kept) -> None:
@@ -109,7 +109,7 @@ def test_a_second_erasure_finds_nothing_and_says_so(filled: Kept) -> None:
     location = filled.table().metadata_location
     report = filled.erase(WHERE)
     assert report.found_nothing
-    assert "nothing was there" in report.text()
+    assert "no matching rows found" in report.text()
     assert report.is_proven
     assert filled.table().metadata_location == location
     assert_erased(filled)
@@ -149,7 +149,7 @@ def refused(lake: Kept, error: type[Exception], match: str, where: str = WHERE, 
 
 def test_an_unknown_tenant_is_refused_with_the_names_of_those_that_there_are(filled: Kept) -> None:
     refused(filled, Refused, r"no tenant acne.*acme.*globex.*did you mean acme", tenant="acne")
-    refused(filled, Refused, "no tenant's id", tenant="../etc")
+    refused(filled, Refused, "not a valid tenant id", tenant="../etc")
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(fi
     filled.land()
     table = filled.table("set_aside")
     create_tag(filled.catalog, table, "incident-7", table.current_snapshot().snapshot_id)
-    refused(filled, Refused, r"incident-7 pin snapshots of set_aside", drop_set_aside=True)
+    refused(filled, Refused, r"incident-7 keep snapshots of set_aside", drop_set_aside=True)
     assert filled.erase(WHERE, drop_set_aside=True, drop_tags=True).is_proven
     assert list_tags(filled.table("set_aside")) == []
     assert_erased(filled)
@@ -370,8 +370,8 @@ def test_a_file_that_is_gone_is_named(filled: Kept) -> None:
     report = filled.erase(WHERE)
     assert not report.is_proven
     assert report.tables[0].proof.files_not_there == 1
-    assert f"gone: {path}" in report.text()
-    assert "NOT PROVEN: bring the files back" in report.text()
+    assert f"missing: {path}" in report.text()
+    assert "NOT PROVEN: restore the missing" in report.text()
     Path(path).write_bytes(data)
     assert filled.erase(WHERE).is_proven
     assert_erased(filled)
@@ -406,7 +406,7 @@ def test_a_tag_on_a_snapshot_with_a_file_that_is_gone_is_named_before_anything_i
     )
     for file in removed:
         Path(file.file_path).unlink()
-    refused(filled, Refused, r"incident-9 pin.*--drop-tags", "attributes['user.id'] = 'nobody'")
+    refused(filled, Refused, r"incident-9 keep.*--drop-tags", "attributes['user.id'] = 'nobody'")
     assert filled.erase(WHERE, drop_tags=True).is_proven
     assert_erased(filled)
 

@@ -133,7 +133,7 @@ def test_a_broken_table_is_tried_less_and_less_often(tmp_path: Path) -> None:
                     tried.append(minute)
                 keeper.now += 60
         assert tried == [0, 2, 6, 14, 30, 62, 122, 182]
-        keeper.maintainer._memory.failures["compact", "logs"] = 5000
+        keeper.maintainer._state.failures["compact", "logs"] = 5000
         assert keeper.maintainer._pause("compact", "logs", 60.0) == HOUR
 
 
@@ -157,7 +157,7 @@ def test_what_was_learnt_outlives_a_catalog_that_was_away(
         thread = StepThread(step, Metrics())
         assert [thread.turn() for _ in range(3)] == [1, 2, 4]
     assert len(made) == 3
-    assert len({id(each._memory) for each in made}) == 1
+    assert len({id(each._state) for each in made}) == 1
 
 
 def test_the_lease_is_taken_only_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_files_that_others_have_replaced_meanwhile_are_not_bad(
         keeper = Keeper(lake)
         report = keeper.compact()
         assert (report.detail["vanished"], report.detail["bad_files"], report.detail["failed"]) == (1, 0, 0)
-        assert keeper.maintainer._memory.bad.left_out("logs", lake.data_files(), keeper.now) == set()
+        assert keeper.maintainer._state.bad.excluded("logs", lake.data_files(), keeper.now) == set()
         assert lake.bodies().total() == 4
 
 

@@ -32,7 +32,7 @@ from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.land.task import with_segment
 from frazil.pipeline.maintain.merge import sorted_runs
 from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, merge
-from frazil.pipeline.partition_sort import DAY_MICROS, Horizon, Part, arrange
+from frazil.pipeline.partition_sort import DAY_MICROS, Horizon, Part, partition_and_sort
 from frazil.position import LandingPosition
 from frazil.tables import DEFAULT_PROMOTED, SET_ASIDE, SIGNALS, Promoted, Signal, landed_spec
 from frazil.tables.columns import TIMESTAMP
@@ -82,7 +82,7 @@ def rows_of(
 
 
 def landed(layout: Layout, *tables: pa.Table) -> DataFile:
-    (part,) = arrange(list(tables), layout.spec, WIDE).parts
+    (part,) = partition_and_sort(list(tables), layout.spec, WIDE).parts
     assert (part.tenant, part.day) == ("acme", DAY)
     return write_part(layout, part, file_name(layout))
 
@@ -327,7 +327,7 @@ def test_rows_of_many_files_wait_on_the_disk_and_leave_nothing_there(
     files = made(layout, sorted_runs._OPEN_MAX + 4, 50)
     bytes_of = sum(pq.read_metadata(file.file_path).row_group(0).total_byte_size for file in files)
     seen: list[int] = []
-    real = sorted_runs.Spilled
+    real = sorted_runs.SpilledRows
 
     def watched(table: pa.Table, batch_rows: int) -> Any:
         seen.append(table.num_rows)

@@ -19,9 +19,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, PrimitiveType, StringType, TimestamptzType
 
-from frazil.pipeline.datafile import GrowingFile, Layout, file_name, write_part
+from frazil.pipeline.datafile import DataFileWriter, Layout, file_name, write_part
 from frazil.pipeline.maintain.merge.merge import MergeSettings
-from frazil.pipeline.partition_sort import arrange
+from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.tables import SIGNALS, Signal
 from frazil.tables.columns import TIMESTAMP
 from frazil.wal.rowgroups import coded_table
@@ -111,11 +111,11 @@ def edge_rows(layout: Layout, seed: int, rows: int) -> pa.Table:
 
 def ours(layout: Layout, rows: pa.Table, row_groups: int = 1) -> DataFile:
     """In order over all of its row groups."""
-    (part,) = arrange([coded_table(rows, layout.coded)], layout.spec, WIDE).parts
+    (part,) = partition_and_sort([coded_table(rows, layout.coded)], layout.spec, WIDE).parts
     if row_groups == 1:
         return write_part(layout, part, file_name(layout))
     each = -(-part.rows.num_rows // row_groups)
-    with GrowingFile(layout, "acme", DAY, file_name(layout), each) as file:
+    with DataFileWriter(layout, "acme", DAY, file_name(layout), each) as file:
         for first in range(0, part.rows.num_rows, each):
             file.write(part.rows.slice(first, each))
         return file.finish()
@@ -239,7 +239,7 @@ def check_facts(layout: Layout, files: Sequence[DataFile]) -> None:
             or footer.row_group(number).column(0).data_page_offset
             for number in range(footer.num_row_groups)
         ]
-        bounded = set(layout.bounded)
+        bounded = set(layout.columns_with_statistics)
         for field in layout.schema.fields:
             if field.name not in bounded:
                 assert field.field_id not in {**file.lower_bounds, **file.upper_bounds}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
 from frazil.lake.upkeep.choose import FileFacts, choose
-from frazil.pipeline.maintain.quarantine import BadFiles
+from frazil.pipeline.maintain.compact import BadFiles
 
 HOUR = 3600.0
 LIVE = {"a", "b"}
@@ -15,11 +15,11 @@ def test_a_bad_file_is_left_out_for_some_hours_and_longer_each_time() -> None:
     for _ in range(7):
         bad.note("logs", "a", "torn", now)
         begin = now
-        while bad.left_out("logs", LIVE, now):
+        while bad.excluded("logs", LIVE, now):
             now += HOUR / 2
         pauses.append((now - begin) / HOUR)
     assert pauses == [2, 4, 8, 16, 24, 24, 24]
-    assert bad.left_out("spans", LIVE, now) == set()
+    assert bad.excluded("spans", LIVE, now) == set()
 
 
 def test_a_bad_file_is_news_once() -> None:
@@ -32,15 +32,15 @@ def test_a_bad_file_is_news_once() -> None:
 def test_what_is_no_longer_part_of_the_table_is_forgotten() -> None:
     bad = BadFiles()
     bad.note("logs", "a", "torn", 0.0)
-    assert bad.left_out("logs", LIVE, 1.0) == {"a"}
-    assert bad.left_out("logs", {"b"}, 1.0) == set()
-    assert bad.left_out("logs", LIVE, 1.0) == set()
+    assert bad.excluded("logs", LIVE, 1.0) == {"a"}
+    assert bad.excluded("logs", {"b"}, 1.0) == set()
+    assert bad.excluded("logs", LIVE, 1.0) == set()
 
 
 def test_a_clock_that_was_far_ahead_keeps_no_file_out() -> None:
     bad = BadFiles()
     bad.note("logs", "a", "torn", 1e9)
-    assert bad.left_out("logs", LIVE, 1000.0) == set()
+    assert bad.excluded("logs", LIVE, 1000.0) == set()
 
 
 class Day:
@@ -57,8 +57,8 @@ class Day:
         self._add(f"landed-{number}", 200_000, now - 30, now)
 
     def merge(self, now: float) -> None:
-        left_out = self.bad.left_out("logs", self.files, now)
-        fit = [file for path, file in self.files.items() if path not in left_out]
+        excluded = self.bad.excluded("logs", self.files, now)
+        fit = [file for path, file in self.files.items() if path not in excluded]
         for group in choose(fit, CompactConfig(), now):
             self.read_bytes += group.bytes
             if any(file.path == self.bad_path for file in group.files):

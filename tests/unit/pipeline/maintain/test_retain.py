@@ -251,7 +251,7 @@ def test_a_condition_that_cannot_be_used_is_said_and_nothing_changes(tmp_path: P
         tmp_path, {"after_seconds": "7d", "where": "severity_numbr < 9"}, {"after_seconds": "7d"}
     ) as lake:
         lake.fill(ROWS)
-        with pytest.raises(ConfigError, match=r"severity_numbr.*severity_number.*name the `table`"):
+        with pytest.raises(ConfigError, match=r"severity_numbr.*severity_number.*set the `table`"):
             lake.retain()
         assert lake.bodies().total() == len(ROWS)
 

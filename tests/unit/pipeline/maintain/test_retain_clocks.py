@@ -35,7 +35,7 @@ from frazil.ledger import balance
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land import lander
 from frazil.pipeline.maintain import command
-from frazil.pipeline.maintain.maintainer import Maintainer, Memory
+from frazil.pipeline.maintain.maintainer import Maintainer, MaintenanceState
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task
 from frazil.pipeline.maintain.retain import rows as retain_rows
@@ -322,7 +322,7 @@ def test_the_command_confirms_what_the_pipeline_holds(
         assert lake.bodies().total() == 0
         with pytest.raises(Refused, match="no table lgos"):
             run("lgos")
-        with pytest.raises(Refused, match="--confirm is for retention"):
+        with pytest.raises(Refused, match="--confirm only works with retention"):
             command.maintain(lake.config, None, [], dry_run=False, json_output=False, confirmed=["logs"])
 
 
@@ -355,21 +355,21 @@ def test_the_maintainer_of_the_pipeline_says_what_waits(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         with_retention(lake, confirm_rows_min=0)
         lake.fill(*days_of([12.0]))
-        memory = Memory()
+        state = MaintenanceState()
         metrics = MaintainMetrics(CollectorRegistry())
         maintainer = Maintainer(
             lake.config,
             lake.catalog,
             RunHere(),
             metrics,
-            memory=memory,
+            state=state,
         )
         with capture_logs() as lines:
             maintainer.round()
             maintainer.round()
-        assert "--confirm logs" in memory.held["logs"]
+        assert "--confirm logs" in state.held["logs"]
         events = [line["event"] for line in lines]
-        assert events.count("retention waits for a confirmation") == 1
+        assert events.count("retention held: confirmation required") == 1
 
 
 def test_a_gap_that_every_round_would_exceed_is_refused() -> None:

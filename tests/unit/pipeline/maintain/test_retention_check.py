@@ -44,29 +44,29 @@ def test_a_problem_names_the_rule_and_the_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", ["log", "set_aside"])
 def test_a_rule_is_for_a_table_that_rules_are_for(tmp_path: Path, table: str) -> None:
     problems = check_rules(_config(tmp_path, {"table": table}, {"table": table, "where": "body = 'x'"}))
-    reason = f"`table`: {table} is no table that rules are for; there are: logs, spans, metrics"
+    reason = f"`table`: there is no table {table} with retention rules; there are: logs, spans, metrics"
     assert problems == [f"maintain.retention.rules: rule {number}, {reason}" for number in (1, 2)]
 
 
 def test_a_rule_for_all_tables_needs_a_column_of_all(tmp_path: Path) -> None:
     problems = check_rules(_config(tmp_path, {"where": "severity_number < 9"}))
     assert [problem.partition(" for ")[2].partition(":")[0] for problem in problems] == ["spans", "metrics"]
-    assert all("give it one" in problem for problem in problems)
+    assert all("set `table`" in problem for problem in problems)
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "expected"),
     [
         ("time < now()", "now()"),
         ("TRUE", "names no column"),
         ("'severity_number' < '9'", "names no column"),
-        ("TRUE) OR (TRUE", "no condition"),
+        ("TRUE) OR (TRUE", "not a condition"),
     ],
 )
-def test_what_is_no_condition_is_told(tmp_path: Path, where: str, said: str) -> None:
+def test_an_invalid_condition_is_reported(tmp_path: Path, where: str, expected: str) -> None:
     (problem,) = check_rules(_config(tmp_path, {"table": "logs", "where": where}))
     assert "rule 1" in problem
-    assert said in problem
+    assert expected in problem
 
 
 def test_doctor_looks_at_the_rules(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pyiceberg.typedef import Record
 from frazil.config import RetentionRule
 from frazil.lake.live_files import LiveFile
 from frazil.pipeline.maintain.retain.rules import (
-    Applied,
     Due,
+    RuleProgress,
     key_of,
     newest_day,
     plan_retention,
@@ -84,11 +84,11 @@ def test_of_files_that_go_as_a_whole_nothing_is_searched() -> None:
 
 def test_what_was_searched_is_not_searched_again_unless_it_is_new() -> None:
     where = rule(where="severity_number < 9")
-    applied = {key_of(where): Applied(19_990, 5)}
+    applied = {key_of(where): RuleProgress(19_990, 5)}
     files = [live("a", 19_990, 5), live("a", 19_990, 6), live("a", 19_991, 5), live("a", 19_993, 9)]
     plan = plan_retention(files, [where], NOW, applied)
     assert paths(plan.searched) == ["a/19990/6.parquet", "a/19991/5.parquet"]
-    assert progress(plan, 2, applied, 7) == {key_of(where): Applied(19_992, 7)}
+    assert progress(plan, 2, applied, 7) == {key_of(where): RuleProgress(19_992, 7)}
 
 
 def test_a_rule_that_is_changed_is_another() -> None:
@@ -99,7 +99,7 @@ def test_a_rule_that_is_changed_is_another() -> None:
 
 def test_progress_forgets_rules_that_are_no_more() -> None:
     plan = plan_retention([], [rule(where="a < 1")], NOW, {})
-    assert progress(plan, 0, {"gone": Applied(1, 1)}, 3).keys() == {key_of(rule(where="a < 1"))}
+    assert progress(plan, 0, {"gone": RuleProgress(1, 1)}, 3).keys() == {key_of(rule(where="a < 1"))}
 
 
 @pytest.mark.parametrize("text", ["{}", '{"x": 1}', '{"x": {"day": "1", "sequence": 2}}', '{"x": {}}'])
@@ -108,7 +108,7 @@ def test_a_note_that_cannot_be_read_is_as_if_it_were_not(text: str) -> None:
 
 
 def test_the_note_can_be_read_back() -> None:
-    applied = {"a": Applied(19_000, 7), "b": Applied(-1, 0)}
+    applied = {"a": RuleProgress(19_000, 7), "b": RuleProgress(-1, 0)}
     assert read_applied(json.loads(write_applied(applied))) == applied
 
 
@@ -116,7 +116,7 @@ def test_the_note_can_be_read_back() -> None:
 def test_whatever_comes_and_wherever_a_round_ends_each_file_is_searched_once_for_each_rule(seed: int) -> None:
     chance = random.Random(seed)
     rules = [rule(where="a < 1"), rule(where="b < 1", tenant="acme"), rule(where="c < 1", after_seconds="9d")]
-    applied: dict[str, Applied] = {}
+    applied: dict[str, RuleProgress] = {}
     files: list[LiveFile] = []
     searched: dict[tuple[str, str], int] = {}
     now, sequence = float(NOW), 0
@@ -134,7 +134,7 @@ def test_whatever_comes_and_wherever_a_round_ends_each_file_is_searched_once_for
             for name in due.names:
                 searched[due.live.file.file_path, name] = searched.get((due.live.file.file_path, name), 0) + 1
         for name, at in applied.items():
-            assert at.day >= before.get(name, Applied(-1, 0)).day
+            assert at.day >= before.get(name, RuleProgress(-1, 0)).day
     plan = plan_retention(files, rules, now, applied)
     for due in plan.searched:
         for name in due.names:
@@ -155,7 +155,7 @@ def test_late_days_of_more_than_a_round_are_searched_once_and_hold_up_no_other_d
     condition = rule(where="severity_number < 9")
     late = {("acme", day): float(NOW) for day in range(19_980, 19_986)}
     files = [live("acme", day, sequence) for sequence, (_, day) in enumerate(late, 1)]
-    applied = {key_of(condition): Applied(19_990, 100)}
+    applied = {key_of(condition): RuleProgress(19_990, 100)}
     now = NOW + 8.0 * DAY
     new = live("acme", 19_995, 101)
     searched = []

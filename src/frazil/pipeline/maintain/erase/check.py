@@ -1,4 +1,4 @@
-"""What an erasure refuses before anything is touched."""
+"""Checks of an erasure request, before anything is changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMED_MAX = 20
 
 
 def checked_tables(config: Config, names: Sequence[str]) -> tuple[TableSpec, ...]:
-    """All that rows can be erased from, if none is named."""
+    """Returns the named tables; without names, all tables that support erasure. Raises Refused for others."""
     specs = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.erased == "rows"}
     for name in names:
         if name not in specs:
@@ -36,7 +36,7 @@ def checked_tables(config: Config, names: Sequence[str]) -> tuple[TableSpec, ...
 
 
 def checked_predicates(where: str, specs: Sequence[TableSpec], named: Sequence[str]) -> dict[str, Predicate]:
-    """One for each table: a column may have another place, or none, in each."""
+    """Returns the parsed condition for each table. Raises Refused if it is only valid for some of them."""
     found: dict[str, Predicate] = {}
     errors: dict[str, QueryInvalid | QueryRefused] = {}
     for spec in specs:
@@ -50,17 +50,17 @@ def checked_predicates(where: str, specs: Sequence[TableSpec], named: Sequence[s
         table, reason = next(iter(errors.items()))
         fitting = " ".join(f"--table {name}" for name in found)
         raise Refused(
-            f"the condition does not fit the table {table}: {reason}. To erase where it does: {fitting}"
+            f"the condition is not valid for the table {table}: {reason}. To erase from the others: {fitting}"
         )
     return found
 
 
 def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant: str) -> None:
-    """Known is who has a key, or has or had rows in a table, or has some in the write-ahead log."""
+    """Raises Refused unless the tenant has an API key, has or had rows in a table, or has rows in the log."""
     try:
         tenant_id(tenant)
     except Exception as error:
-        raise Refused(f"{tenant!r} is no tenant's id: {error}") from None
+        raise Refused(f"{tenant!r} is not a valid tenant id: {error}") from None
     known = {key.tenant for key in config.auth.keys} or {config.tenants.default}
     if tenant in known:
         return
@@ -80,13 +80,12 @@ def checked_tenant(config: Config, catalog: Catalog, store: Store | None, tenant
         names = sorted(known)
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         raise Refused(
-            f"there is no tenant {tenant}: it has no key, and no rows. There are: "
+            f"there is no tenant {tenant}: it has no API key and no rows. Known tenants: "
             f"{', '.join(names[:_NAMED_MAX])}{more}{hint}"
         )
 
 
 def _waiting(config: Config, store: Store, signal: Signal, position: WalPosition) -> set[str]:
-    """Whose rows have not landed yet."""
     reader, spec = WalReader(store), table_spec(signal, promoted(config))
     found: set[str] = set()
     for segment in reader.pending(signal, position):

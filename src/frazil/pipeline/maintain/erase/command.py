@@ -1,4 +1,4 @@
-"""`frazil erase`: asks where it must, says what it does, and leaves a report."""
+"""The command `frazil erase`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rich.console import Console
 
 from frazil.config import Config
 from frazil.errors import Refused
-from frazil.pipeline.maintain.command import opened, our_turn
+from frazil.pipeline.maintain.command import maintenance_lease, opened
 from frazil.pipeline.maintain.erase.erase import EraseRequest, EverythingMatches, erase
 from frazil.pipeline.maintain.erase.report import Erasure
 
 
 def run(config: Config, request: EraseRequest, *, report: Path | None, json_output: bool) -> int:
-    """1 if it could not be proven that nothing is left."""
+    """Erases, prints the result and writes the report. Returns 1 if the erasure is not proven."""
     console = Console(stderr=True, highlight=False)
     if report is not None and not report.absolute().parent.is_dir():
-        raise Refused(f"the report cannot be written: {report.absolute().parent} is not there")
+        raise Refused(f"the report cannot be written: the folder {report.absolute().parent} does not exist")
     try:
         erasure = _erased(config, request, console)
     except EverythingMatches as error:
@@ -29,7 +29,7 @@ def run(config: Config, request: EraseRequest, *, report: Path | None, json_outp
     as_json = json.dumps(erasure.as_dict(), indent=2)
     if report is not None:
         report.write_text(as_json + "\n")
-        console.print(f"the report is in {report}")
+        console.print(f"report written to {report}")
     print(as_json if json_output else erasure.text())
     return 0 if erasure.is_proven or erasure.dry_run else 1
 
@@ -40,8 +40,8 @@ def _agreed(console: Console, error: EverythingMatches) -> bool:
 
 
 def _erased(config: Config, request: EraseRequest, console: Console) -> Erasure:
-    with opened(config) as (catalog, runner), our_turn(config, console):
+    with opened(config) as (catalog, runner), maintenance_lease(config, console):
         if not console.is_terminal:
             return erase(config, catalog, request, runner)
-        with console.status("looking") as status:
+        with console.status("starting") as status:
             return erase(config, catalog, request, runner, say=status.update)

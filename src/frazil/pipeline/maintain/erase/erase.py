@@ -1,7 +1,8 @@
-"""Erasure: rows of a tenant go from the tables, from all that the tables were, and from the write-ahead log.
+"""Erasure: removes rows of a tenant from the tables, from their old snapshots, and from the write-ahead log.
 
-The order makes it safe to be killed anywhere and done again: what was acked is landed first, the tables lose
-the rows, then their past does, then the log, then what lies about. Whoever comes again finds what is left.
+The order makes it safe to kill and repeat an erasure: all durable data is landed first, then rows are removed
+from the tables, then from old snapshots, then from the log, then from unreferenced files. A repeated run
+finds the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from frazil.lake.commits.commit import read_checkpoint
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
 from frazil.pipeline.maintain.erase.report import Erasure
-from frazil.pipeline.maintain.erase.set_aside import SetAside
-from frazil.pipeline.maintain.erase.table import Found, TableEraser, pinned
+from frazil.pipeline.maintain.erase.set_aside import SetAsideEraser
+from frazil.pipeline.maintain.erase.table import SearchSummary, TableEraser, pinned_message
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner
@@ -39,8 +40,10 @@ from frazil.wal.kafka.topics import Topics
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
-LOOK_SECONDS = 30.0
-"""Between a mark in the log and the deletion of what lies before it: longer than anybody looks at the log."""
+QUERY_SECONDS_MAX = 30.0
+"""Wait between a mark in the log and the deletion of the segments before it: queries read the log for less
+time.
+"""
 _PROOFS_MAX = 3
 
 log = structlog.get_logger("frazil.maintain")
@@ -48,7 +51,7 @@ log = structlog.get_logger("frazil.maintain")
 
 @dataclass(frozen=True)
 class EraseRequest:
-    """What an operator asks for. `tables`: all, if there is none."""
+    """An operator's request. No `tables` means all tables."""
 
     tenant: str
     where: str
@@ -57,12 +60,12 @@ class EraseRequest:
     drop_set_aside: bool = False
     delete_kafka_records: bool = False
     yes: bool = False
-    """Also if everything that the tenant has matches."""
+    """Allows an erasure that matches all rows of the tenant."""
     dry_run: bool = False
 
 
 class EverythingMatches(Refused):
-    """Every row of the tenant would go. Whoever means it says so."""
+    """All rows of the tenant would be erased, which needs `yes`."""
 
 
 def erase(
@@ -76,40 +79,36 @@ def erase(
     sleep: Callable[[float], None] = time.sleep,
     sync: Callable[[], None] = os.sync,
 ) -> Erasure:
-    """Raises Refused, QueryInvalid or QueryRefused before anything is changed, if it must not be done so.
+    """Erases the matching rows and proves it. Raises Refused, QueryInvalid or QueryRefused before anything is
+    changed if the request is not valid.
 
-    May fail or be killed anywhere and be done again. Others may land and query meanwhile. Another maintainer
-    should not run (the lease): what it has read and not yet written could come to lie about after the proof.
+    May fail or be killed anywhere and be repeated. Landing and queries may run at the same time. Another
+    maintainer should not (see the lease): it could write rows that it has read before to unreferenced files
+    after the proof.
     """
     with catalog_errors():
         return _Erasing(config, catalog, request, runner, say, clock, sleep, sync).run()
 
 
+@dataclass
 class _Erasing:
-    def __init__(
-        self,
-        config: Config,
-        catalog: Catalog,
-        request: EraseRequest,
-        runner: Runner,
-        say: Callable[[str], None],
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        sync: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._catalog = catalog
-        self._request = request
-        self._runner = runner
-        self._say = say
-        self._clock = clock
-        self._sleep = sleep
-        self._sync = sync
+    _config: Config
+    _catalog: Catalog
+    _request: EraseRequest
+    _runner: Runner
+    _say: Callable[[str], None]
+    _clock: Callable[[], float]
+    _sleep: Callable[[float], None]
+    _sync: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        config, request = self._config, self._request
         self._store: Store | None = None if config.wal.type == "kafka" else open_store(config)
-        self._set_aside = SetAside(config, catalog, self._store)
+        self._set_aside = SetAsideEraser(config, self._catalog, self._store)
         self._namespace = tuple(config.lake.namespace.split("."))
         self._begin = time.monotonic()
-        self._erasure = Erasure(uuid.uuid4().hex, request.tenant, int(clock() * 1e6), dry_run=request.dry_run)
+        cut_micros = int(self._clock() * 1e6)
+        self._erasure = Erasure(uuid.uuid4().hex, request.tenant, cut_micros, dry_run=request.dry_run)
 
     def run(self) -> Erasure:
         specs = checked_tables(self._config, self._request.tables)
@@ -121,10 +120,10 @@ class _Erasing:
         is_constant = any(predicate.is_constant for predicate in predicates.values())
         if is_constant and not self._request.yes and not self._request.dry_run:
             raise EverythingMatches(
-                "the condition names no column: it holds for all rows or for none. --yes, if that is meant"
+                "the condition names no column, so it matches all rows or none. To erase anyway, add --yes"
             )
         if not self._request.dry_run:
-            self._say("landing what the write-ahead log holds")
+            self._say("landing the write-ahead log")
             land_all(
                 self._config,
                 self._catalog,
@@ -150,10 +149,10 @@ class _Erasing:
             if self._table(spec.name) is not None
         }
         self._erasure.tables = [eraser.report for eraser in erasers.values()]
-        found = self._looked(erasers)
+        found = self._search(erasers)
         self._erasure.outside = self._outside(signals)
         if not self._request.dry_run:
-            self._do(erasers, [signal for signal in signals if signal in erasers])
+            self._erase(erasers, [signal for signal in signals if signal in erasers])
         else:
             for name, eraser in erasers.items():
                 eraser.report.rows_removed = found[name].matches
@@ -164,37 +163,39 @@ class _Erasing:
         return self._erasure
 
     def _before_cut(self, spec: TableSpec) -> Predicate:
-        """The condition, for rows that were received before the erasure began where the table says when."""
+        """Returns the condition, limited to rows received before the erasure began if the table has that
+        time.
+        """
         where = self._request.where
         if spec.has(RECEIVED):
             cut = datetime.datetime.fromtimestamp(self._erasure.cut_unix_micros / 1e6, datetime.UTC)
             where = f"({where}\n) AND {RECEIVED} < TIMESTAMPTZ '{cut:%Y-%m-%d %H:%M:%S.%f}+00'"
         return parse_predicate(where, spec)
 
-    def _looked(self, erasers: dict[str, TableEraser]) -> dict[str, Found]:
-        """Searches everything, and refuses what needs a decision. Nothing was changed so far."""
-        found: dict[str, Found] = {}
+    def _search(self, erasers: dict[str, TableEraser]) -> dict[str, SearchSummary]:
+        """Searches all tables. Raises Refused if the operator must decide about tags or about erasing all
+        rows.
+        """
+        found: dict[str, SearchSummary] = {}
         for name, eraser in erasers.items():
             self._say(f"searching {name}")
-            found[name] = eraser.look()
+            found[name] = eraser.search()
         request = self._request
         tags: dict[str, Sequence[str]] = {name: each.tags for name, each in found.items() if each.tags}
         if request.drop_set_aside and (names := self._set_aside.pinning()):
             tags[SET_ASIDE.name] = names
         if tags and not request.drop_tags and not request.dry_run:
-            raise Refused(pinned(tags))
-        rows, matches = (
-            sum(each.rows for each in found.values()),
-            sum(each.matches for each in found.values()),
-        )
+            raise Refused(pinned_message(tags))
+        rows = sum(each.rows for each in found.values())
+        matches = sum(each.matches for each in found.values())
         if matches and matches == rows and not request.yes and not request.dry_run:
             raise EverythingMatches(
-                f"all {rows:,} rows of tenant {request.tenant} in {', '.join(found)} match. --yes, if that "
-                "is meant"
+                f"all {rows:,} rows of tenant {request.tenant} in {', '.join(found)} match. To erase all of "
+                "them, add --yes"
             )
         return found
 
-    def _do(self, erasers: dict[str, TableEraser], signals: Sequence[Signal]) -> None:
+    def _erase(self, erasers: dict[str, TableEraser], signals: Sequence[Signal]) -> None:
         for _ in range(_PROOFS_MAX):
             for name, eraser in erasers.items():
                 self._say(f"erasing from {name}")
@@ -203,42 +204,39 @@ class _Erasing:
             if self._request.drop_set_aside:
                 dropped = self._set_aside.drop(self._erasure.id, drop_tags=self._request.drop_tags)
                 self._erasure.set_aside_dropped += dropped + self._set_aside.delete_strays(signals)
-            left = self._sweep(signals)
+            left = self._delete_segments(signals)
             for eraser in erasers.values():
                 eraser.delete_unreferenced()
             self._make_durable()
-            self._say("searching again")
+            self._say("verifying")
             proofs = [eraser.prove(left.get(name, 0)) for name, eraser in erasers.items()]
             if all(proof.holds for proof in proofs):
                 break
-        log.info(
-            "erased", id=self._erasure.id, rows=self._erasure.rows_removed, proven=self._erasure.is_proven
-        )
+        erasure = self._erasure
+        log.info("rows erased", id=erasure.id, rows=erasure.rows_removed, proven=erasure.is_proven)
 
-    # The write-ahead log
-
-    def _sweep(self, signals: Sequence[Signal]) -> dict[str, int]:
-        """Deletes what has landed from the log. How much of it is left of each signal."""
+    def _delete_segments(self, signals: Sequence[Signal]) -> dict[str, int]:
+        """Deletes landed segments from the log. Returns the number of landed segments left, by signal."""
         if self._store is None:
             self._delete_kafka_records(signals)
             return {}
         positions = {signal: self._position(signal).wal for signal in signals}
-        due = {signal: at for signal, at in positions.items() if self._below(signal, at)}
+        due = {signal: at for signal, at in positions.items() if self._landed_segments(signal, at)}
         if isinstance(self._store, LocalStore):
             self._store.remove_abandoned(self._clock())
         if due:
-            self._make_durable()  # what is deleted now must not be the only copy
+            self._make_durable()  # the tables' copy of the rows must be durable first
             for signal, position in due.items():
                 write_mark(self._store, signal, position, self._clock())
-            self._say("waiting for queries that look at the write-ahead log")
-            self._sleep(LOOK_SECONDS)
+            self._say("waiting for queries that read the write-ahead log")
+            self._sleep(QUERY_SECONDS_MAX)
         for signal, position in due.items():
             deleted = delete_landed_segments(self._store, signal, position)
             report = next(each for each in self._erasure.tables if each.table == signal)
             report.wal_segments_deleted += len(deleted)
-        return {signal: self._below(signal, at) for signal, at in positions.items()}
+        return {signal: self._landed_segments(signal, at) for signal, at in positions.items()}
 
-    def _below(self, signal: Signal, position: WalPosition) -> int:
+    def _landed_segments(self, signal: Signal, position: WalPosition) -> int:
         assert self._store is not None  # noqa: S101
         return sum(
             segment.name.stream in position.streams
@@ -255,8 +253,6 @@ class _Erasing:
                 deleted = delete_landed(self._config, signal, self._position(signal).kafka)
                 self._erasure.kafka_records_deleted.update(deleted)
 
-    # Beside that
-
     def _table(self, name: str) -> Table | None:
         return table_or_none(self._catalog, self._config.lake.namespace, name)
 
@@ -265,27 +261,25 @@ class _Erasing:
             self._sync()
 
     def _outside(self, signals: Sequence[Signal]) -> tuple[str, ...]:
+        """Returns what may hold such rows and cannot be erased by frazil."""
         places = [
-            "backups, and copies that other systems have made",
-            "answers that were downloaded, and what collectors and applications keep themselves",
-            "temporary files of processes that were killed, on the machines where they ran",
-            "what a process that had read such rows before writes from now on, until its commit is refused",
+            "backups, and copies made by other systems",
+            "downloaded query results, and data kept by collectors and applications",
+            "temporary files of killed processes, on the machines where they ran",
+            "files written by processes that had read such rows before, until their commits are refused",
         ]
         if self._config.warehouse.startswith("s3://") or self._config.wal.type == "s3":
-            places.append("earlier versions of objects, where a bucket keeps versions")
+            places.append("old object versions, if the bucket has versioning")
         if self._store is None:
             places += kept_by_kafka(self._config, signals, deleted=self._request.delete_kafka_records)
         return tuple(places)
 
 
-# Messages in Kafka outlive their landing.
-
-
 def delete_landed(config: Config, signal: Signal, position: KafkaPosition) -> dict[str, int]:
-    """Deletes what has landed, of all tenants: Kafka cannot delete single messages. By partition, the first
-    offset that is left.
+    """Deletes the landed messages of all tenants from Kafka, which cannot delete single messages. Returns the
+    first remaining offset by partition.
     """
-    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    assert config.wal.kafka is not None  # checked by the configuration  # noqa: S101
     topics = Topics(config.wal.kafka)
     state = topics.state(signal)
     if state is None:
@@ -301,10 +295,10 @@ def delete_landed(config: Config, signal: Signal, position: KafkaPosition) -> di
 
 
 def kept_by_kafka(config: Config, signals: Sequence[Signal], *, deleted: bool) -> list[str]:
-    """What the topics keep, for the report."""
-    assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
+    """Returns what the topics may still hold, for the report."""
+    assert config.wal.kafka is not None  # checked by the configuration  # noqa: S101
     if deleted:
-        return ["segments of Kafka's log that its brokers have not deleted yet (file.delete.delay.ms)"]
+        return ["log segments that the Kafka brokers have not deleted yet (file.delete.delay.ms)"]
     topics = Topics(config.wal.kafka)
     return [f"the topic {config.wal.kafka.topic(signal)}: {_kept(topics, signal)}" for signal in signals]
 
@@ -313,11 +307,9 @@ def _kept(topics: Topics, signal: Signal) -> str:
     try:
         retention_ms = topics.retention_ms(signal)
     except StoreUnavailable as error:
-        return f"how long it keeps messages is unknown ({error})"
+        return f"its retention is unknown ({error})"
     if retention_ms is None:
-        return "there is none"
+        return "it does not exist"
     if retention_ms < 0:
-        return (
-            "it keeps messages for ever (retention.ms = -1); --delete-kafka-records deletes what has landed"
-        )
-    return f"it keeps messages for {retention_ms / 3_600_000:g} hours (retention.ms = {retention_ms})"
+        return "keeps messages forever (retention.ms = -1); --delete-kafka-records deletes landed messages"
+    return f"keeps messages for {retention_ms / 3_600_000:g} hours (retention.ms = {retention_ms})"

@@ -1,4 +1,4 @@
-"""The data files of one tenant that any snapshot of a table needs, and which snapshots those are."""
+"""Finds the data files of one tenant in all snapshots of a table."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _FOLDER = "tenant_id="
 
 
 @dataclass
-class History:
+class TenantHistory:
     files: dict[str, DataFile] = field(default_factory=dict)
     """By path."""
     reached_by: dict[str, set[int]] = field(default_factory=dict)
-    """Which snapshots need a file."""
+    """The snapshots that need a file, by path."""
     tenants: set[str] = field(default_factory=set)
-    """All whose rows are, or were, in the table."""
+    """All tenants that have or had rows in the table."""
     broken: set[int] = field(default_factory=set)
-    """Snapshots of which an interrupted clean-up has left too little to be read."""
+    """Snapshots that cannot be read because an interrupted expiry deleted some of their manifests."""
 
     def snapshots_of(self, paths: Iterable[str]) -> set[int]:
         return set().union(*(self.reached_by[path] for path in paths if path in self.reached_by))
@@ -37,8 +37,8 @@ class History:
         return [file for path, file in self.files.items() if snapshot_id in self.reached_by[path]]
 
 
-def read_history(table: Table, tenant: str) -> History:
-    history = History(tenants=_folders(table))
+def read_history(table: Table, tenant: str) -> TenantHistory:
+    history = TenantHistory(tenants=_folders(table))
     wanted: dict[str, tuple[ManifestFile, set[int]]] = {}
     for snapshot in table.metadata.snapshots:
         for manifest in _manifests(table, snapshot, history):
@@ -60,7 +60,9 @@ def read_history(table: Table, tenant: str) -> History:
                 history.reached_by.setdefault(file.file_path, set()).update(snapshots)
     main = table.current_snapshot()
     if main is not None and main.snapshot_id in history.broken:
-        raise DataLost(full_name(table), "a manifest of the current snapshot is gone; bring it back")
+        raise DataLost(
+            full_name(table), "a manifest of the current snapshot is missing; restore it from a backup"
+        )
     return history
 
 
@@ -70,7 +72,7 @@ def _folders(table: Table) -> set[str]:
     return {unquote(name.removeprefix(_FOLDER)) for name in found if name.startswith(_FOLDER)}
 
 
-def _manifests(table: Table, snapshot: Snapshot, history: History) -> list[ManifestFile]:
+def _manifests(table: Table, snapshot: Snapshot, history: TenantHistory) -> list[ManifestFile]:
     try:
         return with_live_files(snapshot.manifests(table.io))
     except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""What could not be read, or can never land: nobody knows whose rows it holds, so all of it goes or none."""
+"""Erasure of data that could not be read or cannot land. Its tenants are unknown, so it is erased completely
+or not at all.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from frazil.lake.snapshots import ERASED
 from frazil.lake.tags import kind_of
 from frazil.lake.upkeep.expire import expire
 from frazil.lake.upkeep.orphans import find_orphans
-from frazil.pipeline.maintain.erase.table import pinned
+from frazil.pipeline.maintain.erase.table import pinned_message
 from frazil.pipeline.maintain.retain.set_aside import COPIES, drop_rows
 from frazil.position import landing_position
 from frazil.storage import Store
@@ -28,8 +30,10 @@ from frazil.wal.reader import WalReader
 _ALL = float("inf")
 
 
-class SetAside:
-    """`store` is None with Kafka, whose messages are in the table's rows."""
+class SetAsideEraser:
+    """Erases the table `set_aside`, copies of unreadable segments, and segments that cannot land. `store` is
+    None with Kafka: unreadable messages are in the table's rows.
+    """
 
     def __init__(self, config: Config, catalog: Catalog, store: Store | None) -> None:
         self._config = config
@@ -38,16 +42,16 @@ class SetAside:
         self._namespace = tuple(config.lake.namespace.split("."))
 
     def refuse(self, signals: Sequence[Signal]) -> None:
-        """Refused if there is anything."""
+        """Raises Refused if there is any such data."""
         items = self._files() + self._copies() + sum(len(self._strays(signal)) for signal in signals)
         if items:
             raise Refused(
-                f"{items:,} items are set aside or can never land, and nobody knows whose rows they hold: "
-                "see the table set_aside and `frazil verify`. --drop-set-aside removes all of them"
+                f"{items:,} items were set aside or cannot land, and may hold rows of any tenant: see the "
+                "table set_aside and `frazil verify`. --drop-set-aside removes all of them"
             )
 
     def pinning(self) -> list[str]:
-        """Tags of people and readers that keep something that was set aside."""
+        """Returns the tags of users and readers that keep rows of `set_aside`."""
         table = self._table(SET_ASIDE.name)
         if table is None:
             return []
@@ -59,11 +63,11 @@ class SetAside:
         )
 
     def streams(self, signals: Sequence[Signal]) -> set[str]:
-        """Those that hold such segments."""
+        """Returns the streams with segments that cannot land."""
         return {path.split("/")[1] for signal in signals for path in self._strays(signal)}
 
     def delete_strays(self, signals: Sequence[Signal]) -> int:
-        """Segments that can never land. Nobody was told that they are durable."""
+        """Deletes segments that cannot land; they were never acknowledged. Returns their number."""
         deleted = 0
         for signal in signals:
             if self._store is not None and (strays := self._strays(signal)):
@@ -72,43 +76,43 @@ class SetAside:
         return deleted
 
     def drop(self, erasure: str, *, drop_tags: bool) -> int:
-        """All rows, all that the table was, and all copies; how many rows. Landing that sets something aside
-        just now is fenced, and does it again.
+        """Removes all rows, old snapshots and copies. Returns the number of rows. A concurrent landing that
+        sets data aside is fenced and repeats it.
         """
         dropped = 0
         while (table := self._table(SET_ASIDE.name)) is not None:
             try:
                 change = drop_rows(self._config, self._catalog, table, _every, {ERASED: erasure})
                 dropped += change.counts.total()
-                self._forget_past(drop_tags=drop_tags)
+                self._expire_snapshots(drop_tags=drop_tags)
             except Conflict:
-                continue  # something was set aside, or a tag came, just then
+                continue  # data was set aside, or a tag was created, at the same time
             break
         if self._store is not None:
             self._store.delete_all([entry.path for entry in self._store.list(COPIES)])
         return dropped
 
-    def _forget_past(self, *, drop_tags: bool) -> None:
+    def _expire_snapshots(self, *, drop_tags: bool) -> None:
         table = self._catalog.load_table((*self._namespace, SET_ASIDE.name))
         names = self.pinning()
         if names and not drop_tags:
-            raise Refused(pinned({SET_ASIDE.name: names}))
+            raise Refused(pinned_message({SET_ASIDE.name: names}))
         refs, snapshots = table.metadata.refs, table.metadata.snapshots
-        standing = {ref.snapshot_id for name, ref in refs.items() if kind_of(name) == "reserved"}
-        drop = [name for name, ref in refs.items() if ref.snapshot_id not in standing]
-        ids = [each.snapshot_id for each in snapshots if each.snapshot_id not in standing]
+        current = {ref.snapshot_id for name, ref in refs.items() if kind_of(name) == "reserved"}
+        drop = [name for name, ref in refs.items() if ref.snapshot_id not in current]
+        ids = [each.snapshot_id for each in snapshots if each.snapshot_id not in current]
         expire(self._catalog, table, ids, drop_tags=drop, forget=True)
-        if lying_about := self._unneeded(table):
-            # Whoever wrote them and has not committed yet cannot any more, once `landed` has moved.
+        if unreferenced := self._unreferenced(table):
+            # Moving `landed` prevents the commit of files that are being written now.
             seconds = self._config.land.commit_deadline_seconds
             Committer(self._catalog, deadline_seconds=seconds).overwrite(table, [], [], lambda at: at)
-            LakeFileIO(table.io.properties).delete_all(lying_about & self._unneeded(table))
+            LakeFileIO(table.io.properties).delete_all(unreferenced & self._unreferenced(table))
 
-    def _unneeded(self, table: Table) -> set[str]:
+    def _unreferenced(self, table: Table) -> set[str]:
         return {each.path for each in find_orphans(table, 0.0, _ALL) if "/data/" in each.path}
 
     def _files(self) -> int:
-        """Of all that the table is and was."""
+        """Returns the number of data files in all snapshots."""
         table = self._table(SET_ASIDE.name)
         snapshots = [] if table is None else table.metadata.snapshots
         found: set[str] = set()

@@ -1,8 +1,8 @@
-"""Erasing from one table: from what it is now, from what it was, and from what lies beside it.
+"""Erasure from one table: from its current snapshot, from old snapshots, and from unreferenced files.
 
-What fences others: the commit that erases moves `landed`, so no landing that began before it can commit, and
-takes away every file with such rows, so no merge of them can. A file that nobody's snapshot needs and that
-holds such rows can therefore never become part of the table again.
+The erasing commit fences other writers. It moves `landed`, so no landing that began before it can commit; and
+it removes every file with such rows, so no merge of these files can commit. Therefore an unreferenced file
+with such rows can never become part of the table again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from frazil.lake.upkeep.orphans import Orphan, find_orphans
 from frazil.lake.upkeep.reachability import name_of
 from frazil.lake.upkeep.tier import data_folders, tier_folders
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.erase.history import History, read_history
+from frazil.pipeline.maintain.erase.history import TenantHistory, read_history
 from frazil.pipeline.maintain.erase.report import Proof, TableErasure
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match
 from frazil.pipeline.maintain.report import Totals
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
-from frazil.pipeline.maintain.search import Searched, Wanted, search_all
+from frazil.pipeline.maintain.search import SearchResult, SearchTarget, search_all
 from frazil.pipeline.runner import Runner
 from frazil.tables import TableSpec
 
@@ -44,17 +44,17 @@ _CONDITION, _BEFORE_CUT = "condition", "before the cut"
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a first look found. Nothing was changed."""
+class SearchSummary:
+    """The result of the search before anything is changed."""
 
     rows: int = 0
-    """Of the tenant, in the table as it is."""
+    """Rows of the tenant in the current snapshot."""
     matches: int = 0
     files_whole: int = 0
-    """Of which all rows match."""
+    """Files in which all rows match."""
     files_part: int = 0
     tags: tuple[str, ...] = ()
-    """Made by people or readers, and reaching a file with matching rows."""
+    """Tags of users or readers that keep a file with matching rows."""
 
 
 class TableEraser:
@@ -69,8 +69,8 @@ class TableEraser:
         before_cut: Predicate,
         erasure: str,
     ) -> None:
-        """`before_cut` holds for those of the rows that were received before it: only they must be gone, and
-        a tenant who goes on sending does not keep it from ending.
+        """`before_cut` matches the rows that were received before the erasure began. Only these must be gone
+        at the end, so that a tenant that keeps sending does not prevent the proof.
         """
         self._catalog = catalog
         self._runner = runner
@@ -87,14 +87,15 @@ class TableEraser:
             _BEFORE_CUT: Matcher.of(before_cut, spec, schema, properties=table.properties),
         }
         self._files = LakeFileIO(table.io.properties)
-        self._known: dict[str, Searched] = {}
-        """What was found in files: they never change."""
-        self._unsure: dict[str, Searched] = {}
-        """Files that are gone or cannot be read, so that nobody can say what they hold."""
+        self._known: dict[str, SearchResult] = {}
+        """Search results by path. Data files never change."""
+        self._unknown: dict[str, SearchResult] = {}
+        """Missing and unreadable files, whose content is unknown."""
         self._totals = Totals()
         self.report = TableErasure(spec.name)
 
-    def look(self) -> Found:
+    def search(self) -> SearchSummary:
+        """Searches all snapshots. Changes nothing."""
         table = self._load()
         history = read_history(table, self._tenant)
         matched = self._matching(table, history.files.values())
@@ -102,7 +103,7 @@ class TableEraser:
         self._refuse_unreadable(files)
         reached = self._reached(table, history, matched)
         now = [self._known[file.file_path] for file in files if file.file_path in matched]
-        return Found(
+        return SearchSummary(
             rows=sum(file.record_count for file in files),
             matches=sum(each.matches for each in now),
             files_whole=sum(each.matches == each.rows for each in now),
@@ -111,7 +112,7 @@ class TableEraser:
         )
 
     def remove(self) -> None:
-        """Until the table as it is has no such row. Those that come meanwhile may go too."""
+        """Removes rows until the current snapshot has no match. May also remove rows that land meanwhile."""
         for _ in range(_ROUNDS_MAX):
             table = self._load()
             files = [
@@ -124,11 +125,11 @@ class TableEraser:
             if not matched:
                 return
             self._overwrite(table, [file for file in files if file.file_path in matched])
-        raise CatalogUnavailable(f"{self._name} is being changed all the time; erase again")
+        raise self._too_many_changes()
 
     def expire(self, *, drop_tags: bool) -> None:
-        """Takes away every snapshot that needs a file with such rows, and the files. So too if it is of the
-        past and needs a file of which nobody can say what it holds: nothing could be proven otherwise.
+        """Expires every snapshot that needs a file with matching rows, and deletes the files. Also expires
+        old snapshots that need a missing or unreadable file: otherwise nothing could be proven.
         """
         for _ in range(_ROUNDS_MAX):
             table = self._load()
@@ -138,14 +139,14 @@ class TableEraser:
                 return
             landed = landed_snapshot(table.metadata)
             if _main(table) in reached:
-                self.remove()  # such rows have come meanwhile
+                self.remove()  # matching rows have landed meanwhile
                 continue
             if landed is None or landed.snapshot_id in reached:
-                self._move_on(table)
+                self._move_refs(table)
                 continue
             pinning = self._pinning(table, reached, ("incident", "reader"))
             if pinning and not drop_tags:
-                raise Refused(pinned({self.report.table: pinning}))
+                raise Refused(pinned_message({self.report.table: pinning}))
             drop = pinning | self._pinning(table, reached, ("hour",))
             kept = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in drop}
             ids = [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id not in kept]
@@ -159,46 +160,45 @@ class TableEraser:
                     forget=True,
                 )
             except Conflict:
-                continue  # a tag has come
+                continue  # a tag was created meanwhile
             self.report.snapshots_expired += expired.snapshots
             self.report.tags_dropped += expired.tags_dropped
             self.report.files_deleted += expired.files
             return
-        raise CatalogUnavailable(f"{self._name} is being changed all the time; erase again")
+        raise self._too_many_changes()
 
     def delete_unreferenced(self) -> None:
-        """Files that no snapshot needs and that hold such rows, or of which that cannot be said."""
+        """Deletes unreferenced files of the tenant that have matching rows or are unreadable."""
         table = self._load()
         orphans = find_orphans(table, 0.0, _ALL)
-        mine = [orphan for orphan in orphans if self._is_data(orphan.path)]
-        gone = [orphan for orphan in mine if orphan.path.endswith(".tmp")]
-        whole = [orphan for orphan in mine if not orphan.path.endswith(".tmp")]
-        wanted = [Wanted(orphan.path, orphan.bytes, (_CONDITION,)) for orphan in whole]
-        holding = {each.path for each in self._search(wanted) if each.matches or each.unreadable is not None}
-        if holding:
-            self._move_on(table)
+        of_tenant = [orphan.path for orphan in orphans if self._is_data(orphan.path)]
+        doomed = [path for path in of_tenant if path.endswith(".tmp")]
+        complete = [each for each in orphans if each.path in {*of_tenant} - {*doomed}]
+        targets = [SearchTarget(orphan.path, orphan.bytes, (_CONDITION,)) for orphan in complete]
+        matched = {each.path for each in self._run(targets) if each.matches or each.unreadable is not None}
+        if matched:
+            self._move_refs(table)
             table = self._load()
-            still = {orphan.path for orphan in find_orphans(table, 0.0, _ALL)}
-            gone += [orphan for orphan in whole if orphan.path in holding & still]
-        self._delete([orphan.path for orphan in gone])
+            doomed += matched & {orphan.path for orphan in find_orphans(table, 0.0, _ALL)}
+        self._delete(doomed)
         self._delete(self._dead_metadata(table, orphans))
 
     def prove(self, segments_left: int) -> Proof:
-        """Searches everything that is left, whatever its statistics say and was found before."""
+        """Searches all remaining files of the tenant, without statistics or earlier results."""
         table = self._load()
-        there = self._names_in(table.location(), *tier_folders(table.metadata))
+        existing = self._names_in(table.location(), *tier_folders(table.metadata))
         orphans = find_orphans(table, 0.0, _ALL)
         history = read_history(table, self._tenant)
-        wanted = [Wanted.of(file, [_BEFORE_CUT]) for file in history.files.values()]
-        wanted += [
-            Wanted(orphan.path, orphan.bytes, (_BEFORE_CUT,))
+        targets = [SearchTarget.of(file, [_BEFORE_CUT]) for file in history.files.values()]
+        targets += [
+            SearchTarget(orphan.path, orphan.bytes, (_BEFORE_CUT,))
             for orphan in orphans
             if self._is_data(orphan.path)
         ]
-        found = self._search(wanted)
+        found = self._run(targets)
         of_table = [each for each in found if each.path in history.files]
         lost = sorted(each.path for each in of_table if each.is_gone)
-        # What the table needs as it is cannot be helped; snapshots of the past can go, if it is tried again.
+        # The next attempt can expire old snapshots that need such files, but not the current snapshot.
         self._note(each for each in of_table if _main(table) not in history.reached_by[each.path])
         proof = Proof(
             files_searched=sum(not each.is_gone for each in found),
@@ -208,7 +208,7 @@ class TableEraser:
             lost=lost,
             unreadable={each.path: each.unreadable for each in of_table if each.unreadable is not None},
             unreferenced_files=len(orphans),
-            files_still_there=len({name_of(path) for path in self.report.files_deleted} & there),
+            files_still_there=len({name_of(path) for path in self.report.files_deleted} & existing),
             segments_left=segments_left,
         )
         self.report.proof = proof
@@ -221,10 +221,17 @@ class TableEraser:
     def _load(self) -> Table:
         return self._catalog.load_table(self._identifier)
 
+    def _too_many_changes(self) -> CatalogUnavailable:
+        return CatalogUnavailable(
+            f"{self._name} was changed by other processes in {_ROUNDS_MAX} attempts; run the erasure again"
+        )
+
     def _overwrite(self, table: Table, files: Sequence[DataFile]) -> None:
-        """If another process has changed the files, changes nothing: the next look finds what there is."""
+        """Commits the files without matching rows. Changes nothing if another process has changed the
+        files.
+        """
         began, by_path = time.time(), {file.file_path: file for file in files}
-        found = self._search([Wanted.of(file, [_CONDITION]) for file in files], rewrite=True)
+        found = self._run([SearchTarget.of(file, [_CONDITION]) for file in files], rewrite=True)
         self._note(found)
         self._refuse_unreadable(files)
         swap = Swap.of(((by_path[each.path], each) for each in found), began)
@@ -232,54 +239,55 @@ class TableEraser:
         if len(swap.removed) == len(files):
             rewrite.commit([swap])
         else:
-            rewrite.discard(swap, "a file is gone")
+            rewrite.discard(swap, "a file does not exist")
         self.report.rows_removed = self._totals.rows_removed
         self.report.files_rewritten = self._totals.files_out
         self.report.files_dropped = self._totals.files_in - self._totals.files_out
 
-    def _move_on(self, table: Table) -> None:
-        """Moves `main` and `landed`: whatever was written before, and is not in the table, never will be."""
+    def _move_refs(self, table: Table) -> None:
+        """Moves `main` and `landed` with an empty commit, so that files written before can no longer be
+        committed.
+        """
         self._committer.overwrite(table, [], [], lambda position: position, facts=self._facts)
 
     def _matching(self, table: Table, files: Iterable[DataFile]) -> set[str]:
         files = list(files)
-        unknown = [file for file in files if file.file_path not in self._known]
-        may = may_match(self._predicate, unknown, table.schema(), table.spec(), self._layout.fill)
-        wanted = [Wanted.of(file, [_CONDITION]) for file, yes in zip(unknown, may, strict=True) if yes]
-        self._note(found := self._search(wanted))
-        self._known |= {each.path: each for each in found if each.path not in self._unsure}
+        new = [file for file in files if file.file_path not in self._known]
+        may = may_match(self._predicate, new, table.schema(), table.spec(), self._layout.fill)
+        targets = [SearchTarget.of(file, [_CONDITION]) for file, yes in zip(new, may, strict=True) if yes]
+        self._note(found := self._run(targets))
+        self._known |= {each.path: each for each in found if each.path not in self._unknown}
         return {
             path for file in files if (path := file.file_path) in self._known and self._known[path].matches
         }
 
-    def _reached(self, table: Table, history: History, matched: Collection[str]) -> set[int]:
-        """The snapshots that must go."""
-        past = [path for path in self._unsure if _main(table) not in history.reached_by.get(path, ())]
+    def _reached(self, table: Table, history: TenantHistory, matched: Collection[str]) -> set[int]:
+        past = [path for path in self._unknown if _main(table) not in history.reached_by.get(path, ())]
         return history.snapshots_of([*matched, *past]) | history.broken
 
-    def _search(self, wanted: Sequence[Wanted], *, rewrite: bool = False) -> list[Searched]:
-        """QueryInvalid if the condition has no answer for some row."""
-        found = list(search_all(self._runner, self._layout, self._matchers, wanted, rewrite=rewrite))
+    def _run(self, targets: Sequence[SearchTarget], *, rewrite: bool = False) -> list[SearchResult]:
+        """Searches the files on Spark. Raises QueryInvalid if the condition fails on some row."""
+        found = list(search_all(self._runner, self._layout, self._matchers, targets, rewrite=rewrite))
         if failed := next((each.failed for each in found if each.failed), None):
             raise QueryInvalid(next(iter(failed.values())))
         return found
 
-    def _note(self, found: Iterable[Searched]) -> None:
+    def _note(self, found: Iterable[SearchResult]) -> None:
         for each in found:
-            self._unsure.pop(each.path, None)
+            self._unknown.pop(each.path, None)
             if each.is_gone or each.unreadable is not None:
-                self._unsure[each.path] = each
+                self._unknown[each.path] = each
                 self._known.pop(each.path, None)
 
     def _refuse_unreadable(self, files: Iterable[DataFile]) -> None:
-        """Files of the table as it is. Rows of theirs can neither be found nor taken out."""
+        """Raises DataLost if one of these files of the current snapshot is unreadable."""
         for file in files:
-            each = self._unsure.get(file.file_path)
+            each = self._unknown.get(file.file_path)
             if each is not None and each.unreadable is not None:
                 raise DataLost(
                     self._name,
-                    f"{each.path} cannot be read, so nobody can say whether it holds such rows: "
-                    f"{each.unreadable}; bring it back from a backup, and erase again",
+                    f"{each.path} cannot be read and may hold matching rows: {each.unreadable}; restore it "
+                    "from a backup, then run the erasure again",
                 )
 
     def _pinning(self, table: Table, reached: Collection[int], kinds: Collection[str]) -> set[str]:
@@ -293,22 +301,22 @@ class TableEraser:
         return f"/data/tenant_id={quote(self._tenant, safe='')}/" in path
 
     def _dead_metadata(self, table: Table, orphans: Sequence[Orphan]) -> list[str]:
-        """Manifests that no snapshot needs and that name a file which is gone: they hold its statistics."""
-        mine = [orphan for orphan in orphans if "/metadata/" in orphan.path]
-        dead = [each.path for each in mine if ".avro." in each.path and each.path.endswith(".tmp")]
+        """Returns unreferenced manifests that name a deleted file of the tenant: they hold its statistics."""
+        metadata = [orphan for orphan in orphans if "/metadata/" in orphan.path]
+        dead = [each.path for each in metadata if ".avro." in each.path and each.path.endswith(".tmp")]
         manifests = [
             each
-            for each in mine
+            for each in metadata
             if each.path.endswith(".avro") and not name_of(each.path).startswith("snap-")
         ]
         if not manifests:
             return dead
-        there = self._names_in(*data_folders(table))
+        existing = self._names_in(*data_folders(table))
         return dead + [
             manifest.path
             for manifest in manifests
             if any(
-                self._is_data(path) and name_of(path) not in there
+                self._is_data(path) and name_of(path) not in existing
                 for path in data_files_of(self._files, manifest.path, manifest.bytes)
             )
         ]
@@ -326,10 +334,10 @@ def _main(table: Table) -> int | None:
     return None if main is None else main.snapshot_id
 
 
-def pinned(tags: Mapping[str, Collection[str]]) -> str:
-    """Why it is refused. The names, by table."""
+def pinned_message(tags: Mapping[str, Collection[str]]) -> str:
+    """Returns the message for tags, by table, that keep snapshots which must expire."""
     names = sorted(set().union(*tags.values()))
     return (
-        f"the tags {', '.join(names)} pin snapshots of {', '.join(sorted(tags))} with such rows, or with "
-        "files that are gone or cannot be read; delete them (`frazil tag delete`), or erase with --drop-tags"
+        f"the tags {', '.join(names)} keep snapshots of {', '.join(sorted(tags))} with matching rows, or "
+        "with missing or unreadable files; delete the tags (`frazil tag delete`), or erase with --drop-tags"
     )

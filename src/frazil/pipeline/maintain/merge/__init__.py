@@ -1,3 +1,3 @@
-"""The external merge sort: files of one partition in, fewer files with the same rows out, in bounded memory.
+"""External merge sort in bounded memory: writes the rows of many data files of one partition to fewer files.
 Runs in Spark's workers. Start reading at `merge`.
 """

@@ -1,4 +1,4 @@
-"""Copies of spans that are alike in every field, as clients make them that send again after a lost answer."""
+"""Finds duplicate spans that are equal in every field. Clients create them when they retry a request."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Mask = npt.NDArray[np.bool_]
 
 _IDS = ("trace_id", "span_id")
 _OWN = frozenset({"received_time", SEGMENT.name})
-"""What copies differ in: when and where each was made durable."""
+"""Columns in which duplicates differ: when and where each was made durable."""
 _ID_ROWS = 65_536
 _MEMORY = 4
-"""What rows take in memory, as a multiple of what Parquet counts."""
+"""Memory of rows, as a multiple of their size in Parquet's metadata."""
 
 
-def copies(inputs: Sequence[Input], bytes_max: int) -> tuple[list[Mask], Counter[str]]:
-    """For each input which of its rows stay, and how many rows go, by `_segment`. Of copies the one stays
-    that was received first. Spans without ids are never copies of each other.
+def find_duplicates(inputs: Sequence[Input], bytes_max: int) -> tuple[list[Mask], Counter[str]]:
+    """Returns a mask of the rows to keep for each input, and the number of duplicates by `_segment`. The span
+    that was received first is kept. Spans without ids are never duplicates.
 
-    Ids tell which rows may be copies; only those are read whole, at most about `bytes_max` at a time.
+    Only rows with equal ids are read completely, at most about `bytes_max` at a time.
     """
     parts = [_hashes(each) for each in inputs]
     bounds = np.cumsum([len(part) for part in parts])[:-1]
@@ -44,14 +44,14 @@ def copies(inputs: Sequence[Input], bytes_max: int) -> tuple[list[Mask], Counter
         mask = np.zeros(len(hashes), bool)
         mask[chosen] = True
         found = pa.concat_tables(_read(inputs, np.split(mask, bounds))).unify_dictionaries().combine_chunks()
-        again = _again(found)
-        kept[chosen[again]] = False
-        removed.update(found[SEGMENT.name].filter(pa.array(again)).to_pylist())
+        duplicate = _duplicates(found)
+        kept[chosen[duplicate]] = False
+        removed.update(found[SEGMENT.name].filter(pa.array(duplicate)).to_pylist())
     return np.split(kept, bounds), removed
 
 
 def _hashes(each: Input) -> npt.NDArray[np.uint64]:
-    """A number for the ids of each row, seldom the same for others; 0 where one is missing."""
+    """Returns a hash of the ids of each row; 0 if an id is missing."""
     parts = [np.zeros(0, np.uint64)]
     for table in each.tables(_ID_ROWS, columns=_IDS):
         whole = np.ones(table.num_rows, np.uint64)
@@ -68,7 +68,9 @@ def _hashes(each: Input) -> npt.NDArray[np.uint64]:
 
 
 def _text_hashes(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.uint64], Mask]:
-    """By the first eight and the last eight bytes. Ids are random digits."""
+    """Hashes the first and last eight bytes of each text, which is enough for random ids. Also returns which
+    texts are empty.
+    """
     array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     array = array.cast(pa.string()).fill_null("")
     offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
@@ -77,7 +79,7 @@ def _text_hashes(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.uin
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
     hashes = np.zeros(len(array), np.uint64)
     for place in range(8):
-        # A byte beyond the end counts as 0, so that ids of any length have their own number.
+        # Bytes after the end count as 0, so that ids may have any length.
         front = np.where(begin + place < end, padded[np.minimum(begin + place, len(data))], 0)
         back = np.where(end - 1 - place >= begin, padded[np.maximum(end - 1 - place, 0)], 0)
         hashes = hashes * np.uint64(257) + front.astype(np.uint64)
@@ -109,21 +111,23 @@ def _read(inputs: Sequence[Input], masks: Sequence[Mask]) -> Iterator[pa.Table]:
                 row += table.num_rows
 
 
-def _again(table: pa.Table) -> Mask:
-    """The rows that are like one that was received earlier."""
+def _duplicates(table: pa.Table) -> Mask:
+    """Returns the rows that are equal to a row that was received earlier."""
     classes = np.zeros(table.num_rows, np.int64)
     for name in table.column_names:
         if name not in _OWN:
-            classes = _together(classes, _codes(table[name].combine_chunks()))
+            classes = _pair_codes(classes, _codes(table[name].combine_chunks()))
     (place,) = row_keys([table], ["received_time", SEGMENT.name])
     order = np.lexsort((place, classes))
-    again = np.zeros(table.num_rows, bool)
-    again[order[1:]] = classes[order[1:]] == classes[order[:-1]]
-    return again
+    duplicate = np.zeros(table.num_rows, bool)
+    duplicate[order[1:]] = classes[order[1:]] == classes[order[:-1]]
+    return duplicate
 
 
 def _codes(array: pa.Array | pa.ChunkedArray) -> Longs:
-    """Numbers that are equal where values are, bit by bit; -1 for NULL. Nothing loops over rows."""
+    """Returns numbers that are equal exactly where values are equal, bit by bit; -1 for NULL. No loops over
+    rows.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     type_ = array.type
@@ -132,13 +136,13 @@ def _codes(array: pa.Array | pa.ChunkedArray) -> Longs:
         codes: Longs = places[array.indices.fill_null(len(array.dictionary)).to_numpy()]
         return codes
     if pa.types.is_map(type_):
-        return _lists(array, _together(_codes(array.keys), _codes(array.items)))
+        return _lists(array, _pair_codes(_codes(array.keys), _codes(array.items)))
     if pa.types.is_list(type_):
         return _lists(array, _codes(array.values))
     if pa.types.is_struct(type_):
         codes = np.zeros(len(array), np.int64)
         for number in range(type_.num_fields):
-            codes = _together(codes, _codes(array.field(number)))
+            codes = _pair_codes(codes, _codes(array.field(number)))
         return _nulls(array, codes)
     if pa.types.is_float64(type_):
         array = array.view(pa.int64())
@@ -146,15 +150,15 @@ def _codes(array: pa.Array | pa.ChunkedArray) -> Longs:
 
 
 def _lists(array: pa.Array, codes: Longs) -> Longs:
-    """A list is the bytes of its values' codes."""
+    """Returns codes of lists: a list is encoded as the bytes of its values' codes."""
     offsets = array.offsets.to_numpy().astype(np.int64) * codes.itemsize
     data = np.ascontiguousarray(codes)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return _nulls(array, _encoded(pa.Array.from_buffers(pa.large_binary(), len(array), buffers)))
 
 
-def _together(first: Longs, second: Longs) -> Longs:
-    """Codes of pairs. Both are below the number of rows or values, so that a product fits."""
+def _pair_codes(first: Longs, second: Longs) -> Longs:
+    """Returns codes of pairs. Both codes are below the number of rows or values, so their product fits."""
     size = int(second.max()) + 2 if len(second) else 1
     return _encoded(pa.array((first + 1) * size + second + 1))
 

@@ -1,4 +1,4 @@
-"""Data files that are to be written anew, read in bounded memory with repeated text as codes."""
+"""Reads data files to rewrite, in bounded memory, with dictionary-encoded text columns."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from frazil.tables.promoted import fingerprint_of
 from frazil.wal.rowgroups import coded_table
 
 _READ_BYTES = 16 * 2**10
-"""Buffered for each column that is being read. There are some eighty, of each file."""
+"""Read buffer per column. A file has about eighty columns."""
 _CHECKED_ROWS = 16_384
 _STORE_FAILURES_MAX = 3
-"""After so many it is the store that fails and not a file, and the others may take minutes each to fail."""
+"""After this many failures the store is considered unavailable: each further file could take minutes
+to fail.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,14 @@ class RowGroup:
     number: int
     rows: int
     bytes: int
-    """Before compression, as Parquet counts them."""
+    """Uncompressed size in Parquet's metadata."""
     first_micros: int | None
-    """Of `time`, where its statistics say."""
+    """The smallest `time`, if there are statistics."""
 
 
 class Input:
-    """A data file, opened. Rows come in the layout's coded types; columns that the file does not have, or
-    that were filled from other attributes, are filled.
+    """An open data file. Returns rows in the layout's types. Fills columns that the file does not have, and
+    promoted columns that were filled from other attributes.
     """
 
     def __init__(self, layout: Layout, file: DataFile, path: Path) -> None:
@@ -59,11 +61,11 @@ class Input:
         row_groups: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """All rows in their order, at most `batch_rows` at a time. With `columns`, those of them that the
-        file has, and nothing is filled.
+        """Yields all rows in order, at most `batch_rows` at a time. With `columns`, yields only those that
+        the file has, and fills nothing.
         """
         groups = [group.number for group in self.row_groups] if row_groups is None else list(row_groups)
-        names = self._there if columns is None else [name for name in columns if name in self._there]
+        names = self._columns if columns is None else [name for name in columns if name in self._columns]
         done = 0
         with contextlib.closing(self._open(self._coded)) as file:
             try:
@@ -72,7 +74,7 @@ class Input:
                     yield self._table(batch, fill=columns is None)
                 return
             except pa.ArrowNotImplementedError:
-                pass  # too many distinct values: the dictionary ends in mid-column
+                pass  # too many distinct values: only a part of the column is dictionary-encoded
         with contextlib.closing(self._open([])) as file:
             for batch in file.iter_batches(batch_rows, groups, names, use_threads=False):
                 skipped = min(done, batch.num_rows)
@@ -86,7 +88,7 @@ class Input:
         return list(self.tables(max(1, self.rows), row_groups=row_groups, columns=columns))
 
     def damage(self) -> str | None:
-        """Why its rows cannot be read, if so. Reads all of them."""
+        """Reads all rows. Returns why they cannot be read, or None."""
         try:
             for _ in self.tables(_CHECKED_ROWS):
                 pass
@@ -106,25 +108,25 @@ class Input:
         )
 
     @cached_property
-    def _there(self) -> list[str]:
+    def _columns(self) -> list[str]:
         have = set(self._footer.schema.to_arrow_schema().names)
         return [name for name in self._layout.coded.names if name in have]
 
     @cached_property
     def _coded(self) -> list[str]:
-        there = {self._footer.schema.column(number).path for number in range(self._footer.num_columns)}
+        existing = {self._footer.schema.column(number).path for number in range(self._footer.num_columns)}
         return [
             leaf
             for leaf, type_ in leaves(self._layout.coded)
-            if pa.types.is_dictionary(type_) and leaf in there
+            if pa.types.is_dictionary(type_) and leaf in existing
         ]
 
     def _table(self, batch: pa.RecordBatch, *, fill: bool) -> pa.Table:
         table = coded_table(pa.Table.from_batches([batch]), self._layout.coded)
         if lost := set(batch.schema.names) - set(table.column_names):
             raise ValueError(
-                f"{self.file.file_path} has {sorted(lost)[0]} in a type that the table has not, and is not "
-                "written anew without it"
+                f"{self.file.file_path} is not rewritten: its column {sorted(lost)[0]} has another type than "
+                "in the table"
             )
         if not fill:
             return table
@@ -147,10 +149,11 @@ def _row_group(footer: pq.FileMetaData, number: int) -> RowGroup:
 def opened(
     layout: Layout, files: Sequence[DataFile], unreadable: dict[str, str] | None = None
 ) -> Iterator[tuple[list[Input], list[str]]]:
-    """The files, on a local disk while the block lasts, and the paths of those that are gone.
+    """Yields the open files and the paths of missing files. Remote files are copied to a local disk for the
+    time of the block.
 
-    Those that cannot be opened, or are not what the table says, are put in `unreadable`, with the reason;
-    not all, where the store fails. Without it, they raise.
+    Adds unreadable files, and files with another number of rows than the table says, to `unreadable` with the
+    reason. Stops early if the store fails. If `unreadable` is None, raises instead.
     """
     found: list[Input] = []
     vanished: list[str] = []
@@ -166,18 +169,18 @@ def opened(
                 if unreadable is None or isinstance(error, MemoryError):
                     raise
                 unreadable[file.file_path] = reason_of(error)
-                store_failures += _is_of_the_store(error)
+                store_failures += _is_store_error(error)
                 if store_failures == _STORE_FAILURES_MAX:
                     break
                 continue
             found.append(each)
             if unreadable is not None and each.rows != file.record_count:
                 unreadable[file.file_path] = (
-                    f"it has {each.rows} rows, and the table says {file.record_count}"
+                    f"it has {each.rows} rows, but the table's metadata says {file.record_count}"
                 )
         yield found, vanished
 
 
-def _is_of_the_store(error: Exception) -> bool:
-    """Arrow's errors about what is in a file are OSErrors too, but without a number."""
+def _is_store_error(error: Exception) -> bool:
+    """Arrow also raises OSError for the content of a file, but without errno."""
     return isinstance(error, StoreUnavailable) or (isinstance(error, OSError) and error.errno is not None)

@@ -1,4 +1,4 @@
-"""Many small data files become one large one: the same rows, in the table's order."""
+"""Merges many small data files into few large ones: the same rows, in the table's order."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pyiceberg.manifest import DataFile
 
 from frazil.config import CompactConfig
 from frazil.errors import FrazilError, StoreUnavailable
-from frazil.pipeline.datafile import GrowingFile, Layout, file_name
-from frazil.pipeline.maintain.merge.identical import Mask, copies
+from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
+from frazil.pipeline.maintain.merge.identical import Mask, find_duplicates
 from frazil.pipeline.maintain.merge.inputs import Input, opened
-from frazil.pipeline.maintain.merge.sorted_runs import Runs
-from frazil.pipeline.maintain.merge.time_ordered import Stretches
+from frazil.pipeline.maintain.merge.sorted_runs import SortedMerge
+from frazil.pipeline.maintain.merge.time_ordered import TimeOrderedMerge
 
 _COPIES_MAX = 3
-"""Spans that may be copies and are compared at once, as a multiple of a row group's bytes."""
+"""Candidates for duplicate spans that are compared at once, as a multiple of a row group's bytes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MergeSettings:
 
 @dataclass(frozen=True)
 class Merge:
-    """Files of one partition. A table without partitions has neither tenant nor day."""
+    """Files of one partition to merge. Tenant and day are None for a table without partitions."""
 
     inputs: tuple[DataFile, ...]
     tenant: str | None
@@ -52,39 +52,41 @@ class Merge:
 @dataclass
 class Merged:
     began: float = field(default_factory=time.time)
-    """Seconds since 1970. No file of it is older."""
+    """Seconds since 1970. All files of `added` are newer."""
     added: list[DataFile] = field(default_factory=list)
     vanished: list[str] = field(default_factory=list)
-    """Inputs that are gone. Nothing was written then."""
+    """Missing inputs. If there are any, nothing was written."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Inputs whose rows cannot be read, with the reason. Nothing was written then."""
+    """Unreadable inputs, with the reason. If there are any, nothing was written."""
     rows: int = 0
     removed: Counter[str] = field(default_factory=Counter)
-    """Copies of spans that were left out, by `_segment`."""
+    """Duplicate spans that were removed, by `_segment`."""
     bytes_read: int = 0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
 
 
 def merge(layout: Layout, job: Merge, settings: MergeSettings) -> Merged:
-    """Reads the inputs in bounded memory and writes their rows anew. Files are durable when it returns."""
+    """Merges the inputs in bounded memory. The written files are durable when the function returns."""
     begin, result = time.process_time(), Merged()
     layout = dataclasses.replace(layout, compression_level=settings.compression_level)
     with opened(layout, job.inputs, result.unreadable) as (inputs, result.vanished):
         if not (result.vanished or result.unreadable):
-            _merge_or_blame(layout, job, settings, inputs, result)
+            _merge_or_find_damage(layout, job, settings, inputs, result)
     result.cpu_seconds = time.process_time() - begin
     result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result
 
 
-def _merge_or_blame(
+def _merge_or_find_damage(
     layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Input], result: Merged
 ) -> None:
-    """Footers may be whole where rows are not."""
+    """Merges. If that fails, reads each input to find those that are damaged: a readable footer does not
+    prove that the rows are readable.
+    """
     try:
         _merge(layout, job, settings, inputs, result)
-    except (FrazilError, MemoryError):  # not of an input: those are on a disk here
+    except (FrazilError, MemoryError):  # not an error of the inputs, which are local files
         raise
     except Exception:
         damages = {each.file.file_path: each.damage() for each in inputs}
@@ -94,40 +96,42 @@ def _merge_or_blame(
 
 
 def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Input], result: Merged) -> None:
-    plan: Runs | Stretches
-    full = [each for each in inputs if each.rows]
-    if not full:
+    plan: SortedMerge | TimeOrderedMerge
+    non_empty = [each for each in inputs if each.rows]
+    if not non_empty:
         return
     if layout.spec.merged_as == "time_ordered":
         kept: list[Mask] | None = None
         if settings.merge_identical_spans and layout.spec.signal == "spans":
-            kept, result.removed = copies(full, _COPIES_MAX * settings.row_group_bytes)
-        plan = Stretches(layout, full, settings.row_group_bytes, kept)
+            kept, result.removed = find_duplicates(non_empty, _COPIES_MAX * settings.row_group_bytes)
+        plan = TimeOrderedMerge(layout, non_empty, settings.row_group_bytes, kept)
     else:
-        plan = Runs(layout, full, settings.row_group_bytes)
+        plan = SortedMerge(layout, non_empty, settings.row_group_bytes)
     result.bytes_read = sum(file.file_size_in_bytes for file in job.inputs)
     files = max(1, round(result.bytes_read / settings.target_bytes))
     result.added = _write(layout, job, plan, -(-plan.rows // files))
     result.rows = sum(file.record_count for file in result.added)
 
 
-def _write(layout: Layout, job: Merge, plan: Runs | Stretches, rows_per_file: int) -> list[DataFile]:
-    """All files, or none."""
+def _write(
+    layout: Layout, job: Merge, plan: SortedMerge | TimeOrderedMerge, rows_per_file: int
+) -> list[DataFile]:
+    """Writes the files. Deletes them all if writing fails."""
     name, written, groups = file_name(layout), list[DataFile](), plan.groups()
     try:
         group = next(groups, None)
         while group is not None:
-            with GrowingFile(
+            with DataFileWriter(
                 layout, job.tenant, job.day, f"{name}-{len(written):05d}", plan.rows_per_group
             ) as file:
                 while group is not None and file.rows < rows_per_file:
                     file.write(group)
-                    group = None  # not to be held beside the next
+                    group = None  # free it before the next one is read
                     group = next(groups, None)
                 written.append(file.finish(is_sorted=plan.is_sorted or file.row_groups == 1))
     except BaseException:
         for done in written:
-            with contextlib.suppress(StoreUnavailable):  # which leaves an orphan
+            with contextlib.suppress(StoreUnavailable):  # the file becomes an orphan
                 layout.io.delete(done.file_path)
         raise
     return written

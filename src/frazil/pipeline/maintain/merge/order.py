@@ -1,4 +1,4 @@
-"""The order of rows from many files, each of them in order already, and rows put in that order."""
+"""Sort keys of rows from many sorted files, and sorting by these keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.pipeline.partition_sort import compact
+from frazil.pipeline.partition_sort import compact_dictionaries
 
 Longs = npt.NDArray[np.int64]
 
@@ -18,8 +18,8 @@ _KEY_MAX = 2**63 - 1
 
 
 def row_keys(tables: Sequence[pa.Table], sort_by: Sequence[str]) -> list[Longs]:
-    """For each table a number for each of its rows: rows of all tables are in order of `sort_by`, NULL first,
-    if these are.
+    """Returns a number for each row of each table. Sorting by these numbers sorts the rows of all tables by
+    `sort_by`, NULL first.
     """
     columns = [_ranks([table[name] for table in tables]) for name in sort_by]
     lowest = [min((int(part.min()) for part in parts if len(part)), default=0) for parts in columns]
@@ -44,7 +44,7 @@ def row_keys(tables: Sequence[pa.Table], sort_by: Sequence[str]) -> list[Longs]:
 
 
 def _ranks(parts: Sequence[pa.ChunkedArray]) -> list[Longs]:
-    """Numbers in the order of the values, the same for all parts."""
+    """Returns a rank for each value, comparable between all parts."""
     type_ = parts[0].type
     if pa.types.is_timestamp(type_) or pa.types.is_integer(type_):
         return [_numbers(part) for part in parts]
@@ -77,7 +77,7 @@ def _one(part: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _dense(columns: Sequence[Sequence[Longs]]) -> list[Longs]:
-    """Where the numbers are too large to be one: their places in the order of all."""
+    """Returns the rank of each row among all rows, for keys that do not fit in one number."""
     lengths = [len(part) for part in columns[0]]
     whole = [np.concatenate(parts) for parts in columns]
     order = np.lexsort(whole[::-1])
@@ -95,11 +95,10 @@ def is_sorted(key: Longs) -> bool:
 
 
 def cuts(keys: Sequence[Longs], stride_rows: int) -> npt.NDArray[np.int64]:
-    """Where to cut the inputs, each of them sorted, so that what is between two cuts of all inputs comes
-    after all that is before: one line a cut, with the row of each input. Strides have about `stride_rows`
-    rows.
+    """Returns where to split the sorted inputs, so that all rows before a cut sort before all rows after it:
+    one line per cut, with the row of each input. About `stride_rows` rows are between two cuts.
 
-    Cuts are found from a sample: sorting all rows at once would hold them all.
+    Cuts are computed from a sample: sorting all keys at once would need too much memory.
     """
     step = max(1, stride_rows // _SAMPLES_PER_STRIDE)
     owners = np.concatenate([np.full(-(-len(key) // step), number) for number, key in enumerate(keys)])
@@ -114,7 +113,7 @@ def cuts(keys: Sequence[Longs], stride_rows: int) -> npt.NDArray[np.int64]:
     lines[0] = 0
     lines[-1] = [len(key) for key in keys]
     for number, key in enumerate(keys):
-        # Equal rows are in the order of the inputs: those of earlier ones come before the cut.
+        # Equal rows keep the order of the inputs: those of earlier inputs are before the cut.
         found = np.searchsorted(key, sample[chosen], side="left")
         right = np.searchsorted(key, sample[chosen], side="right")
         found = np.where(number < owners[chosen], right, found)
@@ -122,10 +121,10 @@ def cuts(keys: Sequence[Longs], stride_rows: int) -> npt.NDArray[np.int64]:
     return lines
 
 
-def in_order(tables: list[pa.Table], key: Longs) -> pa.Table:
-    """All rows in the order of `key`, equal ones as they come. Dictionaries hold just what occurs.
+def sorted_by_key(tables: list[pa.Table], key: Longs) -> pa.Table:
+    """Returns all rows, stably sorted by `key`. Its dictionaries have only values that occur.
 
-    Empties the list, and goes column by column, so that rows are not held beside their copy.
+    Empties the list and works column by column, so that inputs are freed before their copy is complete.
     """
     schema = tables[0].schema
     columns = [[table.column(number) for table in tables] for number in range(len(schema))]
@@ -144,12 +143,12 @@ def in_order(tables: list[pa.Table], key: Longs) -> pa.Table:
 
 
 def _column(column: pa.ChunkedArray, places: pa.Array | None) -> pa.ChunkedArray | pa.Array:
-    if column.null_count == len(column):  # common: attributes that no client sends
+    if column.null_count == len(column):  # common for attributes that no client sends
         return pa.nulls(len(column), column.type)
     table = pa.table({"": column}).unify_dictionaries().combine_chunks()
     if places is not None and not _is_constant(table.column(0)):
         table = table.take(places)
-    return compact(table).column(0)
+    return compact_dictionaries(table).column(0)
 
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
@@ -161,8 +160,8 @@ def _is_constant(column: pa.ChunkedArray) -> bool:
     )
 
 
-def weight(table: pa.Table) -> int:
-    """About the memory that rows take. Dictionaries are not counted: slices share them."""
+def memory_bytes(table: pa.Table) -> int:
+    """Estimates the memory of the rows, without dictionaries, which slices share."""
     return sum(
         4 * table.num_rows if pa.types.is_dictionary(column.type) else column.nbytes
         for column in table.columns

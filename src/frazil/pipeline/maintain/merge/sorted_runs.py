@@ -1,4 +1,4 @@
-"""Files that are each in the table's order, as row groups that are in that order over all of them."""
+"""Merges sorted files into row groups that are sorted over all files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import pyarrow as pa
 from frazil.errors import StoreUnavailable
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.inputs import Input
-from frazil.pipeline.maintain.merge.order import Longs, cuts, in_order, is_sorted, row_keys, weight
+from frazil.pipeline.maintain.merge.order import Longs, cuts, is_sorted, memory_bytes, row_keys, sorted_by_key
 
 _STRIDES_PER_GROUP = 8
 _WEIGHT_MAX = 3
-"""Rows in memory, as a multiple of a row group's bytes. Averages say how many rows a row group gets; where
-those of one service are much larger than others, it gets fewer.
+"""Limit of rows in memory, as a multiple of a row group's bytes. The number of rows per row group comes from
+the average row size; a row group with much larger rows gets fewer.
 """
 _OPEN_MAX = 32
-"""Files that are read at once. Measured: rows that wait on the disk take a third more CPU, and hundreds of
-open files take more than twice the memory.
+"""Files that are read at once. Measured: spilling to disk takes a third more CPU; hundreds of open files take
+more than twice the memory.
 """
 _BATCH_ROWS_MIN, _BATCH_ROWS_MAX = 1024, 16_384
 _SPILLED_ROWS_MIN = 256
@@ -34,20 +34,19 @@ _SPILLED_ROWS_MIN = 256
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of one input, in any order. `tables` can be read once."""
+    """Rows of one input, in any order. `tables` can be iterated once."""
 
     key: Longs
     tables: Iterator[pa.Table]
     bytes: float
 
 
-class Runs:
-    """Only the columns to sort by are read of all inputs at once. As each input is in order, a row group
-    takes the next rows of each, and every input is read once, from its beginning to its end.
+class SortedMerge:
+    """A merge of sorted inputs. Only the sort columns of all inputs are in memory at once. Each row group
+    takes the next rows of each input, so every input is read once, from beginning to end.
 
-    A file that is being read holds memory for each of its columns. Where there are many, or one is in no
-    order or in another, as other engines may write it, rows are first put in order, as many at a time as a
-    row group has, and wait on the disk.
+    An open file needs memory for each of its columns. So if there are many inputs, and for unsorted inputs of
+    other engines, rows are first sorted in portions of one row group and spilled to disk.
     """
 
     is_sorted = True
@@ -62,10 +61,10 @@ class Runs:
         self.rows_per_group = max(1, -(-self.rows // self._groups))
 
     def groups(self) -> Iterator[pa.Table]:
-        """Row groups, in order. Once."""
+        """Yields the row groups in order. Can be called once."""
         if self._groups == 1:
             tables = [table for each in self._inputs for table in each.read()]
-            yield in_order(tables, np.concatenate(self._keys))
+            yield sorted_by_key(tables, np.concatenate(self._keys))
             return
         with contextlib.ExitStack() as stack:
             runs = list(self._runs(stack))
@@ -76,7 +75,7 @@ class Runs:
                 for number, (_, stream) in enumerate(runs):
                     for table in stream.take(int(line[number] - before[number])):
                         held.append((number, table))
-                        held_bytes += weight(table)
+                        held_bytes += memory_bytes(table)
                 rows = int((line - first).sum())
                 if rows >= self.rows_per_group or held_bytes >= _WEIGHT_MAX * self._row_group_bytes:
                     yield _group(keys, held, first, line)
@@ -85,7 +84,7 @@ class Runs:
                 yield _group(keys, held, first, lines[-1])
 
     def _runs(self, stack: contextlib.ExitStack) -> Iterator[tuple[Longs, Stream]]:
-        """Rows in order, with their keys."""
+        """Yields sorted runs of rows, with their keys."""
         waiting: list[_Piece] = []
         batch_rows = max(self.rows_per_group // (4 * len(self._inputs)), _BATCH_ROWS_MIN)
         batch_rows = min(batch_rows, _BATCH_ROWS_MAX)
@@ -110,14 +109,16 @@ class Runs:
             yield _Piece(part, stream.take(len(part)), each.bytes / count)
 
     def _spilled(self, pieces: list[_Piece], stack: contextlib.ExitStack) -> tuple[Longs, Stream]:
-        """Empties the list."""
+        """Sorts the pieces and writes them to disk. Empties the list."""
         key = np.concatenate([piece.key for piece in pieces])
         tables: list[pa.Table] = []
-        while pieces:  # each file is closed before the next is opened
+        while pieces:  # closes each file before it opens the next
             tables += pieces.pop(0).tables
-        # There are about as many of these as row groups.
+        # There are about as many spilled runs as row groups.
         batch_rows = max(self.rows_per_group // (4 * self._groups), _SPILLED_ROWS_MIN)
-        spilled = stack.enter_context(Spilled(in_order(tables, key), min(batch_rows, _BATCH_ROWS_MAX)))
+        spilled = stack.enter_context(
+            SpilledRows(sorted_by_key(tables, key), min(batch_rows, _BATCH_ROWS_MAX))
+        )
         key.sort()
         return key, Stream(spilled.tables())
 
@@ -127,11 +128,11 @@ def _group(keys: list[Longs], held: list[tuple[int, pa.Table]], first: Longs, la
     key = np.concatenate([key[begin:end] for key, begin, end in zip(keys, first, last, strict=True)])
     tables = [table for _, table in held]
     held.clear()
-    return in_order(tables, key)
+    return sorted_by_key(tables, key)
 
 
 class Stream:
-    """Tables of any length, taken by rows."""
+    """A sequence of tables from which any number of rows can be taken."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = tables
@@ -153,17 +154,16 @@ def _key_columns(each: Input, sort_by: Sequence[str]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-class Spilled:
-    """Rows in order that wait on the local disk until it is their turn. As fast to write and to read as
-    memory allows; an open one holds a single batch. Where the system allows it, the file has no name: it is
-    deleted with this object, also if the process is killed.
+class SpilledRows:
+    """Sorted rows in a temporary Arrow file on the local disk. Reading holds one batch in memory. The file is
+    unlinked while it is open, so it is deleted even if the process is killed.
     """
 
     def __init__(self, table: pa.Table, batch_rows: int) -> None:
         try:
             descriptor, name = tempfile.mkstemp(prefix="frazil-")
         except OSError as error:
-            raise StoreUnavailable(f"no temporary file can be made: {error}") from None
+            raise StoreUnavailable(f"cannot create a temporary file: {error}") from None
         os.close(descriptor)
         try:
             with (
@@ -175,7 +175,9 @@ class Spilled:
                 writer.write_table(table, batch_rows)
             self._file = pa.OSFile(name)
         except OSError as error:
-            raise StoreUnavailable(f"{name}: {error}; a merge needs room for temporary files") from None
+            raise StoreUnavailable(
+                f"cannot write the temporary file {name}: {error}; a merge needs free disk space there"
+            ) from None
         finally:
             with contextlib.suppress(OSError):
                 Path(name).unlink()

@@ -1,4 +1,4 @@
-"""Files as row groups that follow each other in time, each in the table's order."""
+"""Merges files into row groups that follow each other in time, each sorted in the table's order."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import pyarrow.compute as pc
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.identical import Mask
 from frazil.pipeline.maintain.merge.inputs import Input
-from frazil.pipeline.maintain.merge.order import in_order, row_keys
+from frazil.pipeline.maintain.merge.order import row_keys, sorted_by_key
 
 _GROUP_MAX = 2
-"""How much larger than the others a row group may be."""
+"""How many times larger than the average a row group may be."""
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """Row groups are taken as they are: those of landed files are short stretches already."""
+    """An input row group, the smallest unit of the merge: row groups of landed files cover short time
+    ranges.
+    """
 
     input: int
     row_group: int
@@ -30,7 +32,9 @@ class _Unit:
     first_micros: int
 
 
-class Stretches:
+class TimeOrderedMerge:
+    """A merge that orders the inputs' row groups by time and sorts the rows within each output row group."""
+
     is_sorted = False
 
     def __init__(
@@ -40,7 +44,7 @@ class Stretches:
         row_group_bytes: int,
         kept: Sequence[Mask] | None = None,
     ) -> None:
-        """`kept` says of each input which of its rows are written. Absent: all."""
+        """`kept` has a mask of the rows to write for each input; None writes all rows."""
         self._layout = layout
         self._inputs = inputs
         self._kept = kept
@@ -49,10 +53,10 @@ class Stretches:
         total = sum(unit.bytes for unit in self._units)
         self._groups = max(1, round(total / row_group_bytes))
         self._bytes_per_group = total / self._groups
-        self.rows_per_group = max((sum(unit.rows for unit in group) for group in self._gathered()), default=1)
+        self.rows_per_group = max((sum(unit.rows for unit in group) for group in self._grouped()), default=1)
 
-    def _gathered(self) -> Iterator[list[_Unit]]:
-        """Units that make a row group: as many as come closest to its size."""
+    def _grouped(self) -> Iterator[list[_Unit]]:
+        """Yields the units of each row group: as many as come closest to its target size."""
         group: list[_Unit] = []
         size = 0
         for unit in self._units:
@@ -65,9 +69,9 @@ class Stretches:
             yield group
 
     def groups(self) -> Iterator[pa.Table]:
-        for group in self._gathered():
+        for group in self._grouped():
             if sum(unit.bytes for unit in group) > _GROUP_MAX * self._bytes_per_group:
-                # Row groups of another writer, too large to be held: cut, as they are.
+                # Row groups of other engines that are too large for memory are split.
                 pieces: Iterator[list[pa.Table]] = (
                     [table] for unit in group for table in self._read(unit, self._rows_at_once(unit))
                 )
@@ -77,7 +81,7 @@ class Stretches:
                 tables = [table for table in tables if table.num_rows]
                 if tables:
                     key = np.concatenate(row_keys(tables, self._layout.spec.sort_by))
-                    yield in_order(tables, key)
+                    yield sorted_by_key(tables, key)
 
     def _rows_at_once(self, unit: _Unit) -> int:
         return max(1, int(unit.rows * self._bytes_per_group / max(1, unit.bytes)))

@@ -1,3 +1,3 @@
-"""Conditions of operators on rows: parsed, checked to depend on one row alone, and matched with data files.
-Start reading at `parse`.
+"""Conditions on rows, for retention and erasure: parses and checks them, and finds the matching rows of data
+files. Start reading at `parse`.
 """

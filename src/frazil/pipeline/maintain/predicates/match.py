@@ -1,10 +1,10 @@
-"""Which rows of a data file meet a condition, and which files can have any.
+"""Finds the rows of a data file that match a condition, and the files that may have such rows.
 
     predicate = parse_predicate("attributes['user.id'] = 'u42'", landed_spec("logs"))
     matcher = Matcher.of(predicate, spec, table.schema())
     matcher.matching("/path/of/a.parquet")  # a mask over the file's rows
 
-A row matches where `SELECT … FROM <table> WHERE (<condition>)` would answer it: where it is TRUE.
+A row matches if `SELECT … FROM <table> WHERE (<condition>)` would return it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,13 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
-from frazil.pipeline.maintain.predicates.parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
+from frazil.pipeline.maintain.predicates.parse import (
+    DUCKDB_ERRORS,
+    NAMESPACE,
+    Predicate,
+    as_error,
+    parse_predicate,
+)
 from frazil.sql.index import Index, of_files
 from frazil.sql.promoted_fallback import from_map
 from frazil.sql.sandbox import Sandbox, Settings, TableSource
@@ -41,18 +48,19 @@ _NO_ID = 1_000_000
 
 @dataclass(frozen=True)
 class Matcher:
-    """Goes to other processes with all that it needs. Each call has a DuckDB of its own."""
+    """Finds matching rows. Can be pickled. Each call uses its own DuckDB instance."""
 
     predicate: Predicate
     columns: Sequence[tuple[str, str, int]]
-    """Of the table: name, type of DuckDB, Iceberg field id."""
+    """The table's columns: name, DuckDB type, Iceberg field id."""
     promoted: Mapping[str, str] = field(default_factory=dict)
-    """What a file has instead of a promoted column that it is older than, or that was filled differently."""
+    """SQL expressions for promoted columns that a file does not have, or that were filled differently."""
     fill: Fill = field(default_factory=lambda: Fill({}))
     memory_bytes: int = 512 << 20
-    """DuckDB's bound for what it reads and keeps. What one step makes of a few thousand rows is not in it."""
+    """DuckDB's memory limit. It does not include intermediate results of a few thousand rows."""
     temp_bytes: int = 4 << 30
     temp_dir: str | None = None
+    """The folder for DuckDB's temporary files."""
 
     @classmethod
     def of(
@@ -62,12 +70,10 @@ class Matcher:
         schema: Schema,
         *,
         properties: Mapping[str, str] | None = None,
-        memory_bytes: int = 512 << 20,
-        temp_bytes: int = 4 << 30,
-        temp_dir: str | None = None,
+        **limits: Any,
     ) -> Matcher:
-        """`schema` and `properties` are the table's.
-        What does not fit in memory goes to a folder in `temp_dir`, which is gone afterwards.
+        """Returns a matcher for a table with this schema and properties. DuckDB spills to a temporary folder
+        in `temp_dir`.
         """
         ids = {field.name: field.field_id for field in schema.fields}
         columns = [
@@ -76,15 +82,15 @@ class Matcher:
         ]
         fill = Fill.of(spec.promoted, properties)
         promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
-        return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir)
+        return cls(predicate, tuple(columns), promoted, fill, **limits)
 
     def matching(self, path: str, original: str | None = None) -> Mask:
-        """For each row of a local Parquet file of the table, in the file's order, whether it matches. Of a
-        copy, `original` is the file's path in the table.
+        """Returns a mask of the matching rows of a local Parquet file. `original` is the path of the file in
+        the table if `path` is a copy.
 
-        QueryInvalid if that cannot be said of some row, as where a text is cast that is no number.
+        Raises QueryInvalid if the condition fails on some row, such as a cast of a text that is not a number.
         """
-        file = _looked_at(path, self.predicate.table)
+        file = _inspect(path, self.predicate.table)
         mask = np.zeros(file.rows, np.bool_)
         with tempfile.TemporaryDirectory(prefix="frazil-match-", dir=self.temp_dir) as folder:
             sandbox = Sandbox(Settings(1, self.memory_bytes, self.temp_bytes, folder, NAMESPACE))
@@ -92,7 +98,7 @@ class Matcher:
                 unfilled = self.fill.unfilled(fingerprint_of(original or path))
                 sandbox.fill([self._source(path, file.field_ids, unfilled)])
                 self._mark(sandbox, mask)
-            except (*BROKEN, pa.ArrowException) as error:
+            except (*DUCKDB_ERRORS, pa.ArrowException) as error:
                 raise self._failed(error, path) from None
             finally:
                 sandbox.close()
@@ -119,7 +125,7 @@ class Matcher:
             mask[batch.column(0).to_numpy()] = True
             count += batch.num_rows
         if count != np.count_nonzero(mask):
-            raise RuntimeError("DuckDB gave a row of a file twice")
+            raise RuntimeError("DuckDB returned a row of a file twice")
 
     @property
     def _sql(self) -> str:
@@ -127,22 +133,22 @@ class Matcher:
         return f"SELECT {quoted(_ROW_NUMBER)} FROM {table} WHERE {self.predicate.where}"  # noqa: S608
 
     def _failed(self, error: Exception, path: str) -> Exception:
-        found = failed(error, self._sql, [name for name, _, _ in self.columns], [path])
+        found = as_error(error, self._sql, [name for name, _, _ in self.columns], [path])
         if isinstance(found, StoreUnavailable):
             return StoreUnavailable(f"{self.predicate.table}: a data file cannot be read: {found}")
         if isinstance(found, LimitReached):
             return LimitReached(f"{self.predicate.table}: {found}", limit=found.limit)
         return type(found)(
-            f"{self.predicate.table}: there are rows of which the condition cannot be told: {found}. Where "
-            "that is to be no match, write TRY_CAST(… AS …) or TRY(…)"
+            f"{self.predicate.table}: the condition fails on some rows: {found}. To treat these rows as no "
+            "match, use TRY_CAST(… AS …) or TRY(…)"
         )
 
 
 def may_match(
     predicate: Predicate, files: Sequence[DataFile], schema: Schema, spec: PartitionSpec, fill: Fill
 ) -> list[bool]:
-    """Of each file, whether it may have a row that matches. It may, wherever its statistics do not say no.
-    Statistics of promoted columns that were filled in another way than `fill` says are left out.
+    """Returns for each file whether its statistics allow a matching row. Ignores the statistics of promoted
+    columns that were filled differently than in `fill`.
     """
     if not predicate.constraints:
         return [True] * len(files)
@@ -164,7 +170,7 @@ class _File:
     field_ids: frozenset[int]
 
 
-def _looked_at(path: str, table: str) -> _File:
+def _inspect(path: str, table: str) -> _File:
     try:
         with pq.ParquetFile(path) as file:
             ids = [(field.metadata or {}).get(_FIELD_ID) for field in file.schema_arrow]
@@ -173,9 +179,9 @@ def _looked_at(path: str, table: str) -> _File:
         raise StoreUnavailable(f"{table}: a data file cannot be read: {error}") from error
     known = frozenset(int(identity) for identity in ids if identity is not None)
     if not known:
-        # Nothing would be found in it by field id, so that no row would match.
+        # Without field ids all columns would be NULL, and no row would match.
         raise QueryInvalid(
-            f"{table}: a data file has no Iceberg field ids, so its columns are not known. Rewrite it with "
+            f"{table}: a data file has no Iceberg field ids, so its columns are unknown. Rewrite it with "
             "Spark's rewrite_data_files"
         )
     return _File(rows, known)

@@ -1,7 +1,7 @@
-"""A condition on the rows of one table, as an operator gives it to say which of them are to go.
+"""Parses an operator's condition for the rows of one table to remove.
 
-It is the WHERE of a question, parsed and bound by DuckDB, so that it can be tried in `frazil query` before.
-Whatever might mean something else tomorrow, or on another file, is refused: rows go for good.
+A condition is a WHERE clause, parsed and bound by DuckDB, so it can be tried with `frazil query` first. A
+condition whose result could change over time or between files is refused: removal is permanent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import duckdb
 import orjson
 
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, RequestTooLarge, StoreUnavailable
-from frazil.pipeline.maintain.predicates.row_local import unfit
+from frazil.pipeline.maintain.predicates.row_local import find_disallowed
 from frazil.sql.constants import Constants, Constraints
 from frazil.sql.constraints import UNCONSTRAINED, row_constraints
 from frazil.sql.duckdb_errors import describe_error
@@ -34,37 +34,39 @@ from frazil.sql.types import duckdb_type, kind_of, quoted
 from frazil.tables import TableSpec
 
 NAMESPACE = "lake"
-BROKEN = (duckdb.Error, RuntimeError)
-"""What DuckDB raises."""
+DUCKDB_ERRORS = (duckdb.Error, RuntimeError)
+"""The errors that DuckDB raises."""
 _BYTES_MAX = 1 << 20
 _MEMORY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """A condition that `parse_predicate` has found to be one."""
+    """A valid condition, from `parse_predicate`."""
 
     text: str
     table: str
     columns: tuple[str, ...]
-    """Those that must be read, in the table's order."""
+    """The columns to read, in the table's order."""
     is_constant: bool
-    """It names no column, so it holds for all rows or for none."""
+    """The condition names no column, so it matches all rows or none."""
     constraints: Constraints = field(default_factory=dict)
-    """What every row that matches has, for leaving out files by their statistics."""
+    """Constraints that every matching row meets, to skip files by their statistics."""
 
     @property
     def where(self) -> str:
-        """To be put after WHERE. The line's end ends a comment."""
+        """The SQL after WHERE. The line break ends a trailing comment."""
         return f"({self.text}\n)"
 
 
 def parse_predicate(text: str, spec: TableSpec) -> Predicate:
-    """QueryInvalid or QueryRefused if it is no condition on a row of the table; `position` is in `text`."""
+    """Parses a condition on rows of the table. Raises QueryInvalid or QueryRefused, with `position` in
+    `text`.
+    """
     try:
         check_text(text, _BYTES_MAX)
     except RequestTooLarge:
-        reason = f"the condition has more than {_BYTES_MAX:,} bytes: split it into several"
+        reason = f"the condition has more than {_BYTES_MAX:,} bytes: split it into several conditions"
         raise QueryInvalid(reason) from None
     if not text.strip():
         raise QueryInvalid("the condition is empty; for example: service_name = 'shop'")
@@ -76,17 +78,17 @@ def parse_predicate(text: str, spec: TableSpec) -> Predicate:
             sandbox.close()
 
 
-def failed(
+def as_error(
     error: Exception, sql: str, columns: Sequence[str], paths: Sequence[str] = ()
 ) -> QueryInvalid | QueryRefused | LimitReached | StoreUnavailable:
-    """What DuckDB said of a condition, as an error of ours. `position` is in `sql`."""
-    said = describe_error(error, paths, sql, columns)
-    kind, message, position = said["kind"], said["message"], said["position"]
+    """Returns DuckDB's error as an error of frazil, with `position` in `sql`."""
+    explanation = describe_error(error, paths, sql, columns)
+    kind, message, position = explanation["kind"], explanation["message"], explanation["position"]
     if kind == "refused":
-        reason = f"a condition can read the table and nothing else: {message}"
+        reason = f"a condition can only read its table: {message}"
         return QueryRefused(reason, position=position)
     if kind in ("memory", "temp"):
-        reason = f"the condition needs more memory than it may have: {message.partition(chr(10))[0]}"
+        reason = f"the condition exceeds the memory limit: {message.partition(chr(10))[0]}"
         return LimitReached(reason, limit="memory_bytes")
     if kind in ("store", "interrupted"):
         return StoreUnavailable(message)
@@ -124,8 +126,8 @@ class _Parser:
         return Predicate(self._text, self._spec.name, columns, is_constant, constraints)
 
     def _statement(self) -> Statement:
-        """Without the parentheses around it, it must parse as well: then it does not close the one before it
-        to open another at its end.
+        """Parses the condition with and without parentheses around it. Otherwise a condition such as `a) OR
+        (b` would be accepted.
         """
         bare = f"SELECT 1 {self._from} WHERE "
         self._tree(bare, f"{bare}{self._text}\n")
@@ -141,26 +143,26 @@ class _Parser:
             tree: Node = orjson.loads(serialized_text(self._sandbox.connection, sql))
         except orjson.JSONDecodeError:
             raise QueryInvalid("the condition is nested too deeply") from None
-        except BROKEN as error:
+        except DUCKDB_ERRORS as error:
             raise self._failed(error, begin, sql) from None
         if tree["error"]:
             position = tree.get("position")
             raise QueryInvalid(
-                f"this is no condition: {tree.get('error_message', 'it cannot be parsed')}",
+                f"this is not a condition: {tree.get('error_message', 'it cannot be parsed')}",
                 position=self._place(None if position is None else int(position), begin),
             )
         if len(tree["statements"]) != 1:
-            raise QueryInvalid("this is no condition: there is more than one statement in it")
+            raise QueryInvalid("this is not a condition: it has more than one statement")
         return tree
 
     def _check_nodes(self, condition: Node) -> None:
-        found = unfit(self._sandbox.connection, condition, self._names)
+        found = find_disallowed(self._sandbox.connection, condition, self._names)
         if found is not None:
-            raise QueryRefused(found.why, position=self._place_of(found.node))
+            raise QueryRefused(found.reason, position=self._place_of(found.node))
         for node in nodes(condition):
             if node.get("class") == "COLUMN_REF" and self._is_whole_row(node):
                 raise QueryRefused(
-                    f"{self._spec.name} is the table: a condition must name its columns",
+                    f"{self._spec.name} is the table: name a column instead",
                     position=self._place_of(node),
                 )
 
@@ -175,13 +177,14 @@ class _Parser:
         type_ = str(described[0][1]).strip('"')
         if type_ != "BOOLEAN":
             raise QueryInvalid(
-                f"the condition comes to a value of the type {type_}, not to TRUE or FALSE: compare it with "
-                "something",
+                f"the condition has the type {type_} instead of BOOLEAN: compare it with a value",
                 position=0,
             )
 
     def _check_values(self, columns: Sequence[str]) -> None:
-        """On a row of NULLs, so that a text that is no time or number comes out now and not on some file."""
+        """Runs the condition on a row of NULLs, to find invalid constants, such as times, before files are
+        read.
+        """
         types = {column.name: duckdb_type(column.type) for column in self._spec.columns}
         row = ", ".join(f"NULL::{types[name]} AS {quoted(name)}" for name in columns) or "1"
         self._run(f"WITH {quoted(self._spec.name)} AS (SELECT {row}) {self._begin}", "")
@@ -197,11 +200,13 @@ class _Parser:
         sql = f"{begin}{self._text}\n) {end}"
         try:
             return self._sandbox.connection.execute(sql).fetchall()
-        except BROKEN as error:
+        except DUCKDB_ERRORS as error:
             raise self._failed(error, begin, sql) from None
 
     def _columns(self, condition: Node) -> set[str]:
-        """At least those that it needs: a lambda's word may be called like a column."""
+        """Returns the named columns. May include too many: a lambda parameter may have the name of a
+        column.
+        """
         before = {NAMESPACE_MAIN, "memory", folded(self._spec.name)}
         found: set[str] = set()
         for node in nodes(condition):
@@ -218,7 +223,7 @@ class _Parser:
         return uses[0] if len(uses) == 1 else UNCONSTRAINED
 
     def _failed(self, error: Exception, begin: str, sql: str) -> QueryInvalid | QueryRefused:
-        found = failed(error, sql, list(self._names.values()))
+        found = as_error(error, sql, list(self._names.values()))
         if not isinstance(found, (QueryInvalid, QueryRefused)):
             return QueryInvalid(str(found))
         found.position = self._place(found.position, begin)
@@ -228,5 +233,5 @@ class _Parser:
         return self._place(characters(self._sql, position_of(node)), self._begin)
 
     def _place(self, position: int | None, begin: str) -> int | None:
-        """From a place in the SQL to the place in the condition."""
+        """Converts a position in the SQL to a position in the condition."""
         return None if position is None else max(0, min(position - len(begin), len(self._text)))

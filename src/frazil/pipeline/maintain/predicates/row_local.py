@@ -1,5 +1,5 @@
-"""Whether an expression depends on one row and on nothing else: not on other rows, the clock, dice or DuckDB
-itself. Asked of DuckDB's own list of functions, and followed into its macros.
+"""Checks that an expression depends on one row only: not on other rows, the clock, random numbers or DuckDB's
+state. Uses DuckDB's list of functions, including the bodies of macros.
 """
 
 from __future__ import annotations
@@ -16,63 +16,64 @@ from frazil.sql.statement import NON_DETERMINISTIC, Node, folded, nodes
 _STABLE = "CONSISTENT"
 _AGE_OF_TWO_TIMES = 2
 _CLASSES = {
-    "SUBQUERY": "a condition looks at one row: it cannot have a query in it (SELECT, EXISTS, ANY (…)). For a "
-    "list, write IN ('a', 'b')",
-    "WINDOW": "a condition looks at one row, and window functions at others",
-    "PARAMETER": "a condition has no parameters: write the value itself",
+    "SUBQUERY": "a condition cannot contain a query (SELECT, EXISTS, ANY (…)). For a list, use IN ('a', 'b')",
+    "WINDOW": "a condition cannot use window functions: it must depend on one row only",
+    "PARAMETER": "a condition has no parameters: use the value itself",
     **dict.fromkeys(
         ("STAR", "POSITIONAL_REFERENCE", "DEFAULT"),
-        "a condition must name its columns: *, COLUMNS(…), #1 and DEFAULT are not understood here",
+        "a condition must name its columns: *, COLUMNS(…), #1 and DEFAULT are not supported",
     ),
 }
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """What must not be in an expression, and the node that has it, of the expression itself."""
+class Disallowed:
+    """Why an expression is not allowed, and the node of the expression that causes it."""
 
-    why: str
+    reason: str
     node: Node
 
 
 @dataclass
 class _Known:
-    """What is called by one name."""
+    """The functions and macros of one name."""
 
     kinds: set[str] = field(default_factory=set)
     stabilities: set[str | None] = field(default_factory=set)
     macros: list[str] = field(default_factory=list)
 
 
-def unfit(connection: duckdb.DuckDBPyConnection, expression: Node, columns: Collection[str]) -> Unfit | None:
-    """`columns` are the words that mean a column, folded."""
+def find_disallowed(
+    connection: duckdb.DuckDBPyConnection, expression: Node, columns: Collection[str]
+) -> Disallowed | None:
+    """Returns the first disallowed part of the expression, or None. `columns` are folded column names."""
     for node in nodes(expression):
         if node.get("class") in _CLASSES:
-            return Unfit(_CLASSES[node["class"]], node)
+            return Disallowed(_CLASSES[node["class"]], node)
     seen: set[str] = set()
     waiting = [(node, node) for node in nodes(expression)]
     while waiting:
         names = {name for node, _ in waiting if (name := _function(node)) is not None}
         known = _known(connection, names)
-        for node, blamed in waiting:
-            if (why := _why(node, known, columns)) is not None:
-                return Unfit(why, blamed)
+        for node, origin in waiting:
+            if (reason := _reason(node, known, columns)) is not None:
+                return Disallowed(reason, origin)
         waiting = [
-            (inner, blamed)
-            for node, blamed in waiting
+            (inner, origin)
+            for node, origin in waiting
             if (name := _function(node)) is not None and name not in seen
             for macro in known[name].macros
             for inner in _parsed(connection, macro)
         ]
         seen |= names
-        columns = ()  # a macro's words are its own
+        columns = ()  # names in a macro are its parameters
     return None
 
 
-def _why(node: Node, known: Mapping[str, _Known], columns: Collection[str]) -> str | None:
+def _reason(node: Node, known: Mapping[str, _Known], columns: Collection[str]) -> str | None:
     kind = node.get("class")
     if kind == "SUBQUERY":
-        return "this function looks into other tables, which a condition must not"
+        return "this function reads other tables: a condition must depend on one row only"
     if kind == "COLUMN_REF":
         word = str(node["column_names"][-1])
         return _changes(word) if word.lower() in NON_DETERMINISTIC and folded(word) not in columns else None
@@ -80,7 +81,7 @@ def _why(node: Node, known: Mapping[str, _Known], columns: Collection[str]) -> s
     if name is None:
         return None
     if known[name].kinds == {"aggregate"}:
-        return f"{name.removesuffix('_star')}() looks at many rows, and a condition at one"
+        return f"{name.removesuffix('_star')}() is an aggregate: a condition must depend on one row only"
     if name == "age":
         return None if len(node["children"]) == _AGE_OF_TWO_TIMES else _changes("age() of one time")
     if name in NON_DETERMINISTIC or known[name].stabilities - {_STABLE, None}:
@@ -90,8 +91,8 @@ def _why(node: Node, known: Mapping[str, _Known], columns: Collection[str]) -> s
 
 def _changes(name: str) -> str:
     return (
-        f"{name} may say something else each time, and rows go for good by a condition. Write times out, as "
-        "in time < '2026-01-31'; for ages there are settings"
+        f"{name} may return different values each time, but removal is permanent. Use constants, such as "
+        "time < '2026-01-31'; for ages there are settings"
     )
 
 

@@ -1,3 +1,3 @@
-"""Retention: rows go when they are as old as the rules say. Start reading at `retain`; `rules` plans a
+"""Retention: removes rows when they reach the age of a rule. Start reading at `retain`; `rules` plans a
 round.
 """

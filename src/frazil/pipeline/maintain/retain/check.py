@@ -1,7 +1,4 @@
-"""Whether the rules of retention are for tables that there are, with conditions on their columns.
-
-Reading the configuration does not say so: it knows neither the tables nor DuckDB.
-"""
+"""Checks the retention rules. Imports neither Spark nor Iceberg, so that `frazil config --check` is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +11,10 @@ from frazil.tables.promoted import promoted
 
 
 def check_rules(config: Config) -> list[str]:
-    """What is wrong with each rule, counted from 1, and what to write instead. Empty: nothing."""
+    """Returns the problems of the rules, numbered from 1, with a remedy: unknown tables and invalid
+    conditions. Loading the configuration does not check these, because it knows neither the tables nor
+    DuckDB.
+    """
     return [
         f"maintain.retention.rules: rule {number}, {problem}"
         for number, rule in enumerate(config.maintain.retention.rules, 1)
@@ -23,11 +23,10 @@ def check_rules(config: Config) -> list[str]:
 
 
 def unknown_table(config: Config, rule: RetentionRule) -> str:
-    """Why the rule is for no table; empty if it is for some."""
     known = [name for name, spec in table_specs(promoted(config)).items() if spec.retained == "rules"]
     if rule.table is None or rule.table in known:
         return ""
-    return f"`table`: {rule.table} is no table that rules are for; there are: {', '.join(known)}"
+    return f"`table`: there is no table {rule.table} with retention rules; there are: {', '.join(known)}"
 
 
 def _problems(config: Config, rule: RetentionRule) -> Iterator[str]:
@@ -35,7 +34,7 @@ def _problems(config: Config, rule: RetentionRule) -> Iterator[str]:
         yield problem
     if problem or rule.where is None:
         return
-    # DuckDB comes with it, which a pipeline without conditions can do without.
+    # Imports DuckDB, which a pipeline without conditions does not need.
     from frazil.pipeline.maintain.predicates.match import parse_predicate
 
     for table, spec in table_specs(promoted(config)).items():
@@ -45,12 +44,12 @@ def _problems(config: Config, rule: RetentionRule) -> Iterator[str]:
             predicate = parse_predicate(rule.where, spec)
         except (QueryInvalid, QueryRefused) as error:
             at = "" if error.position is None else f" (at character {error.position + 1})"
-            hint = "" if rule.table else ". A rule without `table` is for all of them: give it one"
+            hint = "" if rule.table else ". A rule without `table` applies to all tables: set `table`"
             yield f"`where` for {table}: {error}{at}{hint}"
             continue
         if predicate.is_constant:
             yield (
-                f"`where` for {table}: it names no column, so all rows go or none: leave `where` out if all "
-                "are to go"
+                f"`where` for {table}: it names no column, so it matches all rows or none: remove `where` to "
+                "remove all rows"
             )
             return

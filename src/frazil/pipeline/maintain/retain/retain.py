@@ -1,4 +1,4 @@
-"""Retention of one table, whichever it is."""
+"""Retention of one table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from frazil.tables.promoted import promoted
 
 
 def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: RetentionRun) -> TaskReport:
-    """Applies the rules to one table. What another process has replaced meanwhile is left for the next time.
+    """Applies the rules to one table. Files that another process replaces meanwhile are left for the next
+    round.
 
-    A round that would remove a large share of the table, or by a clock that is far ahead of what the table
-    knows, removes nothing and says so in `held`, unless it is confirmed.
+    A round that would remove a large share of the table, or whose clock is far ahead of the time known to the
+    table, removes nothing unless it is confirmed: `held` has the reason.
 
-    ConfigError if a rule has a condition that cannot be used; nothing is changed then. So too if one cannot
-    be told of some row; all other rules are applied then.
+    Raises ConfigError if a condition is invalid; then nothing is changed. Also if a condition fails on some
+    row; then all other rules are applied.
     """
     begin = time.monotonic()
     name = table.name()[-1]
@@ -38,7 +39,7 @@ def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: 
             raise ConfigError(f"maintain.retention.rules: {problem}")
     if spec is None or spec.retained == "no" or not rules:
         return TaskReport("retention", name, run.dry_run, seconds=time.monotonic() - begin)
-    # DuckDB comes with it, which a pipeline without rules can do without.
+    # Imports DuckDB, which a pipeline without rules does not need.
     from frazil.pipeline.maintain.retain.rows import Retention
 
     return Retention(config, catalog, runner, table, spec, rules).run(run, begin)

@@ -1,6 +1,6 @@
-"""Retention: rows go when they are as old as the rules say, whole files where that will do.
+"""Applies retention rules to a table: drops whole files if possible, else rewrites them.
 
-What is taken out of a table is counted in its position, by where it came from: the ledger still adds up.
+The table's position counts the removed rows by stream, so that `frazil verify` still balances.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_ma
 from frazil.pipeline.maintain.report import TaskReport, Totals
 from frazil.pipeline.maintain.retain.rules import (
     RETENTION,
-    Applied,
     Due,
     RetentionPlan,
     RetentionRun,
-    is_new_ground,
+    RuleProgress,
+    is_first_search,
     key_of,
     plan_retention,
     progress,
@@ -37,21 +37,22 @@ from frazil.pipeline.maintain.retain.rules import (
     write_applied,
 )
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
-from frazil.pipeline.maintain.search import Searched, Wanted, search_all
-from frazil.pipeline.runner import Runner, gathered
+from frazil.pipeline.maintain.search import SearchResult, SearchTarget, search_all
+from frazil.pipeline.runner import Runner, batched
 from frazil.tables import TableSpec
 
 _DROPS_PER_COMMIT_MAX = 1000
-"""Files that one commit drops. Each commit makes landings that are under way begin again, so few
-large commits are better than many small ones.
+"""Files that one commit drops. Each commit makes a concurrent landing retry, so few large commits are better
+than many small ones.
 """
 _DROPS_PER_ROUND_MAX = 10_000
-"""Then the other tasks have their turn."""
 
 log = structlog.get_logger("frazil.maintain")
 
 
 class Retention:
+    """One round of retention of one table."""
+
     def __init__(
         self,
         config: Config,
@@ -84,10 +85,10 @@ class Retention:
             key: Matcher.of(predicate, spec, table.schema(), properties=table.properties)
             for key, predicate in self._predicates.items()
         }
-        self._passed_over: set[str] = set()
+        self._skipped: set[str] = set()
         self._finished: set[str] = set()
         self._failed: dict[str, str] = {}
-        """Rules that have no answer for some row, and why."""
+        """Rules whose condition failed on some row, with the reason."""
         self._partitions: set[tuple[str, int]] = set()
         self._searched_files = self._lost = self._unreadable = 0
         main = table.current_snapshot()
@@ -95,95 +96,92 @@ class Retention:
         self._is_alone = True
 
     def run(self, run: RetentionRun, begin: float) -> TaskReport:
-        """`begin` is by the monotonic clock."""
+        """Runs the round. `begin` is a time of the monotonic clock."""
         metadata, files = self._table.metadata, live_files(self._table)
         before, late = read_applied(json_property(metadata, RETENTION)), late_days(metadata)
-        wanted = plan_retention(files, self._rules, run.clock, before, late)
-        now = run.believed(metadata, self._settings)
-        plan = wanted if now == run.clock else plan_retention(files, self._rules, now, before, late)
-        held = clock_hold_reason(self._name, now, run.clock) if wanted.files - plan.files else ""
+        by_clock = plan_retention(files, self._rules, run.clock, before, late)
+        now = run.trusted_time(metadata, self._settings)
+        plan = by_clock if now == run.clock else plan_retention(files, self._rules, now, before, late)
+        held = clock_hold_reason(self._name, now, run.clock) if by_clock.files - plan.files else ""
         held = held or ("" if run.confirmed else self._share_held(plan, files, before, now))
         if run.dry_run:
-            self._would(wanted)
-            return self._report(begin, wanted, dry_run=True, held=held)
+            self._count_matches(by_clock)
+            return self._report(begin, by_clock, dry_run=True, held=held)
         if held:
-            return self._report(begin, wanted, dry_run=False, held=held)
+            return self._report(begin, by_clock, dry_run=False, held=held)
         record_time(self._catalog, self._table, now)
-        whole, done = self._drop(plan), 0
-        size, left = 0, _in_days(plan.searched, self._round_bytes_max)
-        while left and whole and size < self._round_bytes_max:
+        all_dropped, done = self._drop(plan), 0
+        size, left = 0, _group_by_day(plan.searched, self._round_bytes_max)
+        while left and all_dropped and size < self._round_bytes_max:
             group = left.pop(0)
-            parts = gathered(group, lambda due: due.bytes, self._round_bytes_max)
+            parts = batched(group, lambda due: due.bytes, self._round_bytes_max)
             if not all(self._apply(part) for part in parts):
                 left.append(group)
-                break  # what was replaced meanwhile is to be searched in its new place
-            size += self._spent(group)
+                break  # the files that replace these must be searched first
+            size += self._searched_bytes(group)
             done += len(group)
         applied = progress(plan, done, before, self._sequence, self._failed.keys())
-        # What was to be dropped, and is still there, was not searched.
-        if whole and applied != before:
+        # Files that were to be dropped but still exist have not been searched.
+        if all_dropped and applied != before:
             set_properties(self._catalog, self._table, {RETENTION: write_applied(applied)})
-        is_all = whole and not left
-        if is_all and late:
+        is_complete = all_dropped and not left
+        if is_complete and late:
             longest = max(rule.after_seconds for rule in self._rules)
             remove_late(self._catalog, self._table, now - longest)
-        return self._report(begin, wanted, dry_run=False, is_unfinished=not is_all and bool(self._finished))
+        is_unfinished = not is_complete and bool(self._finished)
+        return self._report(begin, by_clock, dry_run=False, is_unfinished=is_unfinished)
 
     def _drop(self, plan: RetentionPlan) -> bool:
-        """Drops the files of which all rows are due. Returns False if some are left for the next round."""
+        """Drops files whose rows are all due. Returns False if some are left for the next round."""
         due = plan.dropped[:_DROPS_PER_ROUND_MAX]
-        groups = gathered(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
-        applied = [self._apply(group) for group in groups]  # one that was overtaken leaves the others alone
+        groups = batched(due, lambda _: 1, _DROPS_PER_COMMIT_MAX)
+        applied = [self._apply(group) for group in groups]  # also after a conflict of an earlier group
         return all(applied) and len(due) == len(plan.dropped)
 
     def _share_held(
-        self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, Applied], now: float
+        self, plan: RetentionPlan, files: Sequence[LiveFile], applied: Mapping[str, RuleProgress], now: float
     ) -> str:
-        """Why the round must not be done without a confirmation; empty if it may. What fell due just now is
-        what every day brings, and does not count. Of files that are searched, all rows count: how many would
-        go is known only after the search.
+        """Returns why the round needs a confirmation, or an empty string. Rows that fell due recently do not
+        count: that is normal. All rows of files to search count: the matches are known only after the search.
         """
         before = now - self._settings.clock_gap_seconds_max
-        new = [due for due in plan.searched if due.since < before and is_new_ground(due, applied)]
-        may_go = [due for due, names in zip(new, self._may_match(new), strict=True) if names]
-        whole = [due for due in plan.dropped if due.since < before]
-        rows = sum(due.live.file.record_count for due in (*whole, *may_go))
+        new = [due for due in plan.searched if due.since < before and is_first_search(due, applied)]
+        searched = [due for due, names in zip(new, self._may_match(new), strict=True) if names]
+        dropped = [due for due in plan.dropped if due.since < before]
+        rows = sum(due.live.file.record_count for due in (*dropped, *searched))
         total = sum(live.file.record_count for live in files)
         if rows < self._settings.confirm_rows_min or rows <= self._settings.confirm_share * total:
             return ""
         return (
-            f"up to {rows:,} of {total:,} rows of {self._name} have long been due at {utc(now)}, more than "
+            f"up to {rows:,} of {total:,} rows of {self._name} would be removed at {utc(now)}, more than "
             f"maintain.retention.confirm_share allows; check the rules and the clock, then run "
             f"`frazil maintain retention --confirm {self._name}`"
         )
 
     def _apply(self, group: Sequence[Due]) -> bool:
-        """Search the files, write those with due rows again, and commit. Return False if another process has
+        """Searches the files, rewrites those with due rows, and commits. Returns False if another process has
         changed these files meanwhile.
         """
         began = time.time()
-        both = self._searched(group, rewrite=True)
-        swap = Swap.of(((due.live.file, searched) for due, searched in both), began)
-        if not self._pass_over([searched for _, searched in both]):
-            self._rewrite.discard(swap, "a file has been replaced")
+        found = self._search(group, rewrite=True)
+        swap = Swap.of(((due.live.file, result) for due, result in found), began)
+        if not self._skip_unreadable([result for _, result in found]):
+            self._rewrite.discard(swap, "a file was replaced")
             return False
         if swap.removed:
             committed = self._rewrite.commit([swap])
             if committed is None:
                 return False
-            self._partitions |= {due.partition for due, searched in both if searched.matches}
+            self._partitions |= {due.partition for due, result in found if result.matches}
             own = committed.metadata.snapshot_by_id(committed.snapshot_id)
             self._is_alone &= own is not None and own.sequence_number == self._sequence + 1
-            self._sequence += self._is_alone  # else files of others, not searched yet, are up to it
-        self._finish(group)
+            self._sequence += self._is_alone  # files of other processes are not searched yet
+        self._finished |= {due.live.file.file_path for due in group} - self._skipped
         return True
 
-    def _finish(self, group: Sequence[Due]) -> None:
-        self._finished |= {due.live.file.file_path for due in group} - self._passed_over
-
-    def _pass_over(self, found: Sequence[Searched]) -> bool:
-        """Leaves out the files that are gone or cannot be read, if the table still says that it has them:
-        nobody has replaced them then, and no round that waits for them would ever end.
+    def _skip_unreadable(self, found: Sequence[SearchResult]) -> bool:
+        """Skips files that are missing or unreadable but still in the table: waiting for them would block
+        retention. Returns False if another process has replaced one of them.
         """
         gone = [each for each in found if each.is_gone]
         unreadable = [each for each in found if each.unreadable is not None]
@@ -191,47 +189,43 @@ class Retention:
             return True
         if not self._live_now().issuperset(each.path for each in (*gone, *unreadable)):
             return False
-        self._passed_over |= {each.path for each in (*gone, *unreadable)}
+        self._skipped |= {each.path for each in (*gone, *unreadable)}
         self._lost += len(gone)
         self._unreadable += len(unreadable)
         for each in gone:
-            log.warning("a file of the table is gone; retention goes on without it", path=each.path)
+            log.warning("missing data file skipped by retention", path=each.path)
         for each in unreadable:
-            log.warning(
-                "a file of the table cannot be read; retention goes on without it",
-                path=each.path,
-                reason=each.unreadable,
-            )
+            log.warning("unreadable data file skipped by retention", path=each.path, reason=each.unreadable)
         return True
 
-    def _spent(self, group: Sequence[Due]) -> int:
-        """Bytes. What was passed over, or is only for rules without an answer, comes again each time and must
-        not use up the round.
+    def _searched_bytes(self, group: Sequence[Due]) -> int:
+        """Returns the bytes that count for the limit of the round. Files that are skipped or have only failed
+        rules do not count: they are due in every round.
         """
         return sum(
             due.bytes
             for due in group
-            if due.live.file.file_path not in self._passed_over
+            if due.live.file.file_path not in self._skipped
             and not (due.names and self._failed.keys() >= set(due.names))
         )
 
     def _live_now(self) -> set[str]:
         return {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
 
-    def _searched(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, Searched]]:
-        """Without those files whose statistics say that no row can be meant."""
-        wanted = {
+    def _search(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, SearchResult]]:
+        """Searches the files, except those whose statistics exclude a match."""
+        targets = {
             due.live.file.file_path: (due, names)
             for due, names in zip(group, self._may_match(group), strict=True)
             if names or not due.names
         }
-        jobs = [Wanted.of(due.live.file, names) for due, names in wanted.values()]
+        jobs = [SearchTarget.of(due.live.file, names) for due, names in targets.values()]
         found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
         self._searched_files += len(found)
         self._totals.cpu_seconds += sum(each.cpu_seconds for each in found)
         for each in found:
             self._failed |= each.failed
-        return [(wanted[each.path][0], each) for each in found]
+        return [(targets[each.path][0], each) for each in found]
 
     def _may_match(self, group: Sequence[Due]) -> list[tuple[str, ...]]:
         names: list[list[str]] = [[] for _ in group]
@@ -246,32 +240,33 @@ class Retention:
                     names[at].append(key)
         return [tuple(each) for each in names]
 
-    def _would(self, plan: RetentionPlan) -> None:
-        """Counts, and changes nothing."""
-        searched = self._searched(plan.searched, rewrite=False)
-        both = [*zip(plan.dropped, in_parallel(self._whole, plan.dropped), strict=True), *searched]
-        self._pass_over([found for _, found in both])
-        for due, found in both:
-            if found.matches:
-                self._totals.count([due.live.file], [], found.matches)
-                self._totals.files_out += found.matches < found.rows
+    def _count_matches(self, plan: RetentionPlan) -> None:
+        """Counts the rows and files of a dry run."""
+        searched = self._search(plan.searched, rewrite=False)
+        found = [*zip(plan.dropped, in_parallel(self._all_rows, plan.dropped), strict=True), *searched]
+        self._skip_unreadable([result for _, result in found])
+        for due, result in found:
+            if result.matches:
+                self._totals.count([due.live.file], [], result.matches)
+                self._totals.files_out += result.matches < result.rows
                 self._partitions.add(due.partition)
 
-    def _whole(self, due: Due) -> Searched:
-        """As if it had been searched: the manifests say how many rows it has."""
+    def _all_rows(self, due: Due) -> SearchResult:
+        """Returns a result in which all rows match, from the manifest, without reading the file."""
         path, rows = due.live.file.file_path, due.live.file.record_count
         try:
             size = len(self._table.io.new_input(path))
         except FileNotFoundError:
-            return Searched(path, is_gone=True)
+            return SearchResult(path, is_gone=True)
         if size != due.bytes:
-            return Searched(path, unreadable=f"it has {size:,} bytes, and the table says {due.bytes:,}")
-        return Searched(path, rows, Counter({"": rows}))
+            reason = f"it has {size:,} bytes, but the table's metadata says {due.bytes:,}"
+            return SearchResult(path, unreadable=reason)
+        return SearchResult(path, rows, Counter({"": rows}))
 
     def _refuse_failed(self) -> None:
-        """At the end, when all else is done."""
+        """Raises ConfigError for rules that failed, after all other rules were applied."""
         reasons = [
-            f"`{rule.where}` cannot be told of every row, and was left out: {self._failed[key_of(rule)]}"
+            f"`{rule.where}` failed on some row and was not applied: {self._failed[key_of(rule)]}"
             for rule in self._rules
             if key_of(rule) in self._failed
         ]
@@ -281,8 +276,8 @@ class Retention:
     def _report(
         self, begin: float, plan: RetentionPlan, *, dry_run: bool, held: str = "", is_unfinished: bool = False
     ) -> TaskReport:
-        """`plan` has all that is due by the clock. ConfigError if a rule could not be applied and the others
-        have no more to do.
+        """Returns the report. `plan` has everything that is due by the clock. Raises ConfigError if a rule
+        failed and the round is finished.
         """
         if not is_unfinished:
             self._refuse_failed()
@@ -315,12 +310,12 @@ def _parsed(rule: RetentionRule, where: str, spec: TableSpec) -> Predicate:
     try:
         return parse_predicate(where, spec)
     except (QueryInvalid, QueryRefused) as error:
-        hint = "" if rule.table else "; name the `table` that it is for"
-        raise ConfigError(f"maintain.retention.rules: `{where}` cannot be used: {error}{hint}") from None
+        hint = "" if rule.table else "; set the `table` of the rule"
+        raise ConfigError(f"maintain.retention.rules: `{where}` is invalid: {error}{hint}") from None
 
 
-def _in_days(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
-    """Groups of about so many bytes. No day is cut: only whole days can be remembered as searched."""
+def _group_by_day(due: Sequence[Due], bytes_max: int) -> list[list[Due]]:
+    """Groups files of about `bytes_max` bytes. No day is split: progress is recorded in whole days."""
     groups: list[list[Due]] = []
     size = 0
     for each in due:

@@ -1,4 +1,4 @@
-"""Which files the rules of retention concern, and which of them were searched before. Pure."""
+"""Plans a round of retention: which files the rules apply to, and which were searched before. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from frazil.lake.clock import Late, Partition, by_partition, landed_late, partit
 from frazil.lake.live_files import LiveFile, partition_of
 
 RETENTION = "frazil.retention"
-"""The property that remembers how far each rule has been applied, so that nothing is searched every hour."""
+"""The table property with the progress of each rule, so that no file is searched twice for a rule."""
 
 
 @dataclass(frozen=True)
 class RetentionRun:
-    """One round of retention. `clock` is the current time in seconds since 1970. `confirmed`: a person has
-    checked it and how much would go, so it is trusted, and any share of rows may go. For `others` see
-    `trusted_now`.
+    """One round of retention. `clock` is the current time in seconds since 1970. `confirmed`: an operator has
+    checked the clock and the number of rows, so the clock is trusted and any share of rows may be removed.
+    For `others` see `trusted_now`.
     """
 
     clock: float
@@ -32,26 +32,30 @@ class RetentionRun:
     confirmed: bool = False
     others: float | None = None
 
-    def believed(self, metadata: TableMetadata, config: RetentionConfig) -> float:
-        """Return the time by which to remove rows."""
+    def trusted_time(self, metadata: TableMetadata, config: RetentionConfig) -> float:
+        """Returns the time that decides which rows are due."""
         if self.confirmed:
             return self.clock
         return trusted_now(metadata, self.clock, config.clock_gap_seconds_max, self.others)
 
 
 @dataclass(frozen=True)
-class Applied:
-    """A rule has been applied to all files of days up to `day` that were committed up to `sequence`."""
+class RuleProgress:
+    """The rule was applied to all files of days up to `day` that were committed up to `sequence`."""
 
     day: int
     sequence: int
     late: Late = field(default_factory=dict)
-    """Of partitions whose rows landed late: the time of the round that last applied the rule to all of it."""
+    """For partitions with late rows: the time of the round that last applied the rule to the whole
+    partition.
+    """
 
 
 @dataclass(frozen=True)
 class Due:
-    """A file that rules concern now. Without names all of it goes, else the rows that any of these finds."""
+    """A file to which rules apply now. Without names all rows are removed, else those that any of these rules
+    matches.
+    """
 
     live: LiveFile
     names: tuple[str, ...] = ()
@@ -76,9 +80,9 @@ class Due:
 class RetentionPlan:
     dropped: tuple[Due, ...] = ()
     searched: tuple[Due, ...] = ()
-    """In the order in which they are best searched: see `progress`."""
+    """In the order of the search; see `progress`."""
     days: Mapping[str, int] = field(default_factory=dict)
-    """Of each rule with a condition, the newest day that it concerns now."""
+    """For each rule with a condition, the newest day to which it applies now."""
     next_due: float = math.inf
     """When the next file falls due, in seconds since 1970."""
     late: Late = field(default_factory=dict)
@@ -91,13 +95,13 @@ class RetentionPlan:
 
 
 def key_of(rule: RetentionRule) -> str:
-    """The same for the same rule, whatever else the configuration says."""
+    """Returns an id of the rule that depends on nothing else in the configuration."""
     text = json.dumps([rule.table, rule.tenant, rule.where, rule.after_seconds])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def newest_day(rule: RetentionRule, now_seconds: float) -> int:
-    """The last day that ended so long ago, in days since 1970."""
+    """Returns the newest day to which the rule applies, in days since 1970."""
     return int((now_seconds - rule.after_seconds) // DAY_SECONDS) - 1
 
 
@@ -106,8 +110,8 @@ def rules_of(table: str, rules: Iterable[RetentionRule]) -> list[RetentionRule]:
 
 
 def due_at(rule: RetentionRule, day: int, landed: float | None) -> float:
-    """When the rule concerns rows of a day, in seconds since 1970. `landed` is when the last late rows of the
-    day landed, if any did: they may be younger than their `time` says, and their age counts from then.
+    """Returns when the rule applies to rows of a day, in seconds since 1970. `landed` is when the last late
+    rows of the day landed, if any: their `time` may be wrong, so their age counts from then.
     """
     return max((day + 1) * float(DAY_SECONDS), landed or 0.0) + rule.after_seconds
 
@@ -116,10 +120,12 @@ def plan_retention(
     files: Sequence[LiveFile],
     rules: Sequence[RetentionRule],
     now_seconds: float,
-    applied: Mapping[str, Applied],
+    applied: Mapping[str, RuleProgress],
     late: Late | None = None,
 ) -> RetentionPlan:
-    """`rules` are those of the table. Days are counted by `time`, in UTC. See `due_at` for `late`."""
+    """Plans a round with the rules of the table. Days are those of `time`, in UTC. See `due_at` for
+    `late`.
+    """
     late = late or {}
     keys = [(rule, key_of(rule)) for rule in rules]
     dropped, searched, next_due = [], [], math.inf
@@ -135,7 +141,7 @@ def plan_retention(
                 continue
             at = due_at(rule, day, landed)
             done = applied.get(key)
-            # When the rows of a late day fall due, the rule may have passed that day already.
+            # When the late rows of a day fall due, the rule may already have been applied to that day.
             is_current = landed is None or (done is not None and done.late.get((tenant, day), 0.0) >= at)
             if rule.where is not None and is_current and _is_done(live, day, done):
                 continue
@@ -158,20 +164,20 @@ def plan_retention(
     )
 
 
-def is_new_ground(due: Due, applied: Mapping[str, Applied]) -> bool:
-    """Whether some rule concerns the file's day for the first time. Files that were merged or moved since
-    the rule was applied to their day are searched again, and hold nothing that it has not seen.
+def is_first_search(due: Due, applied: Mapping[str, RuleProgress]) -> bool:
+    """Returns whether some rule applies to the file's day for the first time. Files that were merged or moved
+    after the rule was applied to their day are searched again, but have no new rows.
     """
     return not due.names or any(not _is_late(due, applied.get(name)) for name in due.names)
 
 
-def _is_done(live: LiveFile, day: int, applied: Applied | None) -> bool:
+def _is_done(live: LiveFile, day: int, applied: RuleProgress | None) -> bool:
     return applied is not None and day <= applied.day and live.file_sequence <= applied.sequence
 
 
-def _order(due: Due, applied: Mapping[str, Applied]) -> tuple[int, int]:
-    """First days that were searched before their late rows were due, day by day; then what came late to days
-    that were searched before, as it came; then the other days.
+def _order(due: Due, applied: Mapping[str, RuleProgress]) -> tuple[int, int]:
+    """Returns the sort key of the search: first days that were searched before their late rows were due, by
+    day; then files that were committed to searched days later, by commit; then the other days.
     """
     if any(_is_done(due.live, due.day, applied.get(name)) for name in due.names):
         return -2, due.day
@@ -180,22 +186,21 @@ def _order(due: Due, applied: Mapping[str, Applied]) -> tuple[int, int]:
     return 0, due.day
 
 
-def _is_late(due: Due, applied: Applied | None) -> bool:
+def _is_late(due: Due, applied: RuleProgress | None) -> bool:
     return applied is not None and due.day <= applied.day
 
 
 def progress(
     plan: RetentionPlan,
     done: int,
-    applied: Mapping[str, Applied],
+    applied: Mapping[str, RuleProgress],
     sequence: int,
     failed: Collection[str] = (),
-) -> dict[str, Applied]:
-    """How far each rule has been applied when the first `done` files of the plan are searched. `sequence` is
-    that of the newest commit whose files the plan knew. Rules that are no more are forgotten, and those that
-    have failed are where they were.
+) -> dict[str, RuleProgress]:
+    """Returns the progress of each rule after the first `done` files of the plan were searched. `sequence` is
+    that of the newest commit in the plan. Removed rules are dropped; failed rules keep their progress.
     """
-    found: dict[str, Applied] = {name: applied[name] for name in failed if name in applied}
+    found: dict[str, RuleProgress] = {name: applied[name] for name in failed if name in applied}
     for name, newest in plan.days.items():
         if name in failed:
             continue
@@ -204,17 +209,21 @@ def progress(
         late = [due.live.file_sequence for due in left if _is_late(due, before)]
         partitions = _late_done(plan, done, name, before)
         if not left:
-            found[name] = Applied(max(newest, -1 if before is None else before.day), sequence, partitions)
+            found[name] = RuleProgress(
+                max(newest, -1 if before is None else before.day), sequence, partitions
+            )
         elif late:
             assert before is not None  # noqa: S101
-            found[name] = Applied(before.day, max(before.sequence, min(late) - 1), partitions)
+            found[name] = RuleProgress(before.day, max(before.sequence, min(late) - 1), partitions)
         else:
-            found[name] = Applied(min(due.day for due in left) - 1, sequence, partitions)
+            found[name] = RuleProgress(min(due.day for due in left) - 1, sequence, partitions)
     return found
 
 
-def _late_done(plan: RetentionPlan, done: int, name: str, before: Applied | None) -> dict[Partition, float]:
-    """The partitions with late rows of which all due files were searched, now or before."""
+def _late_done(
+    plan: RetentionPlan, done: int, name: str, before: RuleProgress | None
+) -> dict[Partition, float]:
+    """Returns the partitions with late rows whose due files were all searched, now or before."""
     left = {due.partition for due in plan.searched[done:] if name in due.names}
     found: dict[Partition, float] = {} if before is None else {**before.late}
     for due in plan.searched[:done]:
@@ -227,18 +236,18 @@ def _late_done(plan: RetentionPlan, done: int, name: str, before: Applied | None
     }
 
 
-def read_applied(document: Mapping[str, Any]) -> dict[str, Applied]:
-    """What somebody else has written there is as if it were not: the search is done again."""
+def read_applied(document: Mapping[str, Any]) -> dict[str, RuleProgress]:
+    """Parses the property `RETENTION`. Ignores invalid values: these rules search again."""
     found = {}
     for name, fields in document.items():
         if isinstance(fields, dict):
             day, sequence = fields.get("day"), fields.get("sequence")
             if isinstance(day, int) and isinstance(sequence, int):
-                found[name] = Applied(day, sequence, by_partition(fields.get("late")))
+                found[name] = RuleProgress(day, sequence, by_partition(fields.get("late")))
     return found
 
 
-def write_applied(applied: Mapping[str, Applied]) -> str:
+def write_applied(applied: Mapping[str, RuleProgress]) -> str:
     return json.dumps(
         {
             name: {

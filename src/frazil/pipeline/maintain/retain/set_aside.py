@@ -1,4 +1,6 @@
-"""What could not be read is not kept for ever either: its rows in `set_aside`, and the copies in the log."""
+"""Retention of unreadable data: rows of the table `set_aside`, and copies of segments in the
+write-ahead log.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,19 @@ from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
 COPIES = "set-aside/"
-"""Where the log keeps copies of segments that could not be read."""
+"""The log's folder for copies of unreadable segments."""
 
 Mask = Callable[[pa.Table], pa.ChunkedArray]
 
 
 def retain_set_aside(config: Config, catalog: Catalog, table: Table, run: RetentionRun) -> TaskReport:
-    """The rows first, then the copies that they point at. Of whoever dies in between, the copies without a
-    row are found the next time.
+    """Removes old rows, then the copies that they refer to. If the process is killed in between, the next
+    round finds the copies without a row.
     """
     begin = time.monotonic()
     settings = config.maintain.retention
     seconds, clock, dry_run = settings.set_aside_seconds, run.clock, run.dry_run
-    now = run.believed(table.metadata, settings)
+    now = run.trusted_time(table.metadata, settings)
     is_old = _older_than(now - seconds)
     held = ""
     if now != clock and _Change.of(table, _older_than(clock - seconds), write=None).removed:
@@ -54,8 +56,8 @@ def retain_set_aside(config: Config, catalog: Catalog, table: Table, run: Retent
     if not dry_run and now == clock:
         record_time(catalog, table, now)
     store = None if config.wal.type == "kafka" else open_store(config)
-    # Whose segment is gone by now, has its row in the table by then.
-    unsure = [] if store is None else list(_without_segment(store, now - seconds))
+    # Listed before the table is loaded: a copy whose segment is deleted already has its row by then.
+    unreferenced = [] if store is None else list(_without_segment(store, now - seconds))
     table = catalog.load_table(table.name())
     change = _Change.of(table, is_old, write=None) if dry_run else drop_rows(config, catalog, table, is_old)
     copies: list[str] = []
@@ -64,10 +66,10 @@ def retain_set_aside(config: Config, catalog: Catalog, table: Table, run: Retent
         if not dry_run and copies:
             delete_copies(store, copies)
         known = change.kept | change.locations
-        lost = [path for path in unsure if path.removesuffix(".json") not in known]
-        if not dry_run and lost:
-            store.delete_all(lost)
-        copies += lost
+        without_row = [path for path in unreferenced if path.removesuffix(".json") not in known]
+        if not dry_run and without_row:
+            store.delete_all(without_row)
+        copies += without_row
     return TaskReport(
         "retention",
         SET_ASIDE.name,
@@ -95,24 +97,26 @@ class _Change:
     rewritten: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     locations: set[str] = field(default_factory=set)
-    """The copies of segments whose rows go."""
+    """The copies that removed rows refer to."""
     kept: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, table: Table, mask_of: Mask, *, write: Config | None) -> _Change:
-        """With `write`, what remains of files of which some rows go is durable when it returns."""
+        """Reads all files. With `write`, also rewrites files that keep some rows; the new files are
+        durable.
+        """
         change = cls()
         for live in live_files(table):
             with table.io.new_input(live.file.file_path).open() as stream:
                 rows = pq.ParquetFile(stream).read()
             mask = pc.fill_null(mask_of(rows), False)
-            gone, kept = rows.filter(mask), rows.filter(pc.invert(mask))
+            removed, kept = rows.filter(mask), rows.filter(pc.invert(mask))
             change.kept |= _locations(kept)
-            if not gone.num_rows:
+            if not removed.num_rows:
                 continue
             change.removed.append(live.file)
-            change.counts.update(gone["source"].to_pylist())
-            change.locations |= _locations(gone)
+            change.counts.update(removed["source"].to_pylist())
+            change.locations |= _locations(removed)
             if kept.num_rows:
                 change.rewritten += 1
                 if write is not None:
@@ -123,10 +127,12 @@ class _Change:
 def drop_rows(
     config: Config, catalog: Catalog, table: Table, mask_of: Mask, facts: dict[str, str] | None = None
 ) -> _Change:
-    """Takes rows out of `set_aside`. Their copies are still there. Raises Conflict if another was faster."""
+    """Removes rows from `set_aside`, but not their copies. Raises Conflict if another process changed the
+    table.
+    """
     began = time.time()
     try:
-        table = evolve(table, SET_ASIDE)  # an older version may have made it
+        table = evolve(table, SET_ASIDE)  # an older release may have created the table
     except CommitFailedException as error:
         raise Conflict(full_name(table), str(error)) from None
     change = _Change.of(table, mask_of, write=config)
@@ -148,8 +154,8 @@ def _locations(rows: pa.Table) -> set[str]:
 
 
 def _without_segment(store: Store, before_seconds: float) -> Iterator[str]:
-    """Copies that nobody is making just now: a landing that sets something aside has not cleaned up what it
-    copied, so while the segment itself is there, its copy stays.
+    """Yields copies whose segments are deleted. If the segment still exists, a landing may be setting it
+    aside just now.
     """
     reader = WalReader(store)
     for entry in store.list(COPIES):
@@ -163,6 +169,6 @@ def _without_segment(store: Store, before_seconds: float) -> Iterator[str]:
 
 
 def _began(name: SegmentName) -> float:
-    """When the stream began, as its name says: nothing of it is older."""
+    """Returns when the stream began, from its name. Its segments are not older."""
     moment = datetime.datetime.strptime(name.stream[:15], "%Y%m%dT%H%M%S")
     return moment.replace(tzinfo=datetime.UTC).timestamp()
