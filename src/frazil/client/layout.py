@@ -25,10 +25,7 @@ class Grid:
     """A table of text. With `width` None, nothing is truncated. None as a cell means NULL."""
 
     def __init__(
-        self,
-        columns: Sequence[ResultColumn],
-        rows: Sequence[Sequence[str | None]],
-        width: int | None = None,
+        self, columns: Sequence[ResultColumn], rows: Sequence[Sequence[str | None]], width: int | None = None
     ) -> None:
         self._names = [one_line(column.name) for column in columns]
         self._right = [_is_number(column.type) for column in columns]

@@ -29,9 +29,7 @@ class PostgresCatalog(Section):
     def _check(self) -> Self:
         if not re.match(r"postgres(ql)?://", self.uri.get_secret_value()):
             raise bad_value(
-                "is not a PostgreSQL URI",
-                "for example postgresql://USER:PASSWORD@HOST/DATABASE",
-                "uri",
+                "is not a PostgreSQL URI", "for example postgresql://USER:PASSWORD@HOST/DATABASE", "uri"
             )
         return self
 
@@ -73,8 +71,7 @@ class RestCatalog(Section):
 
 class CatalogConfig(Section):
     type: Literal["sqlite", "postgres", "rest"] = Field(
-        "sqlite",
-        description="Iceberg catalog: a SQLite file, a PostgreSQL database, or a REST catalog.",
+        "sqlite", description="Iceberg catalog: a SQLite file, a PostgreSQL database, or a REST catalog."
     )
     name: str = Field(
         "frazil", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="Catalog name in query engines."
@@ -176,9 +173,7 @@ class LandConfig(Section):
         2, ge=1, le=19, description="zstd level of data files. A higher level saves bytes and costs CPU."
     )
     wal_grace_seconds: Seconds = Field(
-        600,
-        ge=0,
-        description="How long segments are kept after landing, for queries that still read them.",
+        600, ge=0, description="How long segments are kept after landing, for queries that still read them."
     )
     stream_idle_seconds: Seconds = Field(
         3600,

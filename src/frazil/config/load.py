@@ -95,7 +95,9 @@ def _empty_sections(values: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def _report(problems: list[ConfigProblem]) -> str:
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: (problem.order, problem.place, problem.key))
+    ordered = sorted(
+        dict.fromkeys(problems), key=lambda problem: (problem.order, problem.location, problem.key)
+    )
     if len(ordered) == 1:
         return str(ordered[0])
     return "\n".join([f"{len(ordered)} problems in the configuration:", *map(str, ordered)])
@@ -132,8 +134,8 @@ def _unknown(tree: ConfigTree, key: Key, value: Any) -> ConfigProblem:
     model = Config if not section else model_of(parent.annotation) if parent is not None else None
     names = list(model.model_fields) if model is not None else []
     close = difflib.get_close_matches(name, names, n=1)
-    place = tree.places.get(key)
-    from_environment = place is not None and place.variable is not None
+    location = tree.locations.get(key)
+    from_environment = location is not None and location.variable is not None
     if elsewhere := [other for other in _all_keys(Config, ()) if other[-1] == name]:
         hint = f"did you mean `{variable_for(elsewhere[0]) if from_environment else dotted(elsewhere[0])}`?"
     elif close:
@@ -244,7 +246,7 @@ def _example(tree: ConfigTree, key: Key, found: FieldInfo | None) -> str | None:
     if value is None or isinstance(value, BaseModel | frozenset | tuple | dict | list):
         return None
     text = f"[{value}]" if container_of(found.annotation) is not None else format_value(key[-1], value)
-    place = tree.places.get(key)
-    if place is not None and place.variable is not None:
-        return f"for example {place.variable}={text}"
+    location = tree.locations.get(key)
+    if location is not None and location.variable is not None:
+        return f"for example {location.variable}={text}"
     return f"for example `{key[-1]}: {text}`"

@@ -13,15 +13,7 @@ from frazil.config.receive import AuthConfig, ReceiveConfig, TenantsConfig
 from frazil.config.serve import DashboardConfig, QueryConfig, ServeConfig
 from frazil.config.status import StatusConfig
 from frazil.config.telemetry import TelemetryConfig, check_own_receiver
-from frazil.config.values import (
-    AttributeNames,
-    ColumnName,
-    Rate,
-    Section,
-    bad_value,
-    column_for,
-    is_loopback,
-)
+from frazil.config.values import AttributeNames, ColumnName, Rate, Section, bad_value, column_for, is_loopback
 from frazil.config.wal import WalConfig
 
 
@@ -78,10 +70,7 @@ class TablesConfig(Section):
 class DemoConfig(Section):
     enabled: bool = Field(False, description="Let `frazil up` send itself the telemetry of a simulated shop.")
     traces_per_second: Rate = Field(
-        5,
-        gt=0,
-        le=10_000,
-        description="Traces per second, each with logs and metrics. A trace is a few KB.",
+        5, gt=0, le=10_000, description="Traces per second, each with logs and metrics. A trace is a few KB."
     )
 
 
@@ -89,16 +78,14 @@ class Config(Section):
     """The complete configuration, as returned by `load_config`."""
 
     data_dir: Path = Field(
-        Path("./frazil-data"),
-        description="Directory for frazil's files, relative to the working directory.",
+        Path("./frazil-data"), description="Directory for frazil's files, relative to the working directory."
     )
     log: LogConfig = Field(LogConfig(), description="frazil's own log, on standard error.")
     receive: ReceiveConfig = Field(ReceiveConfig(), description="OTLP receiver.")
     auth: AuthConfig = Field(AuthConfig(), description="API keys and their roles.")
     tenants: TenantsConfig = Field(TenantsConfig(), description="Tenants and their rate limits.")
     wal: WalConfig = Field(
-        WalConfig(),
-        description="Write-ahead log. Requests are acknowledged after they are durable in it.",
+        WalConfig(), description="Write-ahead log. Requests are acknowledged after they are durable in it."
     )
     tables: TablesConfig = Field(TablesConfig(), description="Columns of the tables.")
     lake: LakeConfig = Field(LakeConfig(), description="Location and catalog of the Iceberg tables.")

@@ -190,10 +190,7 @@ class ReceiveConfig(Section):
 
 class ApiKey(Section):
     name: str = Field(
-        min_length=1,
-        max_length=128,
-        description="Name of the key, for people.",
-        examples=["shop-collector"],
+        min_length=1, max_length=128, description="Name of the key, for people.", examples=["shop-collector"]
     )
     tenant: TenantId = Field(description="Tenant that the key reads and writes.", examples=["shop"])
     hash: KeyHash = Field(

@@ -91,8 +91,7 @@ class QueryConfig(Section):
         "unchanged. 0: no cache.",
     )
     audit_file: Path | None = Field(
-        None,
-        description="File that records each query, without its data. Absent: frazil's own log.",
+        None, description="File that records each query, without its data. Absent: frazil's own log."
     )
 
 
@@ -117,9 +116,7 @@ class DashboardConfig(Section):
         "on it; auto-refresh does not count). Logins are kept in memory: a restart ends them.",
     )
     sockets_max: Count = Field(
-        200,
-        ge=1,
-        description="Maximum number of open pages. Each has a websocket and a session in memory.",
+        200, ge=1, description="Maximum number of open pages. Each has a websocket and a session in memory."
     )
     sockets_per_address_max: Count = Field(
         50,

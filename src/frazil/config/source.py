@@ -23,14 +23,14 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    place: str
+    location: str
     key: str
     what: str
     hint: str | None = None
     order: tuple[int, int, int] = (0, 0, 0)
 
     def __str__(self) -> str:
-        head = ": ".join(part for part in (self.place, self.key, self.what) if part)
+        head = ": ".join(part for part in (self.location, self.key, self.what) if part)
         return head if self.hint is None else f"{head}\n    {self.hint}"
 
 
@@ -49,18 +49,18 @@ class ConfigTree:
 
     file: Path | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    places: dict[Key, SourceLocation] = field(default_factory=dict)
+    locations: dict[Key, SourceLocation] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
 
     def problem(self, key: Key, what: str, hint: str | None = None, *, at_key: bool = False) -> ConfigProblem:
         """Return a problem with `key`, at the nearest known location."""
         for length in range(len(key), 0, -1):
-            place = self.places.get(key[:length])
-            if place is None:
+            location = self.locations.get(key[:length])
+            if location is None:
                 continue
-            if place.variable is not None:
-                return ConfigProblem(place.variable, dotted(key), what, hint, (1, 0, 0))
-            line, column = place.key_mark if at_key or length < len(key) else place.value_mark
+            if location.variable is not None:
+                return ConfigProblem(location.variable, dotted(key), what, hint, (1, 0, 0))
+            line, column = location.key_mark if at_key or length < len(key) else location.value_mark
             return ConfigProblem(f"{self.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
         return ConfigProblem(str(self.file or "configuration"), dotted(key), what, hint)
 
@@ -187,7 +187,7 @@ def _values(tree: ConfigTree, loader: Any, node: Any, key: Key, above: tuple[int
 
 
 def _record_location(tree: ConfigTree, key: Key, name_node: Any, node: Any) -> None:
-    tree.places[key] = SourceLocation(
+    tree.locations[key] = SourceLocation(
         None,
         (name_node.start_mark.line + 1, name_node.start_mark.column + 1),
         (node.start_mark.line + 1, node.start_mark.column + 1),
@@ -265,9 +265,9 @@ def _put(tree: ConfigTree, key: tuple[str, ...], value: Any, variable: str) -> N
         inner = section.get(part)
         if not isinstance(inner, dict):
             inner = section[part] = {}
-            tree.places[key[:length]] = SourceLocation(variable)
+            tree.locations[key[:length]] = SourceLocation(variable)
         section = inner
     section[key[-1]] = value
-    for old in [place for place in tree.places if place[: len(key)] == key]:
-        del tree.places[old]
-    tree.places[key] = SourceLocation(variable)
+    for old in [location for location in tree.locations if location[: len(key)] == key]:
+        del tree.locations[old]
+    tree.locations[key] = SourceLocation(variable)

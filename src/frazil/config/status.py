@@ -71,9 +71,7 @@ class StatusConfig(Section):
         description="How long the API keeps poll results in memory: about 200 bytes per poll.",
     )
     ack_seconds: Seconds = Field(
-        0.4,
-        gt=0,
-        description="Objective: 99% of requests are durable and acknowledged within this time.",
+        0.4, gt=0, description="Objective: 99% of requests are durable and acknowledged within this time."
     )
     freshness_seconds: Seconds | None = Field(
         None,

@@ -66,8 +66,7 @@ class TelemetryConfig(Section):
         "traceparent header, its sampling decision is used.",
     )
     logs_level: Literal["debug", "info", "warning", "error", "none"] = Field(
-        "warning",
-        description="Minimum severity of log records that are sent. log.level applies first.",
+        "warning", description="Minimum severity of log records that are sent. log.level applies first."
     )
     sql_text: bool = Field(
         False,

@@ -13,8 +13,7 @@ from frazil.config.values import KIB, MIB, Bytes, Count, Seconds, Section, bad_v
 
 class LocalWalConfig(Section):
     path: Path | None = Field(
-        None,
-        description="Directory of segments, on a disk that honours fsync. Absent: wal below data_dir.",
+        None, description="Directory of segments, on a disk that honours fsync. Absent: wal below data_dir."
     )
     free_bytes_min: Bytes = Field(
         512 * MIB,

@@ -6,14 +6,7 @@ import time
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from frazil.demo.options import DemoOptions, DemoTotals

@@ -77,12 +77,7 @@ class Simulator:
     ) -> None:
         instance = self._instances.get(planned.service, planned.instance)
         span = instance.tracer(planned.scope).start_span(
-            planned.name,
-            parent,
-            planned.kind,
-            planned.attributes,
-            links,
-            begin + int(planned.start * 1e9),
+            planned.name, parent, planned.kind, planned.attributes, links, begin + int(planned.start * 1e9)
         )
         context = set_span_in_context(span, Context())
         for line in planned.lines:

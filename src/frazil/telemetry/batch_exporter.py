@@ -150,11 +150,7 @@ class BatchExporter:
             return
         if not self._is_warned:
             self._is_warned, self._warned_at = True, now
-            log.warning(
-                "telemetry export failed",
-                endpoint=self._endpoint,
-                reason=reason[:300],
-            )
+            log.warning("telemetry export failed", endpoint=self._endpoint, reason=reason[:300])
 
     def _on_success(self) -> None:
         self._failures = 0
