@@ -43,7 +43,7 @@ class Recipe:
 
     @property
     def may_be_empty(self) -> bool:
-        return "*Empty when all is well.*" in self.text.replace("\n", " ")
+        return "*No rows when all is healthy.*" in self.text.replace("\n", " ")
 
 
 def _recipes() -> dict[int, Recipe]:
@@ -126,7 +126,7 @@ def test_every_link_of_its_table_of_contents_leads_to_a_question() -> None:
 
 @pytest.mark.parametrize("recipe", WITH_SQL, ids=lambda recipe: str(recipe.number))
 def test_a_question_runs_and_finds_something(lake: Lake, recipe: Recipe) -> None:
-    """Also those that are empty when all is well: here it is not."""
+    """Also recipes without rows when all is healthy: here it is not."""
     assert lake.rows(recipe.number), recipe.title
 
 

@@ -22,7 +22,7 @@ import pytest
 import frazil
 from frazil.client import Connection
 from frazil.client.connection import new_id
-from frazil.client.screen import Screen, ask_and_show
+from frazil.client.screen import Screen, execute_and_print
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused
 from frazil.query.model import Query
 from tests.components.process import answers, dies_with_parent, end, free_port, wait_until
@@ -187,7 +187,7 @@ def test_every_format_is_read_back_equal(db: Connection, tmp_path: Path) -> None
     sql = "SELECT body, severity_number, attributes['http.response.status_code'] AS code FROM logs ORDER BY 1"
     expected = db.sql(sql).arrow()
     for format in ("arrow", "parquet", "json", "csv"):
-        ask_and_show(
+        execute_and_print(
             db._transport,
             Query(sql, "", id=new_id()),
             Screen(),

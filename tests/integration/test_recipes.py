@@ -105,8 +105,8 @@ NOT_RUN = {
 
 STATEMENTS = {
     ("README.md", "-- The slowest operations"): {},
-    ("docs/querying.md", "-- All words occur"): {},
-    ("docs/self-observability.md", "-- what queries waited for"): {"frazil-api": "cart"},
+    ("docs/querying.md", "-- Rows that contain all words"): {},
+    ("docs/self-observability.md", "-- time spent per query stage"): {"frazil-api": "cart"},
 }
 """Blocks of SQL for frazil, and what is put in place of names that the demo does not have."""
 RUN.update(STATEMENTS)

@@ -150,5 +150,5 @@ def test_with_the_api_gone_the_terminal_asks_the_receiver_and_with_all_gone_says
     receiver.stop()
     ended = frazil(receiver, "status")
     assert ended.returncode == 1
-    assert ended.stdout.startswith("nothing is running on ")
+    assert ended.stdout.startswith("no role is running on ")
     assert "`frazil up`" in ended.stdout

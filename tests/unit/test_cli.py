@@ -124,7 +124,7 @@ def test_the_configuration_is_printed_even_when_the_users_is_broken() -> None:
 def test_a_missing_configuration_file_is_told() -> None:
     result = runner.invoke(app, ["--config", "gone.yaml", "up"])
     assert result.exit_code == 2
-    assert "gone.yaml: there is no such file" in result.stderr
+    assert "gone.yaml: file does not exist" in result.stderr
 
 
 @pytest.mark.parametrize(

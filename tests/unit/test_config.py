@@ -117,10 +117,11 @@ def test_the_file_can_be_named(load: Load, tmp_path: Path) -> None:
 
 def test_a_named_file_that_is_missing_is_an_error(load: Load, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"gone\.yaml: there is no such file\n    `frazil config > .*gone\.yaml`"
+        ConfigError,
+        match=r"gone\.yaml: file does not exist\n    create it .*`frazil config > .*gone\.yaml`",
     ):
         load_config(tmp_path / "gone.yaml", {})
-    with pytest.raises(ConfigError, match=r"FRAZIL_CONFIG: there is no file gone\.yaml"):
+    with pytest.raises(ConfigError, match=r"FRAZIL_CONFIG: file gone\.yaml does not exist"):
         load_config(None, {"FRAZIL_CONFIG": "gone.yaml"})
 
 
@@ -146,7 +147,7 @@ def test_a_key_in_the_wrong_section_is_told_where_it_belongs(problems: Problems)
 
 def test_a_key_like_no_other_gets_the_list(problems: Problems) -> None:
     assert problems("log: {zzz: 1}") == (
-        "frazil.yaml:1:7: log.zzz: unknown key (given 1)\n    known here: level, format"
+        "frazil.yaml:1:7: log.zzz: unknown key (given 1)\n    valid keys: level, format"
     )
 
 
@@ -211,7 +212,7 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
         ),
         (
             "log: loud",
-            "frazil.yaml:1:6: log: must be a section with keys (given 'loud')\n    its keys: level, format",
+            "frazil.yaml:1:6: log: must be a section with keys (given 'loud')\n    valid keys: level, format",
         ),
         (
             "receive: {http: {listen: 4318}}",
@@ -225,7 +226,7 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
         ),
         (
             "wal: {type: s3, s3: {prefix: a}}",
-            "frazil.yaml:1:17: wal.s3.bucket: is required and not given\n    for example `bucket: telemetry`",
+            "frazil.yaml:1:17: wal.s3.bucket: is required but not set\n    for example `bucket: telemetry`",
         ),
         (
             "wal:\n  type: s3\n",
@@ -240,33 +241,33 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
         (
             "receive: {http: {cors_origins: [https://a.example/]}}",
             "frazil.yaml:1:33: receive.http.cors_origins[0]: must be * or an origin (given 'https://a.example/')\n"
-            "    for example https://app.example.com (no path, no / at the end)",
+            "    for example https://app.example.com (without a path or trailing /)",
         ),
         (
             "receive: {http: {cors_origins: ['*', https://a.example]}}",
-            "frazil.yaml:1:32: receive.http.cors_origins: has * beside other origins, which * already covers"
-            ' (given a list)\n    write ["*"] alone',
+            "frazil.yaml:1:32: receive.http.cors_origins: contains * and other origins, but * already"
+            ' allows all (given a list)\n    write only ["*"]',
         ),
         (
             "receive: {http: {logs_path: logs}}",
-            "frazil.yaml:1:29: receive.http.logs_path: must be a path: it begins with / and has no query"
+            "frazil.yaml:1:29: receive.http.logs_path: must be a URL path that starts with / and has no query"
             " (given 'logs')\n    for example /v1/logs",
         ),
         (
             "receive: {http: {logs_path: /metrics}}",
-            "frazil.yaml:1:29: receive.http.logs_path: is /metrics, which frazil itself answers"
+            "frazil.yaml:1:29: receive.http.logs_path: is /metrics, which frazil reserves"
             " (given '/metrics')\n"
             "    for example /v1/metrics",
         ),
         (
             "receive: {http: {logs_path: /v1/traces}}",
             "frazil.yaml:1:29: receive.http.logs_path: uses one path for two signals (given '/v1/traces')\n"
-            "    give logs, traces and metrics a path each",
+            "    use a different path for each signal",
         ),
         (
             "receive: {limits: {in_flight_bytes_max: 1MiB}}",
             "frazil.yaml:1:41: receive.limits.in_flight_bytes_max: is less than request_bytes_max, so the"
-            " largest allowed request could never get in (given '1MiB')\n"
+            " largest allowed request could never be accepted (given '1MiB')\n"
             "    raise in_flight_bytes_max or lower request_bytes_max",
         ),
         (
@@ -276,30 +277,30 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
         ),
         (
             "wal: {s3: {bucket: b, access_key_id: a}}",
-            "frazil.yaml:1:38: wal.s3.access_key_id: is given without secret_access_key (given 'a')\n"
-            "    give both, or neither to use the AWS environment's; secret_access_key is missing",
+            "frazil.yaml:1:38: wal.s3.access_key_id: is set without secret_access_key (given 'a')\n"
+            "    set secret_access_key too, or remove both to use the credentials of the AWS environment",
         ),
         (
             "tenants: {default: a/b}",
-            "frazil.yaml:1:20: tenants.default: must be a tenant id: 1 to 64 of A-Z a-z 0-9 _ . -"
-            " (and not . or ..) (given 'a/b')\n    for example team-a",
+            "frazil.yaml:1:20: tenants.default: must be a tenant id: 1 to 64 characters of A-Z a-z 0-9 _ . -"
+            " (but not . or ..) (given 'a/b')\n    for example team-a",
         ),
         (
             "tables: {promoted: [{attribute: a.b}, {attribute: a_b}]}",
-            "frazil.yaml:1:20: tables.promoted: names column a_b twice (given a list)\n"
-            "    give one of them another `column`",
+            "frazil.yaml:1:20: tables.promoted: defines column a_b twice (given a list)\n"
+            "    set another `column` for one of them",
         ),
         (
             "tables: {promoted: [{attribute: [a, '']}]}",
-            "frazil.yaml:1:33: tables.promoted[0].attribute: must be the name of an attribute, or a list of"
+            "frazil.yaml:1:33: tables.promoted[0].attribute: must be an attribute name or a list of"
             " names (given a list)\n    for example http.route, or [http.request.method, http.method]",
         ),
         (
             "tables: {promoted: [{attribute: [a, a]}]}",
-            "frazil.yaml:1:33: tables.promoted[0].attribute: names an attribute twice (given a list)\n"
-            "    leave the second one out",
+            "frazil.yaml:1:33: tables.promoted[0].attribute: contains an attribute twice (given a list)\n"
+            "    remove the duplicate",
         ),
-        ("- a", "frazil.yaml:1:1: must be sections with keys, such as `log: {level: debug}`"),
+        ("- a", "frazil.yaml:1:1: must be a mapping of sections, such as `log: {level: debug}`"),
     ],
 )
 def test_every_kind_of_bad_value_is_explained(problems: Problems, text: str, expected: str) -> None:
@@ -336,18 +337,18 @@ def test_an_unknown_variable_does_not_hide_a_mistake_in_the_file(problems: Probl
 
 def test_lists_and_sections_in_variables_must_be_json(problems: Problems) -> None:
     assert problems(None, FRAZIL_RECEIVE__HTTP__CORS_ORIGINS="https://a.example") == (
-        "FRAZIL_RECEIVE__HTTP__CORS_ORIGINS: receive.http.cors_origins: must be JSON, but "
+        "FRAZIL_RECEIVE__HTTP__CORS_ORIGINS: receive.http.cors_origins: must be JSON: "
         "Expecting value: line 1 column 1 (char 0)\n"
         "    for example FRAZIL_RECEIVE__HTTP__CORS_ORIGINS='[\"https://app.example.com\"]'"
     )
     assert problems(None, FRAZIL_AUTH__KEYS='[{"name": "a", "tenant": "b", "hash": "c"}]') == (
-        "FRAZIL_AUTH__KEYS: auth.keys[0].hash: must be sha256: and 64 lower-case hexadecimal digits"
+        "FRAZIL_AUTH__KEYS: auth.keys[0].hash: must be sha256: followed by 64 lower-case hexadecimal digits"
         " (given 1 characters, not shown)\n"
-        "    run `frazil keys new --tenant NAME`, which prints the lines to paste"
+        "    run `frazil keys new --tenant NAME`, which prints the configuration lines"
     )
     assert problems(None, FRAZIL_TENANTS__RATE_LIMITS__BY_TENANT__SHOP="{}") == (
-        "FRAZIL_TENANTS__RATE_LIMITS__BY_TENANT__SHOP: tenants.rate_limits.by_tenant.shop: cannot be set on"
-        " its own from the environment\n    give the whole of tenants.rate_limits.by_tenant as JSON"
+        "FRAZIL_TENANTS__RATE_LIMITS__BY_TENANT__SHOP: tenants.rate_limits.by_tenant.shop: cannot be set"
+        " individually from the environment\n    set all of tenants.rate_limits.by_tenant as JSON"
     )
 
 
@@ -370,7 +371,7 @@ def test_a_yaml_syntax_error_gets_its_line(problems: Problems) -> None:
     assert problems("log:\n  level: info\n format: json\n") == (
         "frazil.yaml:3:2: not valid YAML: expected <block end>, but found '<block mapping start>'"
         " (while parsing a block mapping)\n"
-        "    look at the line of `format` and the one before it"
+        "    check the line of `format` and the line before it"
     )
     assert problems("log:\n\tlevel: info\n") == (
         "frazil.yaml:2:1: not valid YAML: found character '\\t' that cannot start any token"
@@ -380,8 +381,7 @@ def test_a_yaml_syntax_error_gets_its_line(problems: Problems) -> None:
 
 def test_a_key_given_twice_is_refused(problems: Problems) -> None:
     assert problems("log: {level: info}\nwal: {lanes: 1}\nlog: {format: json}\n") == (
-        "frazil.yaml:3:1: log: given twice, first in line 1\n"
-        "    keep one of them, or put what they hold together"
+        "frazil.yaml:3:1: log: is set twice, first in line 1\n    remove one, or merge them"
     )
 
 
@@ -437,7 +437,7 @@ def test_secrets_are_in_no_representation(load: Load) -> None:
 def test_listening_for_other_machines_without_keys_is_refused(problems: Problems, load: Load) -> None:
     text = "receive:\n  http: {listen: '0.0.0.0:4318'}\n  grpc: {listen: '0.0.0.0:4317'}\n"
     assert problems(text) == (
-        "frazil.yaml:2:18: receive.http.listen: can be reached from other machines (and receive.grpc.listen),"
+        "frazil.yaml:2:18: receive.http.listen: is reachable from other machines (and receive.grpc.listen),"
         " but no API key is configured (given '0.0.0.0:4318')\n"
         "    add a key (`frazil keys new --tenant NAME`), listen on 127.0.0.1, "
         "or set receive.allow_anonymous: true"
@@ -453,8 +453,8 @@ def test_listening_for_other_machines_without_keys_is_refused(problems: Problems
 def test_two_keys_cannot_share_a_name_or_a_hash(problems: Problems) -> None:
     key = f"{{name: a, tenant: t, hash: '{HASH}'}}"
     other = f"{{name: b, tenant: t, hash: '{HASH}'}}"
-    assert "has two keys with one name" in problems(f"auth: {{keys: [{key}, {key}]}}")
-    assert "has two keys with one hash" in problems(f"auth: {{keys: [{key}, {other}]}}")
+    assert "has two keys with the same name" in problems(f"auth: {{keys: [{key}, {key}]}}")
+    assert "has two keys with the same hash" in problems(f"auth: {{keys: [{key}, {other}]}}")
 
 
 def test_a_key_has_read_and_write_unless_told_otherwise(load: Load, problems: Problems) -> None:

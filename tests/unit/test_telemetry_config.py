@@ -28,14 +28,14 @@ def test_telemetry_is_off_by_default(tmp_path: Path) -> None:
 
 def test_into_itself_behind_keys_needs_a_key(tmp_path: Path) -> None:
     _, auth = keys("write")
-    with pytest.raises(ConfigError, match=r"telemetry\.api_key: is not given, and this frazil's receiver"):
+    with pytest.raises(ConfigError, match=r"telemetry\.api_key: is not set, but the receiver"):
         load(tmp_path, auth=auth, telemetry={"enabled": True})
 
 
 @pytest.mark.parametrize("roles", [("read",), ("admin", "read")])
 def test_a_key_that_may_not_write_is_refused_and_not_shown(tmp_path: Path, roles: tuple[str, ...]) -> None:
     key, auth = keys(*roles)
-    with pytest.raises(ConfigError, match=r"telemetry\.api_key: is none of auth\.keys") as told:
+    with pytest.raises(ConfigError, match=r"telemetry\.api_key: is not a key in auth\.keys") as told:
         load(tmp_path, auth=auth, telemetry={"enabled": True, "api_key": key})
     assert key not in str(told.value)
 
@@ -65,7 +65,7 @@ def test_an_endpoint_is_a_base_url(tmp_path: Path, endpoint: str) -> None:
 
 
 def test_grpc_into_itself_needs_the_grpc_listener(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"telemetry\.protocol: is grpc, which receive\.grpc\.enabled"):
+    with pytest.raises(ConfigError, match=r"telemetry\.protocol: is grpc, but receive\.grpc\.enabled"):
         load(
             tmp_path,
             receive={"grpc": {"enabled": False}},

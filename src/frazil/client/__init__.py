@@ -1,7 +1,6 @@
-"""Asks: `frazil.connect()` and `frazil query`. Over HTTP where the API runs, else the query service itself.
+"""`frazil.connect()` and `frazil query`: over HTTP if the API runs, otherwise with an embedded query service.
 
-Nothing heavy is imported before it is needed: a question to a running API must not wait for Arrow, pydantic
-or DuckDB to load.
+Heavy modules are imported late: a query to a running API must not wait for Arrow, pydantic or DuckDB.
 """
 
 from frazil.client.connection import Connection, connect

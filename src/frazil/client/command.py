@@ -1,4 +1,4 @@
-"""`frazil query`."""
+"""`frazil query`: one query, or a prompt."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from pathlib import Path
 from frazil.client.connection import new_id, open_transport
 from frazil.client.output import BINARY, OutputFormat, format_for
 from frazil.client.query import param_from_text, parse_as_of
-from frazil.client.screen import Screen, ask_and_show
+from frazil.client.screen import Screen, execute_and_print
 from frazil.client.transport import Transport, Unreachable
 from frazil.errors import ConfigError, Forbidden, FrazilError, RequestInvalid, Unauthenticated
 from frazil.query.model import Query
 
-FAILED, CANNOT, INTERRUPTED = 1, 2, 130
-_CANNOT = (ConfigError, Unreachable, Unauthenticated, Forbidden)
+QUERY_FAILED, NOT_EXECUTED, INTERRUPTED = 1, 2, 130
+_NOT_EXECUTED_ERRORS = (ConfigError, Unreachable, Unauthenticated, Forbidden)
 SQL_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
 class QueryOptions:
-    """The options of the verb, as given."""
-
     sql: str | None = None
     file: Path | None = None
     format: OutputFormat | None = None
@@ -42,14 +40,14 @@ class QueryOptions:
 
 
 def run(options: QueryOptions, screen: Screen | None = None) -> int:
-    """The exit code: 0, 1 when the query failed, 2 when it could not be asked, 130 after Ctrl-C."""
+    """Return the exit code: 0, 1 if the query failed, 2 if it was not executed, 130 on Ctrl-C."""
     screen = Screen() if screen is None else screen
     output = None if options.output == Path("-") else options.output
     format = options.format or format_for(output)
     try:
         sql = _sql(options)
         if format in BINARY and output is None and screen.out.is_terminal and sql is not None:
-            raise RequestInvalid(f"{format} is not for a terminal: give --output FILE, or pipe it")
+            raise RequestInvalid(f"{format} cannot be written to a terminal: use --output FILE or a pipe")
         query = _query(options, sql or "")
         transport = open_transport(
             options.url,
@@ -60,9 +58,9 @@ def run(options: QueryOptions, screen: Screen | None = None) -> int:
         )
     except FrazilError as error:
         screen.error(error)
-        return CANNOT
+        return NOT_EXECUTED
     except KeyboardInterrupt:
-        screen.say("cancelled", "yellow")
+        screen.message("cancelled", "yellow")
         return INTERRUPTED
     try:
         if sql is None:
@@ -78,23 +76,23 @@ def _once(
     transport: Transport, query: Query, screen: Screen, format: OutputFormat, output: Path | None
 ) -> int:
     try:
-        ask_and_show(transport, query, screen, format=format, output=output)
+        execute_and_print(transport, query, screen, format=format, output=output)
     except FrazilError as error:
         screen.error(error, query.sql)
-        return CANNOT if isinstance(error, _CANNOT) else FAILED
+        return NOT_EXECUTED if isinstance(error, _NOT_EXECUTED_ERRORS) else QUERY_FAILED
     except KeyboardInterrupt:
-        screen.say("cancelled", "yellow")
+        screen.message("cancelled", "yellow")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has enough, as `head` does. The interpreter must not try again at its end.
+        # The reader, such as `head`, closed the pipe. Python must not flush to it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _sql(options: QueryOptions) -> str | None:
-    """The SQL to ask; None for a prompt."""
+    """Return the SQL, or None to start a prompt."""
     if options.sql is not None and options.file is not None:
-        raise RequestInvalid("SQL was given twice: as an argument and with --file")
+        raise RequestInvalid("SQL was given both as an argument and with --file: use only one")
     if options.file is not None:
         try:
             sql = options.file.read_text(encoding="utf-8")
@@ -107,9 +105,7 @@ def _sql(options: QueryOptions) -> str | None:
     else:
         sql = options.sql or ""
     if not sql.strip():
-        raise RequestInvalid(
-            "there is no SQL to ask: give it as an argument, with --file, or on standard input"
-        )
+        raise RequestInvalid("no SQL was given: pass it as an argument, with --file, or on standard input")
     return sql
 
 
@@ -127,7 +123,7 @@ def _query(options: QueryOptions, sql: str) -> Query:
 
 
 def key_from_text(text: str | None) -> str | None:
-    """The API key; `@FILE` names a file that holds it, so that it stays out of the list of processes."""
+    """Return the API key. `@FILE` reads it from a file, which keeps it out of the process list."""
     if text is None or not text.startswith("@"):
         return text
     try:

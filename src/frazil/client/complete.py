@@ -1,4 +1,4 @@
-"""Completion of SQL: keywords, functions, tables, and the columns of the tables that the statement names."""
+"""SQL completion: keywords, functions, tables, and the columns of the tables in the statement."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ length list lower map_contains map_keys max median min now nullif quantile_cont 
 replace round row_number strftime sum time_bucket to_timestamp trim unnest upper
 """
 COMMANDS = {
-    "\\d": "tables, or the columns of one",
-    "\\format": "table, json or csv",
-    "\\timing": "show or hide the line below answers",
-    "\\asof": "ask the tables as of a time, snapshot:ID or tag:NAME; `\\asof now` ends it",
-    "\\q": "leave",
-    "\\?": "this list",
+    "\\d": "list tables, or the columns of one table",
+    "\\format": "set the output format: table, json or csv",
+    "\\timing": "show or hide the statistics below results",
+    "\\asof": "query the tables as of a time, snapshot:ID or tag:NAME; `\\asof now` resets it",
+    "\\q": "quit",
+    "\\?": "show this list",
 }
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 _NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,7 +35,7 @@ _TABLE_NEXT = re.compile(r"\b(?:FROM|JOIN)\s+(?:otel\.)?\w*$", re.IGNORECASE)
 
 
 class SqlCompleter(Completer):
-    """Tables may come later: they are asked for while the first line is typed."""
+    """Completes SQL and commands. `tables` can be set later."""
 
     def __init__(self, tables: Sequence[TableInfo] = ()) -> None:
         self.tables: Sequence[TableInfo] = tables
@@ -50,7 +50,7 @@ class SqlCompleter(Completer):
         table_next = _TABLE_NEXT.search(before) is not None
         if not word and not table_next:
             return
-        for text, meta in self._tables() if table_next else self._words(document.text, word):
+        for text, meta in self._tables() if table_next else self._identifiers(document.text, word):
             if text.lower().startswith(word.lower()):
                 yield Completion(text, start_position=-len(word), display_meta=meta)
 
@@ -74,7 +74,7 @@ class SqlCompleter(Completer):
         for table in self.tables:
             yield table.name, table.doc
 
-    def _words(self, statement: str, word: str) -> Iterator[tuple[str, str]]:
+    def _identifiers(self, statement: str, word: str) -> Iterator[tuple[str, str]]:
         named = {name.lower() for name in _NAMES.findall(statement)}
         used = [table for table in self.tables if table.name in named] or self.tables
         columns = {column.name: column.type for table in used for column in table.columns}

@@ -1,4 +1,4 @@
-"""`frazil.connect()`: one object to ask, wherever the answers come from."""
+"""`frazil.connect()`: a connection to execute SQL, over HTTP or embedded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from frazil.client.http_transport import HttpTransport, answers
+from frazil.client.http_transport import HttpTransport, is_listening
 from frazil.client.query import AsOfLike, parse_as_of, parse_params
 from frazil.client.transport import Reply, Transport, Unreachable
 from frazil.errors import ConfigError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from frazil.config import Config
 
 DEFAULT_URL = "http://127.0.0.1:4380"
-"""Where the API listens when nothing is configured."""
+"""The API's default address."""
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -35,12 +34,13 @@ def connect(
     tenant: str | None = None,
     ca_file: str | Path | None = None,
 ) -> Connection:
-    """A connection to ask SQL.
+    """Connect to frazil.
 
-    With `url`, questions go to the API there. Without, to the API of the configuration (`config`, else what
-    `frazil` itself would read) if it runs, and else to the tables and the WAL directly.
+    With `url`, queries go to the API at that URL. Without `url`, they go to the API of the configuration
+    (`config`, or the file that `frazil` itself would read) if it is running. Otherwise the connection reads
+    the tables and the WAL directly.
 
-    `tenant` always asks the tables directly: over the API the tenant is the key's.
+    With `tenant`, the connection always reads directly: in the API, the API key determines the tenant.
     """
     return Connection(open_transport(url, api_key=api_key, config=config, tenant=tenant, ca_file=ca_file))
 
@@ -53,21 +53,21 @@ def open_transport(
     tenant: str | None = None,
     ca_file: str | Path | None = None,
 ) -> Transport:
-    """What `connect` asks through."""
+    """Open the transport of `connect`, which describes the parameters."""
     if url is not None:
         if tenant is not None:
-            raise ConfigError("over the API the tenant is the API key's: give url or tenant, not both")
+            raise ConfigError("url and tenant are both set: with url, the API key determines the tenant")
         return HttpTransport(url, api_key=api_key, ca_file=ca_file)
-    if config is None and tenant is None and not _is_configured() and answers(DEFAULT_URL):
-        # Reading a configuration costs more than the question. There is none to read.
+    if config is None and tenant is None and not _is_configured() and is_listening(DEFAULT_URL):
+        # Loading the configuration module takes longer than most queries, and there is nothing to load.
         return HttpTransport(DEFAULT_URL, api_key=api_key, ca_file=ca_file)
     loaded = _loaded(config)
-    if tenant is None and answers(loaded.serve.url):
+    if tenant is None and is_listening(loaded.serve.url):
         return HttpTransport(loaded.serve.url, api_key=api_key, ca_file=ca_file)
     if api_key is not None:
         raise Unreachable(
-            f"no API answers at {loaded.serve.url} to show the key to: start it with `frazil serve`, give "
-            "url (--url), or leave the key out to read this machine's files"
+            f"an API key is set, but no API is running at {loaded.serve.url}: start it with `frazil serve`, "
+            "set url (--url), or remove the key to read this machine's files"
         )
     from frazil.client.embedded import EmbeddedTransport
 
@@ -87,7 +87,7 @@ def _loaded(config: Config | str | Path | None) -> Config:
 
 
 class Connection:
-    """Asks SQL. Close it, or use it in a `with` block: it may hold processes."""
+    """Executes SQL. Close it, or use it in a `with` block: it may own processes."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -102,11 +102,11 @@ class Connection:
         seconds_max: float | None = None,
         rows_max: int | None = None,
     ) -> Result:
-        """The answer, complete. `?` and `$1` in the SQL stand for `params`.
+        """Execute SQL and return the complete result. `?` and `$1` in the SQL refer to `params`.
 
-        `as_of`: what the tables held at a time (a datetime, or text like 2026-11-15T10:00:00Z), in a snapshot
-        ('snapshot:123') or under a tag ('tag:name'). `partial`: answer without files that cannot be read now;
-        `stats.missing` names them.
+        `as_of` queries the tables as of a time (a datetime, or text like 2026-11-15T10:00:00Z), a snapshot
+        ('snapshot:123') or a tag ('tag:name'). With `partial`, files that cannot be read are skipped and
+        listed in `stats.missing`.
         """
         from frazil.client.result import Result
 
@@ -132,7 +132,7 @@ class Connection:
         return Result(table, stats)
 
     def tables(self) -> Sequence[TableInfo]:
-        """The tables that can be asked, with their columns, sizes and freshness."""
+        """Return the tables with their columns, sizes and freshness."""
         return self._transport.tables()
 
     def close(self) -> None:
@@ -141,20 +141,15 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<frazil.Connection to {self._transport.place}>"
+        return f"<frazil.Connection to {self._transport.address}>"
 
 
 def new_id() -> str:
-    """A name to watch or cancel a query by."""
+    """Return a random query ID, for progress and cancellation."""
     return os.urandom(16).hex()
 
 
@@ -162,11 +157,11 @@ def _table(reply: Reply) -> pa.Table:
     import pyarrow as pa
 
     body = b"".join(reply.content)
-    # Arrow takes the end of the bytes for the end of the rows. The mark says that these were all.
+    # Arrow accepts a truncated stream. Only a complete stream ends with this marker.
     if not body.endswith(_ARROW_END):
-        raise Unreachable("the answer broke off, so it is not complete: ask again")
+        raise Unreachable("the response ended early: retry")
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             return reader.read_all()
     except pa.ArrowInvalid as error:
-        raise Unreachable(f"the answer is not an Arrow stream ({error}): check the address") from None
+        raise Unreachable(f"the response is not an Arrow stream ({error}): check the URL") from None

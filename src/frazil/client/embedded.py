@@ -1,4 +1,4 @@
-"""Questions to a query service in this process, where no API runs. It lives in a thread with its own loop."""
+"""A query service inside this process, in a thread with its own event loop, for use without an API."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CLOSE_SECONDS_MAX = 10.0
 
 
 class EmbeddedTransport:
-    """Reads the tables and the WAL of `config` itself. Starts at once."""
+    """Reads the tables and the WAL of `config`. The constructor starts the query service."""
 
     def __init__(self, config: Config, tenant: str | None = None) -> None:
-        _log_as_a_library()
+        _configure_logging()
         self._tenant = config.tenants.default if tenant is None else tenant
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="frazil-client", daemon=True)
@@ -37,14 +37,14 @@ class EmbeddedTransport:
             raise
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return "this machine's files"
 
     def execute(self, query: Query) -> Reply:
         query = dataclasses.replace(query, tenant=self._tenant, unowned=True, who="embedded")
-        answer = self._wait(self._queries.execute(query))
-        content = self._chunks(answer.content)
-        return Reply(stats=answer.stats, content=content, close=lambda: self._end(answer.content))
+        result = self._wait(self._queries.execute(query))
+        content = self._chunks(result.content)
+        return Reply(stats=result.stats, content=content, close=lambda: self._close_content(result.content))
 
     def tables(self) -> Sequence[TableInfo]:
         return self._wait(self._queries.tables(self._tenant, whole=True))
@@ -87,9 +87,9 @@ class EmbeddedTransport:
             while (chunk := self._wait(_next(content))) is not None:
                 yield chunk
         finally:
-            self._end(content)
+            self._close_content(content)
 
-    def _end(self, content: AsyncIterator[bytes]) -> None:
+    def _close_content(self, content: AsyncIterator[bytes]) -> None:
         close = getattr(content, "aclose", None)
         if close is not None and not self._closed:
             self._wait(_await(close))
@@ -99,9 +99,9 @@ class EmbeddedTransport:
         self._loop.run_forever()
 
     def _stop(self) -> None:
-        """What still runs ends first: a worker must not outlive who started it."""
+        """Cancel all tasks, then stop the loop: workers must not outlive this process."""
         with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result(CLOSE_SECONDS_MAX)
+            asyncio.run_coroutine_threadsafe(_cancel_tasks(), self._loop).result(CLOSE_SECONDS_MAX)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_SECONDS_MAX)
         if not self._thread.is_alive():
@@ -112,12 +112,12 @@ class EmbeddedTransport:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C while it waits: what nobody waits for any more ends too.
+            # On Ctrl-C, cancel the work too.
             future.cancel()
             raise
 
 
-async def _end_tasks() -> None:
+async def _cancel_tasks() -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -134,8 +134,8 @@ async def _await(call: Any) -> None:
     await call()
 
 
-def _log_as_a_library() -> None:
-    """Into the application's own log, warnings and worse: left alone, structlog prints on standard output."""
+def _configure_logging() -> None:
+    """Send structlog to the application's `logging`. By default it prints to standard output."""
     import structlog
 
     if structlog.is_configured():

@@ -1,4 +1,4 @@
-"""Questions over HTTP, to a running API."""
+"""Executes queries over HTTP with a running API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError, SSLError
 
 from frazil.client.error_mapping import error_from, retry_after
-from frazil.client.query import wire_body
+from frazil.client.query import request_body
 from frazil.client.transport import Reply, Unreachable
 from frazil.errors import ConfigError, FrazilError
 from frazil.http_client import HttpClient, reason
@@ -26,8 +26,8 @@ from frazil.times import micros_of
 CONNECT_SECONDS_MAX = 5.0
 READ_SECONDS_MAX = 3600.0
 QUEUE_SECONDS_MAX = 120.0
-SIDE_SECONDS_MAX = 5.0
-"""For what is asked beside a query that runs: how far it is, and to stop it."""
+CONTROL_SECONDS_MAX = 5.0
+"""Timeout of requests for progress and cancellation."""
 RETRIES_MAX = 2
 RETRY_AFTER_SECONDS_MAX = 5.0
 ERROR_BYTES_MAX = 1 << 20
@@ -36,8 +36,8 @@ _CHUNK_BYTES = 1 << 16
 T = TypeVar("T")
 
 
-def answers(url: str, seconds_max: float = 0.2) -> bool:
-    """Whether something listens there."""
+def is_listening(url: str, seconds_max: float = 0.2) -> bool:
+    """Return True if a server accepts connections at the URL."""
     parts = urlsplit(url)
     if parts.hostname is None or not parts.port:
         return False
@@ -49,27 +49,27 @@ def answers(url: str, seconds_max: float = 0.2) -> bool:
 
 
 def base_url(text: str) -> str:
-    """`text` as the beginning of every request's address."""
+    """Normalize the base URL. Raises ConfigError if it is not valid."""
     text = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"{text} is not an address: {error}") from None
+        raise ConfigError(f"{text} is not a valid URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ConfigError(f"{text} is not the address of an API: write it like http://127.0.0.1:4380")
+        raise ConfigError(f"{text} is not a valid API URL: use a form like http://127.0.0.1:4380")
     if parts.query or parts.fragment or parts.username is not None:
-        raise ConfigError(f"the API's address is scheme, host and port alone; keys go into api_key: {text}")
+        raise ConfigError(f"the API URL must not contain a query or credentials; use api_key: {text}")
     return text.rstrip("/")
 
 
 class HttpTransport:
-    """Each question is a request. Safe to use from several threads."""
+    """Sends each query as a request. Thread-safe."""
 
     def __init__(self, url: str, *, api_key: str | None = None, ca_file: str | Path | None = None) -> None:
         self._url = base_url(url)
         if ca_file is not None and not Path(ca_file).is_file():
-            raise ConfigError(f"there is no file {ca_file} with the authority of the API's certificate")
+            raise ConfigError(f"CA file {ca_file} does not exist")
         self._headers = {"user-agent": "frazil"}
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -78,7 +78,7 @@ class HttpTransport:
         )
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return self._url
 
     def execute(self, query: Query) -> Reply:
@@ -89,7 +89,7 @@ class HttpTransport:
             "POST",
             f"/api/v1/sql?format={query.format}",
             seconds_max=seconds,
-            body=wire_body(query),
+            body=request_body(query),
             headers={"content-type": "application/json", "accept": CONTENT_TYPES[query.format]},
         )
         return Reply(
@@ -104,21 +104,21 @@ class HttpTransport:
         return [_table(row) for row in rows]
 
     def status(self, seconds_max: float) -> Any:
-        """How the whole does, as JSON, without lines over time."""
+        """Return the overall status as JSON, without history."""
         return self._json("/api/v1/status?history=false", seconds_max)
 
     def progress(self, id: str) -> Progress | None:
         try:
-            found = self._json(f"/api/v1/queries/{quote(id, safe='')}", seconds_max=SIDE_SECONDS_MAX)
+            found = self._json(f"/api/v1/queries/{quote(id, safe='')}", seconds_max=CONTROL_SECONDS_MAX)
         except FrazilError:
-            # It may not have begun, or is over: how far it is, is never worth an error.
+            # The query may not have started, or may have ended. Missing progress is not an error.
             return None
-        return _take(Progress, {"tenant": "", "percent": None, "seconds": 0.0, **found})
+        return _from_json(Progress, {"tenant": "", "percent": None, "seconds": 0.0, **found})
 
     def cancel(self, id: str) -> bool:
         try:
             self._request(
-                "DELETE", f"/api/v1/queries/{quote(id, safe='')}", seconds_max=SIDE_SECONDS_MAX
+                "DELETE", f"/api/v1/queries/{quote(id, safe='')}", seconds_max=CONTROL_SECONDS_MAX
             ).drain_conn()
         except FrazilError:
             return False
@@ -132,9 +132,7 @@ class HttpTransport:
         try:
             return json.loads(b"".join(self._chunks(response)))
         except ValueError:
-            raise ConfigError(
-                f"{self._url} does not answer as frazil's API does: check the address"
-            ) from None
+            raise ConfigError(f"{self._url} did not return valid JSON: check the URL") from None
 
     def _request(
         self,
@@ -145,7 +143,10 @@ class HttpTransport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """The answer, if it is a good one. None changes data: a 503 that names a delay is asked again."""
+        """Send a request and return its successful response; raise the API's error otherwise.
+
+        A 503 response with a short Retry-After is retried: no request changes data.
+        """
         for attempt in range(RETRIES_MAX + 1):
             response = self._send(method, path, seconds_max, body, {**self._headers, **(headers or {})})
             if response.status < 300:
@@ -171,11 +172,11 @@ class HttpTransport:
                 method, self._url + path, read_seconds=seconds_max, headers=headers, body=body
             )
         except ProtocolError as error:
-            raise Unreachable(f"{self._url} closed the connection without an answer") from error
+            raise Unreachable(f"{self._url} closed the connection without a response") from error
         except SSLError as error:
             raise ConfigError(
-                f"the certificate of {self._url} is not trusted ({error}): give the authority that "
-                "signed it as ca_file (--ca-file), and the name that it is for as url (--url)"
+                f"the certificate of {self._url} is not trusted ({error}): set ca_file (--ca-file) to the CA "
+                "certificate, and use the certificate's host name in url (--url)"
             ) from error
         except HTTPError as error:
             raise Unreachable(f"cannot reach {self._url}: {reason(error)}") from error
@@ -185,9 +186,7 @@ class HttpTransport:
             yield from response.stream(_CHUNK_BYTES)
             response.release_conn()
         except HTTPError as error:
-            raise Unreachable(
-                f"the answer of {self._url} broke off, so it is not complete: ask again"
-            ) from error
+            raise Unreachable(f"the response of {self._url} ended early: retry") from error
         finally:
             response.close()
 
@@ -200,40 +199,34 @@ def _stats(header: str | None, id: str) -> Stats:
 
 
 def stats_from(found: Any, id: str = "") -> Stats:
-    """Stats as JSON has them. What this release does not know is left out."""
-    return _take(Stats, {"id": id, **found}) if isinstance(found, Mapping) else Stats(id=id)
+    """Parse stats. Unknown fields are ignored."""
+    return _from_json(Stats, {"id": id, **found}) if isinstance(found, Mapping) else Stats(id=id)
 
 
-def _take(cls: type[T], found: Mapping[str, Any]) -> T:
+def _from_json(cls: type[T], found: Mapping[str, Any]) -> T:
     names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     return cls(**{name: value for name, value in found.items() if name in names})
 
 
+_TIMES = ("first_time", "last_time", "landed_at", "newest_time")
 _TABLE_DEFAULTS: Mapping[str, Any] = {
     "doc": "",
-    "rows": 0,
-    "tail_rows": 0,
-    "files": 0,
-    "bytes": 0,
-    "first_time": None,
-    "last_time": None,
-    "snapshot_id": None,
-    "landed_at": None,
-    "newest_time": None,
+    **dict.fromkeys(("rows", "tail_rows", "files", "bytes"), 0),
+    **dict.fromkeys(("snapshot_id", *_TIMES)),
 }
 
 
 def _table(found: Mapping[str, Any]) -> TableInfo:
     values: dict[str, Any] = {**_TABLE_DEFAULTS, **found}
-    for name in ("first_time", "last_time", "landed_at", "newest_time"):
+    for name in _TIMES:
         values[name] = _micros(values[name])
     if values["snapshot_id"] is not None:
-        values["snapshot_id"] = int(values["snapshot_id"])  # text: JavaScript could not hold the number
+        values["snapshot_id"] = int(values["snapshot_id"])  # sent as text, for JavaScript
     values["columns"] = [
-        _take(ColumnInfo, {"doc": "", "source": "", **column}) for column in found.get("columns", ())
+        _from_json(ColumnInfo, {"doc": "", "source": "", **column}) for column in found.get("columns", ())
     ]
-    values["health"] = None  # for dashboards: nobody asks for it here
-    return _take(TableInfo, values)
+    values["health"] = None  # not needed by the client
+    return _from_json(TableInfo, values)
 
 
 def _micros(value: str | int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Rows laid out for a width: side by side, or one below the other when there are too many columns."""
+"""Lays out rows as a table, or as one record per row if there are too many columns for the width."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from frazil.client.cell_format import NULL, one_line
+from frazil.client.text_format import NULL, one_line
 from frazil.query.model import ResultColumn
 
 Line = list[tuple[str, str]]
-"""Pieces of text with their style."""
+"""Pairs of text and style."""
 
 _GAP = "  "
 _WIDTH_MIN = 8
-"""Columns are not cut to less. When that is too wide, rows are shown as records."""
+"""Minimum column width. If the columns still do not fit, rows are shown as records."""
 _NUMBER = re.compile(
     r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?[0-9]*|LONG|REAL|(HALF_?)?FLOAT|DOUBLE|DECIMAL.*", re.IGNORECASE
 )
 
 
 class Grid:
-    """A table of text. `width` None: nothing is cut. A cell that is None is NULL."""
+    """A table of text. With `width` None, nothing is truncated. None as a cell means NULL."""
 
     def __init__(
-        self,
-        columns: Sequence[ResultColumn],
-        rows: Sequence[Sequence[str | None]],
-        width: int | None = None,
+        self, columns: Sequence[ResultColumn], rows: Sequence[Sequence[str | None]], width: int | None = None
     ) -> None:
         self._names = [one_line(column.name) for column in columns]
         self._right = [_is_number(column.type) for column in columns]
@@ -36,13 +33,13 @@ class Grid:
         self._width = width
         natural = [cell_len(name) for name in self._names]
         for row in rows:
-            for place, cell in enumerate(row):
-                natural[place] = max(natural[place], _len(cell))
+            for index, cell in enumerate(row):
+                natural[index] = max(natural[index], _len(cell))
         self._widths = natural if width is None else fit_widths(natural, width)
 
     @property
     def as_records(self) -> bool:
-        """Whether each row takes many lines."""
+        """True if each row is shown as a record, with one line per column."""
         return self._widths is None
 
     def lines(self) -> Iterator[Line]:
@@ -61,15 +58,15 @@ class Grid:
     def _line(self, cells: Sequence[str | None], widths: Sequence[int], style: str) -> Line:
         line: Line = []
         last = len(cells) - 1
-        for place, cell in enumerate(cells):
-            text = cut(NULL if cell is None else cell, widths[place])
-            pad = " " * (widths[place] - cell_len(text))
-            if self._right[place]:
+        for index, cell in enumerate(cells):
+            text = truncate(NULL if cell is None else cell, widths[index])
+            pad = " " * (widths[index] - cell_len(text))
+            if self._right[index]:
                 text = pad + text
-            elif place < last:
+            elif index < last:
                 text += pad
             line.append((text, "dim" if cell is None else style))
-            if place < last:
+            if index < last:
                 line.append((_GAP, ""))
         return line
 
@@ -80,12 +77,12 @@ class Grid:
             title = f"─ {number} "
             yield [(title + "─" * max(0, min(width, 60) - len(title)), "dim")]
             for name, cell in zip(self._names, row, strict=True):
-                value = (NULL, "dim") if cell is None else (cut(cell, room), "")
+                value = (NULL, "dim") if cell is None else (truncate(cell, room), "")
                 yield [(name + " " * (name_width - cell_len(name)) + _GAP, "bold"), value]
 
 
 def fit_widths(natural: Sequence[int], width: int) -> list[int] | None:
-    """Widths that fit: the widest columns give first, all to the same size. None if they cannot."""
+    """Shrink the widest columns to a common size so that all fit. Returns None if they cannot."""
     room = width - len(_GAP) * (len(natural) - 1)
     if sum(natural) <= room:
         return list(natural)
@@ -100,15 +97,15 @@ def fit_widths(natural: Sequence[int], width: int) -> list[int] | None:
             high = middle - 1
     fitted = [min(size, low) for size in natural]
     spare = room - sum(fitted)
-    for place, size in enumerate(natural):
-        if spare > 0 and fitted[place] < size:
-            fitted[place] += 1
+    for index, size in enumerate(natural):
+        if spare > 0 and fitted[index] < size:
+            fitted[index] += 1
             spare -= 1
     return fitted
 
 
-def cut(text: str, width: int) -> str:
-    """At most `width` cells of text, with an ellipsis where it was longer."""
+def truncate(text: str, width: int) -> str:
+    """Shorten the text to `width` terminal cells, with an ellipsis."""
     if len(text) <= width and text.isascii():
         return text
     if cell_len(text) <= width:

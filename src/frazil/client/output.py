@@ -1,4 +1,4 @@
-"""Answers in the formats of `frazil query`."""
+"""Writes results in the formats of `frazil query`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, Literal, get_args
 from rich.console import Console
 from rich.text import Text
 
-from frazil.client.cell_format import cell_text, terminal_safe
 from frazil.client.http_transport import stats_from
 from frazil.client.layout import Grid, Line
+from frazil.client.text_format import cell_text, terminal_safe
 from frazil.client.transport import Unreachable
 from frazil.errors import ConfigError
 from frazil.query.model import Format, ResultColumn, Stats
@@ -27,26 +27,26 @@ FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 BINARY = ("arrow", "parquet")
 TERMINAL_ROWS_MAX = 100
 TERMINAL_RECORDS_MAX = 20
-TERMINAL_ROWS_ASKED_MAX = 10_000
-"""A table on a terminal is for looking: more rows are not fetched to be counted."""
+TERMINAL_ROWS_FETCHED_MAX = 10_000
+"""Row limit of a query whose result is shown as a table on a terminal."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A JSON answer, read."""
+    """A decoded JSON result."""
 
     columns: Sequence[ResultColumn]
     rows: Sequence[Sequence[Any]]
     stats: Stats
 
 
-def wire_format(format: OutputFormat) -> Format:
-    """Tables are made of JSON: Arrow takes longer to import than most answers take to come."""
+def request_format(format: OutputFormat) -> Format:
+    """Return the format to request. Tables use JSON: importing Arrow takes longer than most queries."""
     return "json" if format == "table" else format
 
 
 def format_for(path: Path | None) -> OutputFormat:
-    """What a file's name says it holds."""
+    """Return the format for a file name suffix, or `table`."""
     suffix = "" if path is None else path.suffix.removeprefix(".").lower()
     return next((format for format in FORMATS if format == suffix), "table")
 
@@ -57,25 +57,23 @@ def read_rows(content: Iterable[bytes], id: str) -> Rows:
         columns = [ResultColumn(str(c["name"]), str(c["type"])) for c in body["columns"]]
         return Rows(columns, body["rows"], stats_from(body.get("stats"), id))
     except (ValueError, KeyError, TypeError):
-        raise Unreachable(
-            "the answer broke off, or is not frazil's: ask again, or check the address"
-        ) from None
+        raise Unreachable("the response is incomplete or not from frazil: retry, or check the URL") from None
 
 
 def json_lines(rows: Rows) -> Iterator[str]:
-    """A JSON array of objects, an object a line."""
+    """Yield a JSON array of objects, with one object per line."""
     names = unique_names([column.name for column in rows.columns])
     if not rows.rows:
         yield "[]\n"
         return
     last = len(rows.rows) - 1
-    for place, row in enumerate(rows.rows):
+    for index, row in enumerate(rows.rows):
         text = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":"))
-        yield f"{'[' if place == 0 else ' '}{text}{']' if place == last else ','}\n"
+        yield f"{'[' if index == 0 else ' '}{text}{']' if index == last else ','}\n"
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Columns may have one name; an object's keys may not. The second `n` becomes `n_1`."""
+    """Make column names unique for use as object keys. The second `n` becomes `n_1`."""
     taken: dict[str, None] = {}
     for name in names:
         unique, number = name, 0
@@ -87,7 +85,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 def print_table(rows: Rows, console: Console) -> None:
-    """On a terminal cut to its width and to what fits a look; elsewhere whole."""
+    """Print rows as a table. On a terminal, it is truncated to the width and to a maximum of rows."""
     if not console.is_terminal:
         _print_whole(rows, console)
         return
@@ -108,7 +106,7 @@ def print_line(console: Console, line: Line) -> None:
 
 
 def write_text(stream: BinaryIO, chunks: Iterable[bytes], *, to_terminal: bool) -> None:
-    """Text in UTF-8, made safe if people look at it."""
+    """Write UTF-8 text, escaped for a terminal if it goes to one."""
     if not to_terminal:
         write_bytes(stream, chunks)
         return
@@ -125,13 +123,13 @@ def write_bytes(stream: BinaryIO, chunks: Iterable[bytes]) -> None:
 
 
 @contextmanager
-def opened(path: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that appears under its name only when it is complete."""
+def open_output(path: Path | None) -> Iterator[BinaryIO]:
+    """Open standard output, or a file that is renamed to `path` when it is complete."""
     if path is None:
         yield sys.stdout.buffer
         return
     if path.exists() and not path.is_file():
-        # A device or a pipe: replacing it would be a surprise.
+        # A device or a pipe must not be replaced by a file.
         with path.open("wb") as stream:
             yield stream
         return

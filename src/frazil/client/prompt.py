@@ -1,4 +1,4 @@
-"""`frazil query` without SQL: a prompt with history and completion. Errors never end it."""
+"""`frazil query` without SQL: a prompt with history and completion."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
 
 from frazil import __version__
-from frazil.client.cell_format import cell_text
 from frazil.client.complete import COMMANDS, SqlCompleter
 from frazil.client.connection import new_id
 from frazil.client.output import FORMATS, OutputFormat, Rows, print_line, print_table
 from frazil.client.query import describe_as_of, parse_as_of
-from frazil.client.screen import Screen, ask_and_show
-from frazil.client.show import bytes_text
+from frazil.client.screen import Screen, execute_and_print
+from frazil.client.text_format import bytes_text, cell_text
 from frazil.client.transport import Transport
 from frazil.errors import FrazilError
 from frazil.query.model import Query, ResultColumn, Stats, TableInfo
 
-_LEAVE = ("\\q", "quit", "exit")
+_QUIT = ("\\q", "quit", "exit")
 _ON_SCREEN: tuple[OutputFormat, ...] = ("table", "json", "csv")
 
 
 def history_path() -> Path:
-    """XDG's place for what programs remember."""
+    """Return the history file, according to the XDG base directory specification."""
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
     return folder / "frazil" / "history"
 
 
 def open_history(path: Path) -> History:
-    """The file is its owner's alone: questions can hold what is private. In memory if it cannot be kept."""
+    """Open the history file, readable by its owner only. Falls back to memory if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -52,9 +51,9 @@ def open_history(path: Path) -> History:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter sends it: a command, nothing, or SQL that ends with a semicolon."""
+    """Return True if Enter submits the text: a command, nothing, or SQL that ends with a semicolon."""
     text = text.strip()
-    return not text or text.startswith("\\") or text.lower() in _LEAVE or text.endswith(";")
+    return not text or text.startswith("\\") or text.lower() in _QUIT or text.endswith(";")
 
 
 class Prompt:
@@ -81,11 +80,13 @@ class Prompt:
             complete_while_typing=True,
             history=self._history,
             lexer=PygmentsLexer(SqlLexer),
-            key_bindings=_enter_sends_what_is_complete(),
+            key_bindings=_submit_on_enter(),
             prompt_continuation=lambda width, *_: "… ".rjust(width),
         )
-        self._screen.say(f"frazil {__version__}, asking {self._transport.place}. \\? for help, \\q to leave.")
-        threading.Thread(target=self._learn_tables, name="frazil-tables", daemon=True).start()
+        self._screen.message(
+            f"frazil {__version__}, connected to {self._transport.address}. \\? for help, \\q to quit."
+        )
+        threading.Thread(target=self._load_tables, name="frazil-tables", daemon=True).start()
         while True:
             try:
                 text = session.prompt("frazil> ").strip()
@@ -93,27 +94,27 @@ class Prompt:
                 continue
             except EOFError:
                 return 0
-            if text.rstrip(";").strip().lower() in _LEAVE:
+            if text.rstrip(";").strip().lower() in _QUIT:
                 return 0
             self.handle(text)
 
     def handle(self, text: str) -> None:
-        """One line of the user's, whatever it is."""
+        """Run one command or SQL statement. Errors are printed, not raised."""
         try:
             if text.startswith("\\"):
                 self._command(*text[1:].split())
             elif text.strip("; \n"):
-                self._ask(text)
+                self._execute(text)
         except FrazilError as error:
             self._screen.error(error, text)
         except KeyboardInterrupt:
-            self._screen.say("cancelled", "yellow")
+            self._screen.message("cancelled", "yellow")
         except (OSError, ValueError) as error:
-            self._screen.say(f"error: {error}", "red")
+            self._screen.message(f"error: {error}", "red")
 
-    def _ask(self, sql: str) -> None:
+    def _execute(self, sql: str) -> None:
         query = dataclasses.replace(self._query, sql=sql, id=new_id())
-        ask_and_show(self._transport, query, self._screen, format=self._format, timing=self._timing)
+        execute_and_print(self._transport, query, self._screen, format=self._format, timing=self._timing)
 
     def _command(self, name: str = "?", *arguments: str) -> None:
         first = arguments[0].rstrip(";") if arguments else None
@@ -126,31 +127,31 @@ class Prompt:
                 self._choose_format(first)
             case "timing":
                 self._timing = not self._timing
-                self._screen.say(f"the line below answers is {'shown' if self._timing else 'hidden'}")
+                self._screen.message(f"statistics are {'shown' if self._timing else 'hidden'}")
             case "asof":
-                self._travel(" ".join(arguments).rstrip(";"))
+                self._set_as_of(" ".join(arguments).rstrip(";"))
             case "?":
                 for command, meaning in COMMANDS.items():
                     print_line(self._screen.out, [(f"{command:<9}", "bold"), (meaning, "")])
             case other:
-                self._screen.say(f"there is no \\{other}; \\? lists what there is", "yellow")
+                self._screen.message(f"unknown command \\{other}; \\? lists all commands", "yellow")
 
     def _choose_format(self, name: str | None) -> None:
         chosen = next((format for format in FORMATS if format == name), None)
         if chosen in _ON_SCREEN:
             self._format = chosen
         elif name is not None:
-            self._screen.say(
-                f"the prompt shows {', '.join(_ON_SCREEN)}; files are made with --output", "yellow"
+            self._screen.message(
+                f"the prompt supports {', '.join(_ON_SCREEN)}; to write files, use --output", "yellow"
             )
-        self._screen.say(f"format {self._format}")
+        self._screen.message(f"format: {self._format}")
 
-    def _travel(self, text: str) -> None:
+    def _set_as_of(self, text: str) -> None:
         if text:
             as_of = None if text == "now" else parse_as_of(text)
             self._query = dataclasses.replace(self._query, as_of=as_of)
         current = self._query.as_of
-        self._screen.say("as of now" if current is None else f"as of {describe_as_of(current)}")
+        self._screen.message("as of: now" if current is None else f"as of: {describe_as_of(current)}")
 
     def _show_tables(self) -> None:
         tables = self._tables()
@@ -162,7 +163,7 @@ class Prompt:
         table = next((t for t in self._tables() if t.name == name.removeprefix("otel.")), None)
         if table is None:
             names = ", ".join(t.name for t in self._completer.tables)
-            self._screen.say(f"there is no table {cell_text(name)}; there are {names}", "yellow")
+            self._screen.message(f"table {cell_text(name)} does not exist; tables: {names}", "yellow")
             return
         rows = [[c.name, c.type, c.doc] for c in table.columns]
         print_table(Rows(_columns(column="", type="", about=""), rows, Stats()), self._screen.out)
@@ -171,11 +172,11 @@ class Prompt:
         self._completer.tables = tables = list(self._transport.tables())
         return tables
 
-    def _learn_tables(self) -> None:
+    def _load_tables(self) -> None:
         try:
             self._tables()
         except (FrazilError, RuntimeError):
-            # Completion does without; a question will say what is wrong.
+            # Completion works without tables; the next query will report the error.
             return
 
 
@@ -183,7 +184,7 @@ def _columns(**types: str) -> list[ResultColumn]:
     return [ResultColumn(name, type) for name, type in types.items()]
 
 
-def _enter_sends_what_is_complete() -> KeyBindings:
+def _submit_on_enter() -> KeyBindings:
     bindings = KeyBindings()
     complete = Condition(lambda: is_complete(get_app().current_buffer.text))
 

@@ -1,4 +1,4 @@
-"""A question's parts, from what people and programs write to what the service takes."""
+"""Parses the parts of a query from user input, and encodes queries for the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AS_OF_FORMS = "a time like 2026-11-15T10:00:00Z (UTC if it has no offset), snap
 
 
 def parse_as_of(value: AsOfLike) -> AsOf | None:
-    """What `as_of` means; RequestInvalid when it means nothing."""
+    """Parse a time, `snapshot:ID` or `tag:NAME`. Raises RequestInvalid for other values."""
     if value is None or isinstance(value, AsOf):
         return value
     if isinstance(value, dt.datetime):
@@ -33,11 +33,11 @@ def parse_as_of(value: AsOfLike) -> AsOf | None:
     try:
         return AsOf(time=micros_of(dt.datetime.fromisoformat(value.strip())))
     except (ValueError, OverflowError):
-        raise RequestInvalid(f"{value!r} is not a moment in time: write {_AS_OF_FORMS}") from None
+        raise RequestInvalid(f"{value!r} is not a valid as-of value: use {_AS_OF_FORMS}") from None
 
 
 def describe_as_of(as_of: AsOf) -> str:
-    """As `parse_as_of` reads it."""
+    """Format a value such that `parse_as_of` accepts it."""
     if as_of.tag is not None:
         return f"tag:{as_of.tag}"
     if as_of.snapshot_id is not None:
@@ -46,12 +46,12 @@ def describe_as_of(as_of: AsOf) -> str:
 
 
 def parse_params(values: Sequence[Any]) -> list[Any]:
-    """Parameters as JSON can carry them. Times become ISO text, which SQL casts where it compares."""
-    return [_param(place, value) for place, value in enumerate(values, start=1)]
+    """Convert parameters to JSON values. Times become ISO text, which SQL casts in comparisons."""
+    return [_param(number, value) for number, value in enumerate(values, start=1)]
 
 
 def param_from_text(text: str) -> Any:
-    """`5` is a number, `true` a boolean, `null` NULL and `"5"` text; what is not JSON is text as it is."""
+    """Parse JSON (`5`, `true`, `null`, `"5"`). Everything else, including JSON objects, is text."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except ValueError:
@@ -59,13 +59,13 @@ def param_from_text(text: str) -> Any:
     return text if isinstance(value, dict) else value
 
 
-def wire_body(query: Query) -> bytes:
-    """The question as `POST /api/v1/sql` takes it. The tenant is the API key's."""
+def request_body(query: Query) -> bytes:
+    """Return the body for `POST /api/v1/sql`. It has no tenant: the API key determines it."""
     body: dict[str, Any] = {"sql": query.sql, "id": query.id}
     if query.params:
         body["params"] = list(query.params)
     if query.as_of is not None:
-        body["as_of"] = _wire_as_of(query.as_of)
+        body["as_of"] = _json_as_of(query.as_of)
     if query.seconds_max is not None:
         body["seconds_max"] = query.seconds_max
     if query.rows_max is not None:
@@ -75,7 +75,7 @@ def wire_body(query: Query) -> bytes:
     return json.dumps(body).encode()
 
 
-def _wire_as_of(as_of: AsOf) -> str | dict[str, Any]:
+def _json_as_of(as_of: AsOf) -> str | dict[str, Any]:
     if as_of.tag is not None:
         return {"tag": as_of.tag}
     if as_of.snapshot_id is not None:
@@ -83,7 +83,7 @@ def _wire_as_of(as_of: AsOf) -> str | dict[str, Any]:
     return iso(as_of.time or 0, "auto")
 
 
-def _param(place: int, value: Any) -> Any:
+def _param(number: int, value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -93,9 +93,10 @@ def _param(place: int, value: Any) -> Any:
     if isinstance(value, Decimal) and value.is_finite():
         return str(value)
     if isinstance(value, list | tuple):
-        return [_param(place, item) for item in value]
+        return [_param(number, item) for item in value]
     raise RequestInvalid(
-        f"parameter {place} cannot be sent: {value!r} is no text, finite number, boolean, time, list or None"
+        f"parameter {number} has an unsupported type: {value!r} is not text, a finite number, a boolean, "
+        "a time, a list or None"
     )
 
 

@@ -1,12 +1,12 @@
-"""An answer as Python programs want it."""
+"""A query result for Python programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from frazil.client.cell_format import cell_text
 from frazil.client.layout import Grid
+from frazil.client.text_format import cell_text
 from frazil.query.model import ResultColumn, Stats
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _REPR_WIDTH = 110
 
 
 class Result:
-    """All rows of an answer, as Arrow. The other forms are made of it when they are asked for."""
+    """All rows of a result as an Arrow table, with conversions."""
 
     def __init__(self, table: pa.Table, stats: Stats) -> None:
         self._table = table
@@ -33,11 +33,11 @@ class Result:
         return self._table
 
     def pandas(self) -> pd.DataFrame:
-        """Maps become dictionaries."""
+        """Convert to pandas. Maps become dictionaries."""
         return self._table.to_pandas(maps_as_pydicts="lossy")
 
     def polars(self) -> pl.DataFrame:
-        """Maps stay maps; before polars 2 they become lists of structs of `key` and `value`."""
+        """Convert to polars. Before polars 2, maps become lists of structs with `key` and `value`."""
         try:
             import polars
         except ImportError:

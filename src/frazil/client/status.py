@@ -1,4 +1,4 @@
-"""`frazil status`: how the whole does. The API knows most; while it is down, the roles are asked."""
+"""`frazil status`: shows the overall status, from the API or, if the API is down, from the roles."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from frazil.client.command import key_from_text
-from frazil.client.http_transport import HttpTransport, answers
-from frazil.client.status_screen import nothing_runs, screen
+from frazil.client.http_transport import HttpTransport, is_listening
+from frazil.client.status_screen import render_all_down, render_status
 from frazil.config import load_config
 from frazil.errors import FrazilError
 
 if TYPE_CHECKING:
     from frazil.status import Looker
 
-WELL, UNWELL = 0, 1
+EXIT_OK, EXIT_NOT_OK = 0, 1
 WATCH_SECONDS = 2.0
 _API_SECONDS_MAX = 15.0
 
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """The options of the verb, as given."""
-
     json_output: bool = False
     watch: bool = False
     url: str | None = None
@@ -39,48 +37,48 @@ class StatusOptions:
 
 
 def run(options: StatusOptions, console: Console | None = None) -> int:
-    """The exit code: 0 if all is well, 1 if anything is degraded or down."""
+    """Print the status. Returns the exit code: 0 if all roles are ok, 1 if any is degraded or down."""
     console = Console() if console is None else console
     source = _Source(options)
     try:
         if options.watch:
             return _watch(source, console, as_json=options.json_output)
-        found = source.read()
-        _print(console, found, as_json=options.json_output)
-        return _code(found)
+        status = source.read()
+        _print(console, status, as_json=options.json_output)
+        return _exit_code(status)
     finally:
         source.close()
 
 
 class _Source:
-    """Where the picture comes from. The roles are asked by one looker, so that it sees them move."""
+    """Reads the status. It keeps one `Looker`, which computes rates from successive polls."""
 
     def __init__(self, options: StatusOptions) -> None:
         self._config = load_config(options.config)
-        self._is_told_where = options.url is not None
+        self._is_explicit_url = options.url is not None
         url = options.url or self._config.serve.url
         self._api = HttpTransport(url, api_key=key_from_text(options.api_key), ca_file=options.ca_file)
         self._looker: Looker | None = None
 
     def read(self) -> Mapping[str, Any]:
-        """The status as the API has it; `note` says why the API was not the one to answer."""
-        if not self._is_told_where and not answers(self._api.place):
-            return self._ask_roles(None)
+        """Return the status in the API's format. If the API failed, `note` says why."""
+        if not self._is_explicit_url and not is_listening(self._api.address):
+            return self._poll_roles(None)
         try:
-            found: Mapping[str, Any] = self._api.status(_API_SECONDS_MAX)
+            status: Mapping[str, Any] = self._api.status(_API_SECONDS_MAX)
         except FrazilError as error:
-            if self._is_told_where:
+            if self._is_explicit_url:
                 raise
-            return self._ask_roles(str(error))
-        return found
+            return self._poll_roles(str(error))
+        return status
 
-    def _ask_roles(self, why: str | None) -> Mapping[str, Any]:
+    def _poll_roles(self, why: str | None) -> Mapping[str, Any]:
         from frazil.status import Looker
 
         if self._looker is None:
             self._looker = Looker(self._config)
-        found = self._looker.look().to_json()
-        return found if why is None else {**found, "note": why}
+        status = self._looker.look().to_json()
+        return status if why is None else {**status, "note": why}
 
     def close(self) -> None:
         self._api.close()
@@ -89,39 +87,39 @@ class _Source:
 
 
 def _watch(source: _Source, console: Console, *, as_json: bool) -> int:
-    """Until Ctrl-C. On a terminal the picture stays in its place, and the last one is left behind."""
-    found: Mapping[str, Any] = {}
+    """Refresh until Ctrl-C. On a terminal, the last status stays on the screen."""
+    status: Mapping[str, Any] = {}
     try:
         if as_json or not console.is_terminal:
             while True:
-                found = source.read()
-                _print(console, found, as_json=as_json, indent=None)
+                status = source.read()
+                _print(console, status, as_json=as_json, indent=None)
                 pause(WATCH_SECONDS)
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                found = source.read()
-                live.update(_picture(found), refresh=True)
+                status = source.read()
+                live.update(_render(status), refresh=True)
                 pause(WATCH_SECONDS)
     except KeyboardInterrupt:
-        if found and not as_json and console.is_terminal:
-            _print(console, found, as_json=False)
-    return _code(found)
+        if status and not as_json and console.is_terminal:
+            _print(console, status, as_json=False)
+    return _exit_code(status)
 
 
-def _print(console: Console, found: Mapping[str, Any], *, as_json: bool, indent: int | None = 2) -> None:
+def _print(console: Console, status: Mapping[str, Any], *, as_json: bool, indent: int | None = 2) -> None:
     if as_json:
-        console.file.write(json.dumps(found, indent=indent) + "\n")
+        console.file.write(json.dumps(status, indent=indent) + "\n")
         console.file.flush()
     else:
-        console.print(_picture(found))
+        console.print(_render(status))
 
 
-def _picture(found: Mapping[str, Any]) -> RenderableType:
-    roles = found.get("roles") or []
-    is_nothing = bool(roles) and all(role.get("state") == "down" for role in roles)
-    draw: Callable[[Mapping[str, Any]], RenderableType] = nothing_runs if is_nothing else screen
-    return draw(found)
+def _render(status: Mapping[str, Any]) -> RenderableType:
+    roles = status.get("roles") or []
+    all_down = bool(roles) and all(role.get("state") == "down" for role in roles)
+    render: Callable[[Mapping[str, Any]], RenderableType] = render_all_down if all_down else render_status
+    return render(status)
 
 
-def _code(found: Mapping[str, Any]) -> int:
-    return WELL if found.get("state") == "ok" else UNWELL
+def _exit_code(status: Mapping[str, Any]) -> int:
+    return EXIT_OK if status.get("state") == "ok" else EXIT_NOT_OK

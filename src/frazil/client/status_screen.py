@@ -1,4 +1,4 @@
-"""The status on one screen of a terminal."""
+"""Renders the overall status for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from frazil.client.show import bytes_text, seconds_text
+from frazil.client.text_format import bytes_text, seconds_text
 from frazil.status.poll import NOTHING_LISTENS
 
 _STYLES = {"ok": "green", "degraded": "yellow", "down": "bold red"}
@@ -18,29 +18,29 @@ _MARKS = {"ok": "●", "degraded": "▲", "down": "✗"}
 _OBJECTIVES = {"ack": "ack p99", "freshness": "freshness", "landing_lag": "landing lag"}
 _UNKNOWN = "–"
 
-Said = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 
-def nothing_runs(status: Said) -> RenderableType:
-    """Where was looked, and what to do."""
-    places = ", ".join(f"{role['url']} ({role['name']})" for role in status["roles"])
-    text = Text.assemble(("nothing is running on ", "bold red"), places)
+def render_all_down(status: Json) -> RenderableType:
+    """Render the polled addresses and what to do if no role is running."""
+    addresses = ", ".join(f"{role['url']} ({role['name']})" for role in status["roles"])
+    text = Text.assemble(("no role is running on ", "bold red"), addresses)
     for role in status["roles"]:
         for reason in role["reasons"]:
             if reason != NOTHING_LISTENS:
                 text.append(f"\n  {role['name']}: {reason}", style="yellow")
-    text.append("\n→ start everything here with `make run` or `frazil up`", style="cyan")
     text.append(
-        "\n→ if it runs elsewhere: give its API as --url, its configuration as --config, or name the", "cyan"
+        "\n→ start all roles on this machine with `make run` or `frazil up`"
+        "\n→ for roles on other machines: use --url with the API, use --config with their configuration,"
+        "\n  or list their addresses below `status:` in frazil.yaml",
+        style="cyan",
     )
-    text.append("\n  addresses of its roles below `status:` in frazil.yaml", style="cyan")
     return text
 
 
-def screen(status: Said) -> RenderableType:
-    """All of it."""
+def render_status(status: Json) -> RenderableType:
     parts: list[RenderableType] = [_head(status), _roles(status["roles"])]
-    stages: Said = status["stages"]
+    stages: Json = status["stages"]
     now = float(status["at"])
     parts += ["", _received(stages), "", _landed(stages, now), ""]
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
@@ -52,19 +52,19 @@ def screen(status: Said) -> RenderableType:
     return Group(*parts)
 
 
-def _head(status: Said) -> Text:
+def _head(status: Json) -> Text:
     state = str(status["state"])
     clock = time.strftime("%H:%M:%S", time.localtime(status["at"]))
-    words = {"ok": "all is well", "degraded": "something is not well", "down": "down"}
+    labels = {"ok": "all roles ok", "degraded": "degraded", "down": "down"}
     head = Text.assemble(
-        ("frazil ", "bold"), (words.get(state, state), _STYLES.get(state, "")), (f"  {clock}", "dim")
+        ("frazil ", "bold"), (labels.get(state, state), _STYLES.get(state, "")), (f"  {clock}", "dim")
     )
     if note := status.get("note"):
-        head.append(f"\nasked the roles themselves, as the API does not tell: {note}", style="yellow")
+        head.append(f"\npolled the roles directly, because the API failed: {note}", style="yellow")
     return head
 
 
-def _roles(roles: list[Said]) -> Table:
+def _roles(roles: list[Json]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for role in roles:
         state = str(role["state"])
@@ -85,7 +85,7 @@ def _roles(roles: list[Said]) -> Table:
     return table
 
 
-def _received(stages: Said) -> Table:
+def _received(stages: Json) -> Table:
     table = _columns("received", "records/s", "bytes/s", "ack p50", "ack p99", "refused/s")
     for name, received in stages["receive"]["signals"].items():
         refused = received["refused_per_second"]
@@ -100,11 +100,11 @@ def _received(stages: Said) -> Table:
     return table
 
 
-def _landed(stages: Said, now: float) -> Table:
+def _landed(stages: Json, now: float) -> Table:
     table = _columns("landed", "waiting", "lag", "rows/s", "committed", "rows", "files", "size")
     for name, landed in stages["land"]["tables"].items():
-        backlog: Said = stages["wal"]["signals"].get(name, {})
-        lake: Said = stages["lake"]["tables"].get(name, {})
+        backlog: Json = stages["wal"]["signals"].get(name, {})
+        lake: Json = stages["lake"]["tables"].get(name, {})
         table.add_row(
             Text(name, style="bold red" if landed["is_stopped"] else "bold"),
             _bytes(backlog.get("bytes")),
@@ -126,25 +126,25 @@ def _columns(first: str, *numbers: str) -> Table:
     return table
 
 
-def _facts(status: Said, stages: Said, now: float) -> Iterator[tuple[str, Text]]:
+def _facts(status: Json, stages: Json, now: float) -> Iterator[tuple[str, Text]]:
     for number, objective in enumerate(status["objectives"]):
         yield "" if number else "objectives", _objective(objective)
     refusals = {reason: rate for reason, rate in stages["receive"]["refusals"].items() if rate}
     if refusals:
-        said = ", ".join(f"{reason} {_rate(rate)}/s" for reason, rate in refusals.items())
-        yield "refused", Text(said, style="yellow")
-    wal: Said = stages["wal"]
-    stored: Said = wal["store"]
+        rates = ", ".join(f"{reason} {_rate(rate)}/s" for reason, rate in refusals.items())
+        yield "refused", Text(rates, style="yellow")
+    wal: Json = stages["wal"]
+    stored: Json = wal["store"]
     yield (
-        "log",
+        "WAL",
         Text(
             f"{_bytes(wal['backlog']['bytes'])} waiting in {_count(wal['backlog']['segments'])} segments, "
-            f"one stored in {_seconds(stored['p50_seconds'])}, p99 {_seconds(stored['p99_seconds'])}",
+            f"store p50 {_seconds(stored['p50_seconds'])}, p99 {_seconds(stored['p99_seconds'])}",
             style="red" if wal["failures_per_second"] else "",
         ),
     )
-    query: Said = stages["query"]
-    latency: Said = query["latency"]
+    query: Json = stages["query"]
+    latency: Json = query["latency"]
     yield (
         "queries",
         Text(
@@ -156,7 +156,7 @@ def _facts(status: Said, stages: Said, now: float) -> Iterator[tuple[str, Text]]
     yield "maintenance", _maintenance(stages["maintain"], now)
 
 
-def _objective(objective: Said) -> Text:
+def _objective(objective: Json) -> Text:
     kept, ratio = bool(objective["kept"]), objective["kept_ratio"]
     style = "green" if kept else "bold red"
     text = Text.assemble(
@@ -165,23 +165,23 @@ def _objective(objective: Said) -> Text:
     text.append(f" {_seconds(objective['value'])}", style=style)
     text.append(f" of {_seconds(objective['target'])}")
     if ratio is not None:
-        text.append(f", kept {100 * ratio:.4g} % of the time", style="dim")
+        text.append(f", met {100 * ratio:.4g} % of the time", style="dim")
     return text
 
 
-def _maintenance(maintain: Said, now: float) -> Text:
+def _maintenance(maintain: Json, now: float) -> Text:
     text = Text()
     for name, task in maintain["tasks"].items():
         failed = task["runs"].get("failed", 0)
         text.append(", " if text else "")
         text.append(f"{name} {_ago(task['last_at'], now)}")
         if failing := ", ".join(task.get("failing", ())):
-            text.append(f" ({_count(failed)} failed, the last of {failing})", style="red")
+            text.append(f" ({_count(failed)} failed, most recently {failing})", style="red")
         elif failed:
             text.append(f" ({_count(failed)} failed)", style="dim")
     waiting = sum(each["bytes"] or 0 for each in maintain["waiting"].values())
-    text.append("; " if text else "nothing has run yet; ")
-    text.append(f"{_bytes(waiting)} worth merging" if waiting else "nothing is worth merging")
+    text.append("; " if text else "no task has run yet; ")
+    text.append(f"{_bytes(waiting)} to compact" if waiting else "nothing to compact")
     return text
 
 
@@ -208,11 +208,7 @@ def _age(seconds: float | None) -> str:
         return _UNKNOWN
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length:
-            return (
-                f"{seconds / length:.0f} {unit}"
-                if seconds >= 10 * length
-                else f"{seconds / length:.1f} {unit}"
-            )
+            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
     return f"{seconds:.0f} s"
 
 

@@ -1,4 +1,4 @@
-"""What carries a question to the query service and its answer back, whichever way."""
+"""The interface between the client and a query service."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from frazil.query.model import Progress, Query, Stats, TableInfo
 
 
 class Unreachable(Transient):
-    """Nothing answers there, or the answer broke off."""
+    """The service cannot be reached, or its response ended early."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The beginning of an answer. Exhaust `content`, or close it: a worker waits for it."""
+    """A result whose content has not been read yet. Read all `content` or call `close`: a worker waits."""
 
     stats: Stats
     content: Iterator[bytes]
@@ -25,8 +25,8 @@ class Reply:
 
 class Transport(Protocol):
     @property
-    def place(self) -> str:
-        """Where questions go, for people."""
+    def address(self) -> str:
+        """The destination of queries, for people."""
 
     def execute(self, query: Query) -> Reply: ...
     def tables(self) -> Sequence[TableInfo]: ...

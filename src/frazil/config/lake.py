@@ -1,4 +1,4 @@
-"""The tables: where they are, how data gets into them, and what that runs on."""
+"""Configuration of the Iceberg tables, of landing, and of Spark."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from frazil.config.s3 import S3Connection
-from frazil.config.section import Section
-from frazil.config.values import GIB, MIB, Bytes, Count, Listen, Seconds, bad_value
+from frazil.config.connection import S3Connection
+from frazil.config.values import GIB, MIB, Bytes, Count, Listen, Seconds, Section, bad_value
 
 DAY_SECONDS = 86_400
 
 
 class SqliteCatalog(Section):
-    path: Path | None = Field(None, description="The database file. Absent: catalog.db below data_dir.")
+    path: Path | None = Field(None, description="Database file. Absent: catalog.db below data_dir.")
 
 
 class PostgresCatalog(Section):
     uri: SecretStr = Field(
-        description="The database. It holds a password: better given as FRAZIL_LAKE__CATALOG__POSTGRES__URI.",
+        description="Database URI. If it contains a password, prefer the variable "
+        "FRAZIL_LAKE__CATALOG__POSTGRES__URI.",
         examples=["postgresql://frazil:secret@db.example.com/frazil"],
     )
 
@@ -29,64 +29,54 @@ class PostgresCatalog(Section):
     def _check(self) -> Self:
         if not re.match(r"postgres(ql)?://", self.uri.get_secret_value()):
             raise bad_value(
-                "is not an address of PostgreSQL",
-                "for example postgresql://USER:PASSWORD@HOST/DATABASE",
-                "uri",
+                "is not a PostgreSQL URI", "for example postgresql://USER:PASSWORD@HOST/DATABASE", "uri"
             )
         return self
 
 
 class SigV4(Section):
-    region: str = Field("us-east-1", min_length=1, description="The region that requests are signed for.")
+    region: str = Field("us-east-1", min_length=1, description="Region to sign requests for.")
     service: str = Field(
-        "execute-api", min_length=1, description="The service that they are signed for: glue, s3tables, …"
+        "execute-api", min_length=1, description="Service to sign requests for, such as glue or s3tables."
     )
 
 
 class RestCatalog(Section):
     uri: str = Field(
         pattern=r"^https?://\S+$",
-        description="The address, as the catalog's documentation gives it (Lakekeeper, Polaris, Nessie, "
-        "Unity, Glue, S3 Tables).",
+        description="URI from the catalog's documentation (Lakekeeper, Polaris, Nessie, Unity, Glue, S3 "
+        "Tables).",
         examples=["https://catalog.example.com/iceberg"],
     )
     warehouse: str | None = Field(
-        None, description="The warehouse (Polaris: the catalog; Glue: the account id) to use there."
+        None, description="Warehouse name (Polaris: the catalog name; Glue: the account ID)."
     )
-    token: SecretStr | None = Field(None, description="A bearer token, for catalogs that take one.")
+    token: SecretStr | None = Field(None, description="Bearer token. Excludes credential.")
     credential: SecretStr | None = Field(
-        None, description="CLIENT_ID:CLIENT_SECRET, which OAuth2 exchanges for tokens; not beside token."
+        None, description="CLIENT_ID:CLIENT_SECRET for OAuth2. Excludes token."
     )
-    oauth2_server_uri: str | None = Field(
-        None, description="Where they are exchanged. Absent: the catalog itself."
-    )
-    scope: str | None = Field(None, description="The OAuth2 scope to ask for. Polaris: PRINCIPAL_ROLE:ALL.")
-    sigv4: SigV4 | None = Field(
-        None, description="{region, service}: sign requests as AWS wants it. Absent: they are not."
-    )
+    oauth2_server_uri: str | None = Field(None, description="OAuth2 server. Absent: the catalog itself.")
+    scope: str | None = Field(None, description="OAuth2 scope. For Polaris: PRINCIPAL_ROLE:ALL.")
+    sigv4: SigV4 | None = Field(None, description="Sign requests with AWS SigV4. Absent: not signed.")
     headers: dict[str, str] = Field(
-        default_factory=dict,
-        description="Headers to send with each request.",
-        examples=[{"X-Team": "platform"}],
+        {}, description="Additional headers of each request.", examples=[{"X-Team": "platform"}]
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.token is not None and self.credential is not None:
-            raise bad_value("is given beside credential", "give one of the two", "token")
+            raise bad_value("and credential are both set", "set only one of them", "token")
         return self
 
 
 class CatalogConfig(Section):
     type: Literal["sqlite", "postgres", "rest"] = Field(
-        "sqlite",
-        description="Who knows the tables: a file on this machine, a PostgreSQL database, or an Iceberg REST "
-        "catalog.",
+        "sqlite", description="Iceberg catalog: a SQLite file, a PostgreSQL database, or a REST catalog."
     )
     name: str = Field(
-        "frazil", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="What engines call the catalog."
+        "frazil", pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$", description="Catalog name in query engines."
     )
-    sqlite: SqliteCatalog = Field(default_factory=SqliteCatalog, description="For type sqlite.")
+    sqlite: SqliteCatalog = Field(SqliteCatalog(), description="For type sqlite.")
     postgres: PostgresCatalog | None = Field(None, description="For type postgres.")
     rest: RestCatalog | None = Field(None, description="For type rest.")
 
@@ -109,29 +99,29 @@ class CatalogConfig(Section):
 
 class LakeConfig(Section):
     catalog: CatalogConfig = Field(
-        default_factory=CatalogConfig, description="Any engine finds the tables through it."
+        CatalogConfig(), description="Iceberg catalog. Any engine finds the tables through it."
     )
     namespace: str = Field(
         "otel",
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$",
-        description="The namespace of the tables.",
+        description="Namespace of the tables.",
     )
     warehouse: str | None = Field(
         None,
-        description="Where data files are: a folder, or s3://BUCKET/PREFIX. Absent: warehouse below "
-        "data_dir; with a REST catalog, where that one says.",
+        description="Location of the data files: a directory, or s3://BUCKET/PREFIX. Absent: warehouse below "
+        "data_dir; with a REST catalog, the catalog decides.",
         examples=["s3://telemetry/lake"],
     )
-    s3: S3Connection = Field(default_factory=S3Connection, description="For a warehouse on S3.")
+    s3: S3Connection = Field(S3Connection(), description="Object store, for a warehouse on S3.")
     shared_warehouse: bool = Field(
-        False, description="Say that a warehouse folder is mounted on every machine of the Spark cluster."
+        False, description="The warehouse directory is mounted on every machine of the Spark cluster."
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.warehouse is not None and "://" in self.warehouse and not self.warehouse.startswith("s3://"):
             raise bad_value(
-                "must be a folder or begin with s3://", "for example s3://telemetry/lake", "warehouse"
+                "must be a directory or an s3:// URL", "for example s3://telemetry/lake", "warehouse"
             )
         return self
 
@@ -140,73 +130,72 @@ class LandConfig(Section):
     bytes_min: Bytes = Field(
         64 * MIB,
         ge=1,
-        description="A table lands when this much waits. More means larger files and fewer commits.",
+        description="A table lands when this many bytes wait. More makes larger files and fewer commits.",
     )
     age_max_seconds: Seconds | None = Field(
         None,
         ge=0,
-        description="And when something has waited this long. Absent: 60s with segments, whose tail can be "
-        "queried before, and 5s with Kafka, which has no tail.",
+        description="A table also lands when data has waited this long. Absent: 60s for local and s3, where "
+        "data can be queried before it lands; 5s for Kafka, where it cannot.",
     )
     poll_interval_seconds: Seconds | None = Field(
         None,
         gt=0,
-        description="How often to look for what waits. On S3 each look costs a LIST for each live stream. "
-        "Absent: 1s on local disk and with Kafka, 5s on S3.",
+        description="Interval between checks for new data. On S3 each check costs one LIST per live stream. "
+        "Absent: 1s for local and kafka, 5s for s3.",
     )
     batch_bytes_max: Bytes = Field(
-        512 * MIB, ge=1 * MIB, description="The most that one commit lands. A backlog takes several commits."
+        512 * MIB, ge=1 * MIB, description="Maximum bytes per commit. A backlog takes several commits."
     )
     task_bytes_max: Bytes = Field(
         16 * MIB,
         ge=64 * 1024,
-        description="What one Spark task reads at most (a single larger segment aside). More means larger "
-        "files, and more memory in each Python worker.",
+        description="Maximum bytes that one Spark task reads (except for a single larger segment). More "
+        "makes larger files and uses more memory in each Python worker.",
     )
     horizon_past_seconds: Seconds = Field(
         30 * DAY_SECONDS,
         gt=0,
-        description="`time` further back than this is set to the received time (the exact nanoseconds stay), "
-        "so that a broken clock cannot make a partition for each day since 1970.",
+        description="If a record's time is older than this, its `time` is set to the time of receipt (the "
+        "original nanoseconds are kept). A client with a wrong clock could otherwise create a partition for "
+        "each day since 1970.",
     )
     horizon_ahead_seconds: Seconds = Field(
-        DAY_SECONDS, gt=0, description="The same for `time` further ahead than this."
+        DAY_SECONDS, gt=0, description="The same for times further in the future than this."
     )
     files_per_commit_max: Count = Field(
         5000,
         ge=1,
-        description="The most data files that one commit adds. Each task writes a file for each tenant and "
-        "day that it holds; when there are too many, commits take fewer tasks, down to one.",
+        description="Maximum data files per commit. Each task writes one file per tenant and day. If there "
+        "are too many, commits contain fewer tasks, but at least one.",
     )
     compression_level: Count = Field(
-        2, ge=1, le=19, description="zstd level of data files. Higher means fewer bytes and more CPU."
+        2, ge=1, le=19, description="zstd level of data files. A higher level saves bytes and costs CPU."
     )
     wal_grace_seconds: Seconds = Field(
-        600,
-        ge=0,
-        description="How long segments are kept after they have landed, for queries that still read them.",
+        600, ge=0, description="How long segments are kept after landing, for queries that still read them."
     )
     stream_idle_seconds: Seconds = Field(
         3600,
         ge=1,
-        description="A stream silent for this long is closed, so that positions stay small. Receivers use "
-        "none for longer than half of it.",
+        description="A stream without new segments for this long is closed, to keep the recorded positions "
+        "small. A receiver starts a new stream after half of this time without requests.",
     )
     commit_deadline_seconds: Seconds = Field(
         1800,
         gt=0,
-        description="A batch that could not be committed for this long is dropped and landed anew. Shorter "
-        "than the age at which unknown files are removed.",
+        description="A batch that could not be committed within this time is discarded and landed again. "
+        "Must be at most half of maintain.orphans.age_seconds.",
     )
 
     def age_max(self, wal_type: str) -> float:
-        """`age_max_seconds`, or what suits the WAL."""
+        """Return `age_max_seconds`, or the default for the WAL type."""
         if self.age_max_seconds is not None:
             return self.age_max_seconds
         return 5.0 if wal_type == "kafka" else 60.0
 
     def poll_interval(self, wal_type: str) -> float:
-        """`poll_interval_seconds`, or what suits the WAL."""
+        """Return `poll_interval_seconds`, or the default for the WAL type."""
         if self.poll_interval_seconds is not None:
             return self.poll_interval_seconds
         return 5.0 if wal_type == "s3" else 1.0
@@ -216,21 +205,20 @@ class SparkConfig(Section):
     master: str = Field(
         "local[*]",
         pattern=r"^(local(\[[^\]]+\])?|spark://\S+|yarn|k8s://\S+)$",
-        description="Where Spark runs: on this machine (local[*]: all cores), or a cluster's master. A "
-        "cluster needs this release of frazil in each worker's Python.",
+        description="Spark master: this machine (local[*]: all cores) or a cluster. On a cluster, each "
+        "worker's Python needs the same release of frazil.",
         examples=["spark://master.example.com:7077"],
     )
     driver_memory_bytes: Bytes = Field(
-        1 * GIB, ge=512 * MIB, description="The heap of the driver's JVM; with local, of all of Spark."
+        1 * GIB, ge=512 * MIB, description="JVM heap of the driver (with local: of all of Spark)."
     )
     executor_memory_bytes: Bytes = Field(
-        1 * GIB, ge=512 * MIB, description="The heap of each executor's JVM, on a cluster."
+        1 * GIB, ge=512 * MIB, description="JVM heap of each executor, on a cluster."
     )
     settings: dict[str, str] = Field(
-        default_factory=dict,
-        description="Settings of Spark, handed over as they are. On a standalone cluster (spark://), "
-        "spark.cores.max is half of the cluster's cores for a pipeline and a quarter for a command, unless "
-        "it is set here.",
+        {},
+        description="Additional Spark settings. On a standalone cluster (spark://), spark.cores.max defaults "
+        "to half of the cluster's cores for a pipeline and a quarter for a command.",
         examples=[{"spark.executor.instances": "2"}],
     )
 
@@ -241,13 +229,14 @@ class SparkConfig(Section):
 
 class PipelineConfig(Section):
     listen: Listen = Field(
-        "127.0.0.1:4381", description="host:port for the pipeline's health and metrics. Port 0: any free one."
+        "127.0.0.1:4381",
+        description="host:port of the pipeline's health and metrics endpoints. Port 0: any free port.",
     )
     lease_seconds: Seconds = Field(
         12,
         ge=1,
         le=60,
-        description="Of several pipelines one works. When it has not been heard of for this long, another "
-        "takes over. A sign of life is written every third of it: on S3 a PUT and a LIST; with Kafka and a "
-        "shared catalog a commit.",
+        description="One of several pipelines is active. If it does not renew its lease for this long, "
+        "another takes over. The lease is renewed every third of this time, which costs a PUT and a LIST on "
+        "S3, or a commit with Kafka and a shared catalog.",
     )

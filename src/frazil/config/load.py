@@ -1,4 +1,4 @@
-"""Reads `frazil.yaml` and the environment. All that is wrong is said at once, with places and suggestions."""
+"""Loads the configuration from `frazil.yaml` and the environment, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from frazil.config.source import (
     read_yaml,
     variable_for,
 )
-from frazil.config.values import format_bytes
+from frazil.config.values import format_bytes, format_value
 from frazil.errors import ConfigError
 
 DEFAULT_FILE = Path("frazil.yaml")
 
 
 def load_config(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration from a file and the environment, which wins.
+    """Load the configuration from a file and the environment. The environment takes precedence.
 
-    The file is `path`, else what FRAZIL_CONFIG names, else ./frazil.yaml if it is there.
-    ConfigError lists every problem.
+    The file is `path`, the value of FRAZIL_CONFIG, or ./frazil.yaml if it exists, in this order.
+    Raises ConfigError, which lists every problem with its location and a suggestion.
     """
     environ = os.environ if environ is None else environ
     tree = ConfigTree(_file(path, environ))
@@ -59,12 +59,12 @@ def _file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if path is None and environ.get(ENV_CONFIG):
         path = Path(environ[ENV_CONFIG])
         if not path.exists():
-            raise ConfigError(f"{ENV_CONFIG}: there is no file {path}\n    correct the variable or unset it")
+            raise ConfigError(f"{ENV_CONFIG}: file {path} does not exist\n    correct or unset the variable")
     if path is None:
         return DEFAULT_FILE if DEFAULT_FILE.exists() else None
     if not path.exists():
         raise ConfigError(
-            f"{path}: there is no such file\n    `frazil config > {path}` writes one with every default"
+            f"{path}: file does not exist\n    create it with all defaults: `frazil config > {path}`"
         )
     return path
 
@@ -73,13 +73,15 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text (at byte {error.start})\n    save it as UTF-8") from None
+        raise ConfigError(
+            f"{path}: not UTF-8 text (at byte {error.start})\n    save the file as UTF-8"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}\n    check its permissions") from None
 
 
 def _empty_sections(values: dict[str, Any], model: type[BaseModel]) -> None:
-    """A section whose keys are all commented out is null in YAML; it means the defaults."""
+    """Replace null, the YAML value of a section whose keys are all commented out, by the defaults."""
     for name, found in model.model_fields.items():
         inner = model_of(found.annotation)
         if container_of(found.annotation) is not None:
@@ -93,7 +95,9 @@ def _empty_sections(values: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def _report(problems: list[ConfigProblem]) -> str:
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: (problem.order, problem.place, problem.key))
+    ordered = sorted(
+        dict.fromkeys(problems), key=lambda problem: (problem.order, problem.location, problem.key)
+    )
     if len(ordered) == 1:
         return str(ordered[0])
     return "\n".join([f"{len(ordered)} problems in the configuration:", *map(str, ordered)])
@@ -106,13 +110,13 @@ def _problem(tree: ConfigTree, detail: Any) -> ConfigProblem:
         return _unknown(tree, key, detail["input"])
     found = field_at(key)
     if kind == "missing":
-        return tree.problem(key, "is required and not given", _example(tree, key, found))
+        return tree.problem(key, "is required but not set", _example(tree, key, found))
     if kind == "frazil":
         if context["key"] is not None:
             return _cross_problem(tree, (*key, *context["key"].split(".")), context)
         what = context["what"] + _given(key, found, detail["input"])
         return tree.problem(key, what, context["hint"], at_key="[key]" in detail["loc"])
-    what, hint = _words(key, found, kind, context, detail)
+    what, hint = _describe(key, found, kind, detail)
     return tree.problem(key, what + _given(key, found, detail["input"]), hint or _example(tree, key, found))
 
 
@@ -130,17 +134,16 @@ def _unknown(tree: ConfigTree, key: Key, value: Any) -> ConfigProblem:
     model = Config if not section else model_of(parent.annotation) if parent is not None else None
     names = list(model.model_fields) if model is not None else []
     close = difflib.get_close_matches(name, names, n=1)
-    place = tree.places.get(key)
-    from_environment = place is not None and place.variable is not None
+    location = tree.locations.get(key)
+    from_environment = location is not None and location.variable is not None
     if elsewhere := [other for other in _all_keys(Config, ()) if other[-1] == name]:
         hint = f"did you mean `{variable_for(elsewhere[0]) if from_environment else dotted(elsewhere[0])}`?"
     elif close:
         hint = f"did you mean `{variable_for((*section, close[0])) if from_environment else close[0]}`?"
     else:
-        hint = f"known here: {', '.join(names)}"
-    # A misspelt secret is still a secret.
-    words = (name, *close)
-    hidden = any(part in word for word in words for part in ("secret", "password", "token", "key", "hash"))
+        hint = f"valid keys: {', '.join(names)}"
+    # The value of a misspelt key may be a secret.
+    hidden = any(part in name + "".join(close) for part in ("secret", "password", "token", "key", "hash"))
     given = _hidden(value) if hidden else _shown(value)
     return tree.problem(key, f"unknown key (given {given})", hint, at_key=True)
 
@@ -153,7 +156,7 @@ def _all_keys(model: type[BaseModel], above: tuple[str, ...]) -> Iterator[tuple[
             yield from _all_keys(inner, (*above, name))
 
 
-_PLAIN = {
+_MESSAGES = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -173,7 +176,7 @@ _PLAIN = {
 }
 
 
-def _words(key: Key, found: FieldInfo | None, kind: str, context: Any, detail: Any) -> tuple[str, str | None]:
+def _describe(key: Key, found: FieldInfo | None, kind: str, detail: Any) -> tuple[str, str | None]:
     if kind == "literal_error":
         allowed = _allowed(found.annotation) if found is not None else []
         close = difflib.get_close_matches(str(detail["input"]).lower(), allowed, n=1)
@@ -184,13 +187,13 @@ def _words(key: Key, found: FieldInfo | None, kind: str, context: Any, detail: A
     if kind in ("too_short", "string_too_short"):
         return "must not be empty", None
     if kind == "string_pattern_mismatch":
-        return "has the wrong form", None
+        return "has an invalid format", None
     if kind in ("model_type", "model_attributes_type", "dict_type") and found is not None:
         model = model_of(found.annotation)
         names = list(model.model_fields) if model is not None and isinstance(key[-1], str) else []
-        return _PLAIN[kind], f"its keys: {', '.join(names)}" if names else None
+        return _MESSAGES[kind], f"valid keys: {', '.join(names)}" if names else None
     message = str(detail["msg"])
-    return _PLAIN.get(kind, message[:1].lower() + message[1:]), None
+    return _MESSAGES.get(kind, message[:1].lower() + message[1:]), None
 
 
 def _allowed(annotation: Any) -> list[str]:
@@ -242,15 +245,8 @@ def _example(tree: ConfigTree, key: Key, found: FieldInfo | None) -> str | None:
     value = found.examples[0] if found.examples else found.get_default(call_default_factory=True)
     if value is None or isinstance(value, BaseModel | frozenset | tuple | dict | list):
         return None
-    if isinstance(value, bool):
-        text = str(value).lower()
-    elif container_of(found.annotation) is not None:
-        text = f"[{value}]"
-    elif isinstance(value, int) and "bytes" in key[-1]:
-        text = format_bytes(value)
-    else:
-        text = str(value)
-    place = tree.places.get(key)
-    if place is not None and place.variable is not None:
-        return f"for example {place.variable}={text}"
+    text = f"[{value}]" if container_of(found.annotation) is not None else format_value(key[-1], value)
+    location = tree.locations.get(key)
+    if location is not None and location.variable is not None:
+        return f"for example {location.variable}={text}"
     return f"for example `{key[-1]}: {text}`"

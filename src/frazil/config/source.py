@@ -1,4 +1,4 @@
-"""YAML text and environment variables to one tree of values that remembers where each came from."""
+"""Reads YAML and environment variables into one tree of values with their source locations."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """One thing wrong with the configuration."""
-
-    place: str
+    location: str
     key: str
     what: str
     hint: str | None = None
     order: tuple[int, int, int] = (0, 0, 0)
 
     def __str__(self) -> str:
-        head = ": ".join(part for part in (self.place, self.key, self.what) if part)
+        head = ": ".join(part for part in (self.location, self.key, self.what) if part)
         return head if self.hint is None else f"{head}\n    {self.hint}"
 
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Where a value came from: a variable, or a mark in the file for the key and one for the value."""
+    """Source of a value: an environment variable, or (line, column) of the key and of the value."""
 
     variable: str | None = None
     key_mark: tuple[int, int] = (0, 0)
@@ -47,28 +45,28 @@ class SourceLocation:
 
 @dataclass
 class ConfigTree:
-    """Values as given, the place of each, and what was already found wrong while reading."""
+    """Unvalidated values, the source location of each, and the problems found while reading."""
 
     file: Path | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    places: dict[Key, SourceLocation] = field(default_factory=dict)
+    locations: dict[Key, SourceLocation] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
 
     def problem(self, key: Key, what: str, hint: str | None = None, *, at_key: bool = False) -> ConfigProblem:
-        """A problem with `key`, at the nearest place known for it."""
+        """Return a problem with `key`, at the nearest known location."""
         for length in range(len(key), 0, -1):
-            place = self.places.get(key[:length])
-            if place is None:
+            location = self.locations.get(key[:length])
+            if location is None:
                 continue
-            if place.variable is not None:
-                return ConfigProblem(place.variable, dotted(key), what, hint, (1, 0, 0))
-            line, column = place.key_mark if at_key or length < len(key) else place.value_mark
+            if location.variable is not None:
+                return ConfigProblem(location.variable, dotted(key), what, hint, (1, 0, 0))
+            line, column = location.key_mark if at_key or length < len(key) else location.value_mark
             return ConfigProblem(f"{self.file}:{line}:{column}", dotted(key), what, hint, (0, line, column))
         return ConfigProblem(str(self.file or "configuration"), dotted(key), what, hint)
 
 
 def dotted(key: Key) -> str:
-    """`('auth', 'keys', 0, 'hash')` to `auth.keys[0].hash`."""
+    """Format `('auth', 'keys', 0, 'hash')` as `auth.keys[0].hash`."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -76,12 +74,11 @@ def dotted(key: Key) -> str:
 
 
 def variable_for(key: Iterable[str | int]) -> str:
-    """The environment variable of a key."""
     return ENV_PREFIX + "__".join(str(part).upper() for part in key)
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:
-    """The model in an annotation: `Model`, `Model | None`, `tuple[Model, ...]`, `dict[str, Model]`."""
+    """Return the model in an annotation: `Model`, `Model | None`, `tuple[Model, ...]`, `dict[str, Model]`."""
     if isinstance(annotation, type) and not get_args(annotation):
         return annotation if issubclass(annotation, BaseModel) else None
     for part in get_args(annotation):
@@ -95,7 +92,7 @@ def is_optional(annotation: Any) -> bool:
 
 
 def container_of(annotation: Any) -> type | None:
-    """`tuple`, `frozenset` or `dict` if that, or that or None, is what the annotation says."""
+    """Return `tuple`, `frozenset` or `dict` if the annotation, ignoring `| None`, is one of these."""
     if is_optional(annotation):
         annotation = next(part for part in get_args(annotation) if part is not type(None))
     origin = get_origin(annotation)
@@ -103,7 +100,7 @@ def container_of(annotation: Any) -> type | None:
 
 
 def field_at(key: Key) -> FieldInfo | None:
-    """The field that a key stands for. List indices and names in mappings belong to their field."""
+    """Return the field of a key. List indices and mapping keys are skipped."""
     model: type[BaseModel] | None = Config
     found: FieldInfo | None = None
     skip = False
@@ -127,7 +124,7 @@ def read_yaml(tree: ConfigTree, text: str) -> None:
         if root is None:
             return
         if not isinstance(root, yaml.MappingNode):
-            what = "must be sections with keys, such as `log: {level: debug}`"
+            what = "must be a mapping of sections, such as `log: {level: debug}`"
             tree.problems.append(_at_mark(tree, root.start_mark, what))
             return
         values = _values(tree, loader, root, (), ())
@@ -158,9 +155,9 @@ def _yaml_hint(text: str, mark: Any) -> str | None:
     line = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent with spaces, not tabs"
-    # Only what stands before the colon: the rest of the line may hold a secret.
+    # Only the key: the value may be a secret.
     return (
-        f"look at the line of `{line.split(':')[0].strip()}` and the one before it" if line.strip() else None
+        f"check the line of `{line.split(':')[0].strip()}` and the line before it" if line.strip() else None
     )
 
 
@@ -171,16 +168,16 @@ def _values(tree: ConfigTree, loader: Any, node: Any, key: Key, above: tuple[int
     if isinstance(node, yaml.SequenceNode):
         items = []
         for index, item in enumerate(node.value):
-            _note(tree, (*key, index), item, item)
+            _record_location(tree, (*key, index), item, item)
             items.append(_values(tree, loader, item, (*key, index), above))
         return items
     if isinstance(node, yaml.MappingNode):
-        _check_twice(tree, node, key)
+        _check_duplicates(tree, node, key)
         loader.flatten_mapping(node)
         mapping = {}
         for name_node, item in node.value:
             name = str(name_node.value)
-            _note(tree, (*key, name), name_node, item)
+            _record_location(tree, (*key, name), name_node, item)
             mapping[name] = _values(tree, loader, item, (*key, name), above)
         return mapping
     try:
@@ -189,42 +186,42 @@ def _values(tree: ConfigTree, loader: Any, node: Any, key: Key, above: tuple[int
         raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
 
 
-def _note(tree: ConfigTree, key: Key, name_node: Any, node: Any) -> None:
-    tree.places[key] = SourceLocation(
+def _record_location(tree: ConfigTree, key: Key, name_node: Any, node: Any) -> None:
+    tree.locations[key] = SourceLocation(
         None,
         (name_node.start_mark.line + 1, name_node.start_mark.column + 1),
         (node.start_mark.line + 1, node.start_mark.column + 1),
     )
 
 
-def _check_twice(tree: ConfigTree, node: Any, key: Key) -> None:
+def _check_duplicates(tree: ConfigTree, node: Any, key: Key) -> None:
     first: dict[str, int] = {}
     for name_node, _ in node.value:
         name = str(name_node.value)
         if name in first and name != "<<":
-            what = f"given twice, first in line {first[name]}"
-            hint = "keep one of them, or put what they hold together"
+            what = f"is set twice, first in line {first[name]}"
+            hint = "remove one, or merge them"
             tree.problems.append(_at_mark(tree, name_node.start_mark, what, hint, (*key, name)))
         first.setdefault(name, name_node.start_mark.line + 1)
 
 
 def read_environment(tree: ConfigTree, environ: Mapping[str, str]) -> None:
-    """Put the values of FRAZIL_… variables over those of the file."""
+    """Override values of the file with FRAZIL_… environment variables."""
     given = {
         tuple(name.removeprefix(ENV_PREFIX).lower().split("__")): name
         for name in environ
         if name.startswith(ENV_PREFIX) and name != ENV_CONFIG
     }
-    # Sections before what is in them, so that the more exact variable wins.
+    # Sections before their keys, so that the more specific variable takes precedence.
     for key, name in sorted(given.items(), key=lambda pair: (len(pair[0]), pair[0])):
         found = field_at(key)
         if found is None:
-            # Left to validation, which knows what to suggest; it must not shadow what the file says.
+            # Validation reports the unknown key, with a suggestion.
             _put(tree, key, environ[name], name)
             continue
         if any(_is_container(key[:length]) for length in range(1, len(key))):
-            what = "cannot be set on its own from the environment"
-            hint = f"give the whole of {dotted(key[:-1])} as JSON"
+            what = "cannot be set individually from the environment"
+            hint = f"set all of {dotted(key[:-1])} as JSON"
             tree.problems.append(ConfigProblem(name, dotted(key), what, hint, (1, 0, 0)))
             continue
         value: Any = environ[name]
@@ -235,7 +232,7 @@ def read_environment(tree: ConfigTree, environ: Mapping[str, str]) -> None:
                 value = json.loads(value)
             except ValueError as error:
                 hint = f"for example {name}='{_json_example(found)}'"
-                what = f"must be JSON, but {error}"
+                what = f"must be JSON: {error}"
                 tree.problems.append(ConfigProblem(name, dotted(key), what, hint, (1, 0, 0)))
                 continue
         _put(tree, key, value, name)
@@ -268,9 +265,9 @@ def _put(tree: ConfigTree, key: tuple[str, ...], value: Any, variable: str) -> N
         inner = section.get(part)
         if not isinstance(inner, dict):
             inner = section[part] = {}
-            tree.places[key[:length]] = SourceLocation(variable)
+            tree.locations[key[:length]] = SourceLocation(variable)
         section = inner
     section[key[-1]] = value
-    for old in [place for place in tree.places if place[: len(key)] == key]:
-        del tree.places[old]
-    tree.places[key] = SourceLocation(variable)
+    for old in [location for location in tree.locations if location[: len(key)] == key]:
+        del tree.locations[old]
+    tree.locations[key] = SourceLocation(variable)

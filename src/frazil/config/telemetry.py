@@ -1,4 +1,4 @@
-"""frazil's own traces and logs: whether, where to, and how many."""
+"""Configuration of frazil's own traces and logs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from frazil.config.section import Section
-from frazil.config.values import Count, Rate, Seconds, bad_value
+from frazil.config.values import Count, Rate, Seconds, Section, bad_value
 
 _URL = re.compile(r"https?://[^/\s]+(/[^\s]*)?\Z")
 _HEADER = re.compile(r"[a-z0-9_.-]+\Z")
@@ -20,118 +19,117 @@ _HEADER = re.compile(r"[a-z0-9_.-]+\Z")
 class TelemetryConfig(Section):
     enabled: bool = Field(
         False,
-        description="Whether frazil's processes send their own traces and logs. Costs each about 10 MB and "
-        "a thread.",
+        description="Send the traces and logs of frazil's own processes. Costs about 10 MB and one thread "
+        "per process.",
     )
     endpoint: str | None = Field(
         None,
-        description="Where they are sent: the base URL of an OTLP receiver. Absent: this frazil's own "
-        "receiver, as receive says.",
+        description="Base URL of the OTLP receiver. Absent: the receiver of this configuration.",
         examples=["https://otel.example.com:4318"],
     )
-    protocol: Literal["http/protobuf", "grpc"] = Field("http/protobuf", description="How they are sent.")
+    protocol: Literal["http/protobuf", "grpc"] = Field("http/protobuf", description="OTLP protocol.")
     api_key: SecretStr | None = Field(
         None,
-        description="An API key that may write, sent as a bearer token; the rows belong to its tenant. "
-        "frazil's own receiver asks for one when auth.keys has any. Better given in the environment.",
+        description="API key with role write, sent as a bearer token. The rows belong to its tenant. "
+        "Required for frazil's own receiver if auth.keys is not empty. Prefer an environment variable.",
     )
     headers: dict[str, SecretStr] = Field(
-        default_factory=dict,
-        description="More headers (metadata, with gRPC) for whoever receives them. Never shown.",
+        {},
+        description="Additional request headers (gRPC: metadata). Their values are never shown.",
         examples=[{"x-scope-orgid": "ops"}],
     )
     ca_file: Path | None = Field(
         None,
-        description="The authority (PEM) of the receiver's certificate. Absent: the system's authorities.",
+        description="CA certificate (PEM) for the endpoint. Absent: the system's.",
         examples=["/etc/frazil/ca.crt"],
     )
     service_namespace: str = Field(
-        "frazil", description="service.namespace of all processes; service.name says which one it is."
+        "frazil", description="service.namespace of all processes. service.name identifies the role."
     )
     resource: dict[str, str] = Field(
-        default_factory=dict,
-        description="More attributes of the resource.",
+        {},
+        description="Additional resource attributes.",
         examples=[{"deployment.environment.name": "production"}],
     )
     receive_ratio: Rate = Field(
         0.01,
         ge=0,
         le=1,
-        description="The part of the received requests that is traced; 3 spans each. Landing and "
-        "maintenance are rare and always traced.",
+        description="Share of received requests that are traced, with 3 spans each. Landing and maintenance "
+        "are rare and always traced.",
     )
     api_ratio: Rate = Field(
         1.0,
         ge=0,
         le=1,
-        description="The part of the API's requests that is traced; about 5 spans a query. A request with "
-        "a traceparent follows that.",
+        description="Share of API requests that are traced, with about 5 spans per query. If a request has a "
+        "traceparent header, its sampling decision is used.",
     )
     logs_level: Literal["debug", "info", "warning", "error", "none"] = Field(
-        "warning", description="The least severe log record that is sent, of those that log.level lets pass."
+        "warning", description="Minimum severity of log records that are sent. log.level applies first."
     )
     sql_text: bool = Field(
         False,
-        description="Whether the text of queries is sent too. What people write into SQL may be secret; the "
-        "values of parameters are never sent.",
+        description="Include the SQL text of queries, which may contain secrets. Parameter values are never "
+        "sent.",
     )
     interval_seconds: Seconds = Field(
         5,
         ge=0.1,
         le=60,
-        description="How often a process sends what it has. Less often is fewer and larger segments.",
+        description="Interval between exports. A longer interval makes fewer and larger segments.",
     )
     queue_max: Count = Field(
         2048,
         ge=16,
         le=100_000,
-        description="Spans, and log records, that wait to be sent. More are dropped and counted; about 2 KB "
-        "each.",
+        description="Maximum number of spans, and of log records, that wait to be exported, at about 2 KB "
+        "each. More are dropped and counted.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.endpoint is not None and not _URL.match(self.endpoint):
             raise bad_value(
-                "must be a URL that begins with http:// or https://",
+                "must be a URL that starts with http:// or https://",
                 "for example https://otel.example.com:4318, without /v1/traces",
                 "endpoint",
             )
         if self.endpoint is not None and self.endpoint.rstrip("/").endswith(("/v1/traces", "/v1/logs")):
-            raise bad_value("is the address of one signal", "leave /v1/traces and /v1/logs out", "endpoint")
+            raise bad_value("is the URL of one signal", "remove /v1/traces or /v1/logs", "endpoint")
         for name in self.headers:
             if not _HEADER.match(name):
                 raise bad_value(
-                    f"has a name that no header has in lower case: {name!r}",
+                    f"contains {name!r}, which is not a lower-case header name",
                     "for example x-scope-orgid",
                     "headers",
                 )
         return self
 
 
-def check_into_itself(
-    telemetry: TelemetryConfig, writers: Collection[str], *, with_grpc: bool, needs_key: bool
+def check_own_receiver(
+    telemetry: TelemetryConfig, writer_hashes: Collection[str], *, grpc_enabled: bool, key_required: bool
 ) -> None:
-    """What goes into frazil itself passes the same door as everybody's. `writers`: hashes of keys."""
+    """Check that frazil's own receiver will accept the telemetry, if it is the endpoint."""
     if not telemetry.enabled or telemetry.endpoint is not None:
         return
-    if telemetry.protocol == "grpc" and not with_grpc:
+    if telemetry.protocol == "grpc" and not grpc_enabled:
         raise bad_value(
-            "is grpc, which receive.grpc.enabled switches off here",
-            "http/protobuf, or name another receiver as telemetry.endpoint",
+            "is grpc, but receive.grpc.enabled is false",
+            "use http/protobuf, or set telemetry.endpoint to another receiver",
             "telemetry.protocol",
         )
-    if not needs_key:
+    if not key_required:
         return
     if telemetry.api_key is None:
         raise bad_value(
-            "is not given, and this frazil's receiver takes nothing without an API key",
-            "give a key of auth.keys that may write, or name another receiver as telemetry.endpoint",
+            "is not set, but the receiver of this configuration requires an API key",
+            "set it to a key in auth.keys with role write, or set telemetry.endpoint to another receiver",
             "telemetry.api_key",
         )
-    if "sha256:" + sha256(telemetry.api_key.get_secret_value().encode()).hexdigest() not in writers:
+    if "sha256:" + sha256(telemetry.api_key.get_secret_value().encode()).hexdigest() not in writer_hashes:
         raise bad_value(
-            "is none of auth.keys that may write",
-            "`frazil keys new --tenant NAME --role write` makes one, and prints the lines for auth.keys",
+            "is not a key in auth.keys with role write",
+            "create one with `frazil keys new --tenant NAME --role write` and add it to auth.keys",
             "telemetry.api_key",
         )

@@ -1,17 +1,19 @@
-"""What can stand on the right of a key: sizes, durations, addresses, names.
+"""Types of configuration values: sizes, durations, addresses, names.
 
-Every checker raises `bad_value`, which carries what is wrong and an example of what is right.
+Every parser raises `bad_value`, which says what is wrong and gives a valid example.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import math
 import re
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 
 from frazil.times import duration_nanos
@@ -32,13 +34,22 @@ _KEY_HASH = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 
 
+class Section(BaseModel):
+    """Base class of all configuration sections."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+
 def bad_value(what: str, hint: str, key: str | None = None) -> PydanticCustomError:
-    """An error that says `what` is wrong and, as `hint`, what to write. `key`: the key below the model."""
+    """Return an error that says `what` is wrong and, as `hint`, what to write instead.
+
+    `key` is relative to the section that is validated.
+    """
     return PydanticCustomError("frazil", "{what}", {"what": what, "hint": hint, "key": key})
 
 
 def parse_bytes(value: Any) -> Any:
-    """`8388608` or `'8MiB'` to a number of bytes."""
+    """Convert `8388608` or `'8MiB'` to a number of bytes."""
     hint = "for example 8388608, 8MiB or 1GiB (MB and GB are powers of 1000)"
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -52,15 +63,27 @@ def parse_bytes(value: Any) -> Any:
 
 
 def format_bytes(size: int) -> str:
-    """The shortest exact text that `parse_bytes` reads back: `'8MiB'`."""
+    """Return the shortest exact text that `parse_bytes` accepts, such as `'8MiB'`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % _SIZE_UNITS[unit.lower()] == 0:
             return f"{size // _SIZE_UNITS[unit.lower()]}{unit}"
     return str(size)
 
 
+def format_value(name: str, value: Any) -> str:
+    """Return a value as YAML on one line. The key's `name` tells sizes from other numbers."""
+    if isinstance(value, int) and not isinstance(value, bool) and "bytes" in name:
+        return format_bytes(value)
+    if isinstance(value, Path):
+        # Path("./frazil-data") drops the leading dot, which shows that it is relative.
+        return str(value) if value.is_absolute() else f"./{value}"
+    if isinstance(value, str | float):
+        return str(value)
+    return json.dumps(sorted(value) if isinstance(value, frozenset) else value)
+
+
 def parse_seconds(value: Any) -> Any:
-    """`0.05`, `'50ms'`, `'2s'`, `'5m'` or `'1h'` to seconds."""
+    """Convert `0.05`, `'50ms'`, `'2s'`, `'5m'` or `'1h'` to seconds."""
     hint = "for example 0.05, 50ms, 2s, 5m or 1h"
     if isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
@@ -75,14 +98,17 @@ def parse_seconds(value: Any) -> Any:
 
 
 def _no_bool(value: Any) -> Any:
-    # pydantic takes true for 1, which hides a mistake.
+    # pydantic accepts true as 1, which hides a mistake.
     if isinstance(value, bool):
         raise bad_value("must be a number", "true and false are not numbers")
     return value
 
 
 def split_listen(text: str) -> tuple[str, int]:
-    """`'127.0.0.1:4318'` or `'[::1]:4318'` to host and port. ValueError when it is neither."""
+    """Split `'127.0.0.1:4318'` or `'[::1]:4318'` into (host, port).
+
+    Raises ValueError for any other form.
+    """
     hint = "for example 127.0.0.1:4318, [::1]:4318, or 0.0.0.0:4318 for every IPv4 interface"
     host, colon, port_text = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -96,14 +122,14 @@ def split_listen(text: str) -> tuple[str, int]:
         except ValueError:
             raise bad_value("must be host:port with a valid IPv6 address in brackets", hint) from None
         if not bracketed:
-            raise bad_value("must have its IPv6 address in brackets", f"write [{host}]:{port_text}")
+            raise bad_value("must have the IPv6 address in brackets", f"write [{host}]:{port_text}")
     elif not _HOST_NAME.match(host):
         raise bad_value("must be host:port with a host name or an IP address", hint)
     return host, int(port_text)
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return True if only this machine can reach the address."""
     host, _ = split_listen(listen)
     if host == "localhost":
         return True
@@ -114,10 +140,11 @@ def is_loopback(listen: str) -> bool:
 
 
 def tenant_id(text: str) -> str:
-    """`text` itself if it can name a tenant; ValueError if not. Tenant ids become parts of paths."""
+    """Return `text` if it is a valid tenant id (safe as part of a path); raise ValueError if not."""
     if not _TENANT.match(text) or text in (".", ".."):
         raise bad_value(
-            "must be a tenant id: 1 to 64 of A-Z a-z 0-9 _ . - (and not . or ..)", "for example team-a"
+            "must be a tenant id: 1 to 64 characters of A-Z a-z 0-9 _ . - (but not . or ..)",
+            "for example team-a",
         )
     return text
 
@@ -129,7 +156,7 @@ def _listen(text: str) -> str:
 
 def _url_path(text: str) -> str:
     if not re.fullmatch(r"/[A-Za-z0-9_.~/-]*[A-Za-z0-9_.~-]", text):
-        raise bad_value("must be a path: it begins with / and has no query", "for example /v1/logs")
+        raise bad_value("must be a URL path that starts with / and has no query", "for example /v1/logs")
     return text
 
 
@@ -139,7 +166,7 @@ def _origin(text: str) -> str:
     url = urlsplit(text)
     if url.scheme not in ("http", "https") or not url.netloc or text != f"{url.scheme}://{url.netloc}":
         raise bad_value(
-            "must be * or an origin", "for example https://app.example.com (no path, no / at the end)"
+            "must be * or an origin", "for example https://app.example.com (without a path or trailing /)"
         )
     return text
 
@@ -147,36 +174,36 @@ def _origin(text: str) -> str:
 def _key_hash(text: str) -> str:
     if not _KEY_HASH.match(text):
         raise bad_value(
-            "must be sha256: and 64 lower-case hexadecimal digits",
-            "run `frazil keys new --tenant NAME`, which prints the lines to paste",
+            "must be sha256: followed by 64 lower-case hexadecimal digits",
+            "run `frazil keys new --tenant NAME`, which prints the configuration lines",
         )
     return text
 
 
 def column_name(text: str) -> str:
-    """`text` itself if it can name a column; ValueError if not."""
+    """Return `text` if it is a valid column name; raise ValueError if not."""
     if not _COLUMN.match(text):
         raise bad_value(
-            "must be a column name: a-z 0-9 _, not beginning with a digit", "for example http_route"
+            "must be a column name: a-z 0-9 _, not starting with a digit", "for example http_route"
         )
     return text
 
 
 def attribute_names(value: Any) -> Any:
-    """`'http.route'` or a list of names, in the order in which they are tried, to a tuple."""
+    """Convert `'http.route'`, or a list of names in order of preference, to a tuple."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not names or not all(isinstance(n, str) and n for n in names):
         raise bad_value(
-            "must be the name of an attribute, or a list of names",
+            "must be an attribute name or a list of names",
             "for example http.route, or [http.request.method, http.method]",
         )
     if len(set(names)) < len(names):
-        raise bad_value("names an attribute twice", "leave the second one out")
+        raise bad_value("contains an attribute twice", "remove the duplicate")
     return tuple(names)
 
 
 def column_for(attribute: str) -> str:
-    """The column that an attribute is promoted to: `http.route` to `http_route`."""
+    """Return the column name for an attribute: `http_route` for `http.route`."""
     name = re.sub(r"[^a-z0-9_]", "_", attribute.lower())
     return f"_{name}" if name[:1].isdigit() else name
 
@@ -195,7 +222,7 @@ ColumnName = Annotated[str, AfterValidator(column_name)]
 
 
 def local_url(listen: str, *, tls: bool) -> str:
-    """Where a client on this machine reaches a listener."""
+    """Return the URL at which clients on this machine reach a listener."""
     host, port = split_listen(listen)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     scheme = "https" if tls else "http"

@@ -1,4 +1,4 @@
-"""The write-ahead log: where requests are made durable."""
+"""Configuration of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -7,114 +7,116 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from frazil.config.s3 import S3Connection
-from frazil.config.section import Section
-from frazil.config.values import KIB, MIB, Bytes, Count, Seconds, bad_value
+from frazil.config.connection import S3Connection
+from frazil.config.values import KIB, MIB, Bytes, Count, Seconds, Section, bad_value
 
 
 class LocalWalConfig(Section):
     path: Path | None = Field(
-        None,
-        description="The folder of segments, on a disk that honours fsync. Absent: wal below data_dir.",
+        None, description="Directory of segments, on a disk that honours fsync. Absent: wal below data_dir."
     )
     free_bytes_min: Bytes = Field(
         512 * MIB,
         ge=0,
-        description="Below this much free disk the receiver refuses (503) rather than fill the disk.",
+        description="With less free disk space than this, the receiver rejects requests with 503.",
     )
 
 
 class S3WalConfig(S3Connection):
-    bucket: str = Field(min_length=1, description="The bucket; it must exist.", examples=["telemetry"])
-    prefix: str = Field("wal", description="What the names of all objects begin with.")
+    bucket: str = Field(min_length=1, description="Bucket. It must exist.", examples=["telemetry"])
+    prefix: str = Field("wal", description="Prefix of all object names.")
     request_timeout_seconds: Seconds = Field(
-        3, gt=0, description="The longest wait for one request to the store; it is then tried again."
+        3, gt=0, description="Timeout of one request to the object store. The request is then retried."
     )
 
 
 class KafkaTopics(Section):
-    logs: str = Field("otlp_logs", min_length=1, description="The topic of logs.")
-    spans: str = Field("otlp_spans", min_length=1, description="The topic of spans.")
-    metrics: str = Field("otlp_metrics", min_length=1, description="The topic of metrics.")
+    logs: str = Field("otlp_logs", min_length=1, description="Topic for logs.")
+    spans: str = Field("otlp_spans", min_length=1, description="Topic for spans.")
+    metrics: str = Field("otlp_metrics", min_length=1, description="Topic for metrics.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len({self.logs, self.spans, self.metrics}) < 3:
             raise bad_value(
-                "is a topic of another signal too", "give logs, spans and metrics a topic each", "logs"
+                "is also the topic of another signal", "use a different topic for each signal", "logs"
             )
         return self
 
 
 class KafkaSasl(Section):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
-        "SCRAM-SHA-512", description="How the broker asks for the password."
+        "SCRAM-SHA-512", description="SASL mechanism."
     )
-    username: str = Field(min_length=1, description="The user.", examples=["frazil"])
+    username: str = Field(min_length=1, description="User name.", examples=["frazil"])
     password: SecretStr = Field(
-        description="Better given as FRAZIL_WAL__KAFKA__SASL__PASSWORD.", examples=["secret"]
+        description="Password. Prefer the variable FRAZIL_WAL__KAFKA__SASL__PASSWORD.", examples=["secret"]
     )
 
 
 class KafkaTls(Section):
     ca_file: Path | None = Field(
-        None, description="Authorities (PEM) of the brokers' certificates. Absent: those of the system."
+        None, description="CA certificates (PEM) for the brokers' certificates. Absent: the system's."
     )
-    cert_file: Path | None = Field(None, description="This client's certificate (PEM), for mTLS.")
-    key_file: Path | None = Field(None, description="Its private key (PEM, PKCS#8, without a password).")
+    cert_file: Path | None = Field(None, description="Client certificate (PEM), for mTLS.")
+    key_file: Path | None = Field(
+        None, description="Private key of cert_file (PEM, PKCS#8, without a password)."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.cert_file is None) != (self.key_file is None):
-            raise bad_value("needs key_file beside it", "give both, or neither", "cert_file")
+            raise bad_value("and key_file must be set together", "set both, or neither", "cert_file")
         return self
 
 
 class KafkaTenant(Section):
     source: Literal["header", "key", "fixed"] = Field(
         "header",
-        description="Where a message's tenant comes from: a header, the message's key, or always "
-        "tenants.default. A message without a valid one belongs to tenants.default.",
+        description="Source of a message's tenant: a header, the message key, or always tenants.default "
+        "(fixed). A message without a valid tenant belongs to tenants.default.",
     )
-    header: str = Field("frazil-tenant", min_length=1, description="The header's name, for source header.")
+    header: str = Field("frazil-tenant", min_length=1, description="Name of the header, for source header.")
 
 
 class KafkaConfig(Section):
     brokers: tuple[str, ...] = Field(
-        min_length=1, description="host:port of some brokers.", examples=[["kafka-1:9092", "kafka-2:9092"]]
+        min_length=1,
+        description="host:port of one or more brokers.",
+        examples=[["kafka-1:9092", "kafka-2:9092"]],
     )
-    topics: KafkaTopics = Field(default_factory=KafkaTopics, description="The topic of each signal.")
+    topics: KafkaTopics = Field(KafkaTopics(), description="Topic of each signal.")
     encoding: Literal["otlp_proto", "otlp_json"] = Field(
-        "otlp_proto", description="What messages hold, as the Collector's Kafka exporter names it."
+        "otlp_proto", description="Encoding of messages, named as in the Collector's Kafka exporter."
     )
-    tenant: KafkaTenant = Field(default_factory=KafkaTenant, description="Whose data a message is.")
-    sasl: KafkaSasl | None = Field(
-        None, description="{mechanism, username, password}. Absent: none is given."
-    )
+    tenant: KafkaTenant = Field(KafkaTenant(), description="Tenant of each message.")
+    sasl: KafkaSasl | None = Field(None, description="SASL authentication. Absent: none.")
     tls: KafkaTls | None = Field(
-        None, description="TLS to the brokers: {ca_file, cert_file, key_file}, or {}. Absent: plain text."
+        None, description="TLS to the brokers. {} uses the defaults. Absent: plain text."
     )
     message_bytes_max: Bytes = Field(
         900_000,
         ge=1 * KIB,
-        description="Larger requests are split. Below the brokers' message.max.bytes (1 MB by default).",
+        description="Maximum message size; larger requests are split. Must be below the brokers' "
+        "message.max.bytes (1 MB by default).",
     )
     compression: Literal["none", "gzip", "lz4", "zstd"] = Field(
-        "zstd", description="How batches of messages are compressed. Costs CPU, saves network and disk."
+        "zstd", description="Compression of message batches. Costs CPU, saves network and disk."
     )
-    partitions: Count = Field(
-        4, ge=1, le=10_000, description="Partitions of a topic that frazil creates because it is missing."
-    )
+    partitions: Count = Field(4, ge=1, le=10_000, description="Partitions of topics that frazil creates.")
     replication_factor: Count = Field(
-        1, ge=1, le=15, description="Copies of such a topic. Use 3 wherever data matters."
+        1, ge=1, le=15, description="Replicas of topics that frazil creates. Use 3 in production."
     )
     on_lost_offsets: Literal["stop", "skip"] = Field(
         "stop",
-        description="When messages are gone before they landed (retention, a topic made anew): stop that "
-        "table until someone decides, or go on behind the gap and record it.",
+        description="Action if messages were deleted before they landed (by retention, or because the topic "
+        "was recreated). stop: landing of the table stops until an operator acts. skip: landing continues "
+        "after the gap and records it.",
     )
     messages_per_task_max: Count = Field(
-        2_000, ge=1, description="What one Spark task reads of a partition. More means larger files."
+        2_000,
+        ge=1,
+        description="Maximum number of messages that one Spark task reads. More makes larger files.",
     )
 
     def topic(self, signal: str) -> str:
@@ -124,45 +126,46 @@ class KafkaConfig(Section):
 class WalConfig(Section):
     type: Literal["local", "s3", "kafka"] = Field(
         "local",
-        description="Where requests are made durable: on this machine's disk, in an object store, or in "
-        "Kafka, which a Collector can feed too but which has no tail to query before data has landed.",
+        description="Storage of the WAL: local disk, an S3 object store, or Kafka. A Collector can write to "
+        "Kafka directly, but data in Kafka cannot be queried before it has landed.",
     )
-    local: LocalWalConfig = Field(default_factory=LocalWalConfig, description="For type local.")
-    s3: S3WalConfig | None = Field(None, description="For type s3. Needs a store with conditional writes.")
+    local: LocalWalConfig = Field(LocalWalConfig(), description="For type local.")
+    s3: S3WalConfig | None = Field(None, description="For type s3. The store needs conditional writes.")
     kafka: KafkaConfig | None = Field(None, description="For type kafka.")
     group_wait_seconds: Seconds | None = Field(
         None,
         ge=0,
         le=60,
-        description="How long the first request of a segment waits for company, at most; a tenth of it while "
-        "requests come further apart. Longer means fewer, larger segments (on S3 each costs a PUT) and later "
-        "acks. Absent: 50ms for local, 100ms for s3.",
+        description="Maximum time that a segment stays open for more requests. If requests arrive less "
+        "often, a tenth of it is used. A longer wait makes fewer and larger segments (each costs a PUT on "
+        "S3) and slower acknowledgements. Absent: 50ms for local, 100ms for s3.",
     )
     segment_bytes_max: Bytes = Field(
         8 * MIB,
         ge=1 * KIB,
         le=1024 * MIB,
-        description="Bytes of requests that close a segment before group_wait_seconds is over.",
+        description="Segment size at which a segment is written before group_wait_seconds is over.",
     )
     lanes: Count = Field(
         1,
         ge=1,
         le=16,
-        description="WAL streams per signal and worker. More keep a slow store busy, in smaller segments.",
+        description="WAL streams per signal and worker. More streams help with a slow store, but make "
+        "smaller segments.",
     )
     write_timeout_seconds: Seconds = Field(
         8,
         gt=0,
-        description="How long a segment may take to become durable before its requests are told to retry. "
-        "Clients give up after 10 s by default.",
+        description="Maximum time for a segment to become durable before its requests get a retryable error. "
+        "OTLP clients time out after 10 s by default.",
     )
     compression_level: Count = Field(
-        1, ge=1, le=9, description="zstd level of segments. Higher means fewer bytes and more CPU."
+        1, ge=1, le=9, description="zstd level of segments. A higher level saves bytes and costs CPU."
     )
 
     @property
     def group_wait(self) -> float:
-        """`group_wait_seconds`, or what suits the store."""
+        """`group_wait_seconds`, or the default for the store."""
         if self.group_wait_seconds is not None:
             return self.group_wait_seconds
         return 0.05 if self.type == "local" else 0.1

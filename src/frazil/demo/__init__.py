@@ -1,6 +1,6 @@
-"""A simulated web shop that sends believable telemetry through the real OTLP exporters.
+"""A simulated web shop that sends realistic telemetry with the OpenTelemetry SDK.
 
-Knows nothing of the receiver: it talks to it as any instrumented system would.
+It is independent of the receiver and sends to it like any instrumented system. Start reading in `run`.
 """
 
 from frazil.demo.clock import Clock, VirtualClock, WallClock

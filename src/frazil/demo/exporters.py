@@ -1,4 +1,4 @@
-"""The OpenTelemetry SDK's own OTLP exporters, one for each signal, shared by all services."""
+"""The SDK's OTLP exporters, one per signal, shared by all simulated services."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import grpc
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
-from opentelemetry.exporter.otlp.proto.http import Compression as HttpCompression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
@@ -26,12 +22,13 @@ from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from frazil.demo.http_session import CuttableSession
+from frazil.demo.http_session import AbortableSession
 from frazil.demo.options import DemoOptions
 from frazil.errors import ConfigError
+from frazil.telemetry.exporters import ExporterSettings
 
 _TIMEOUT_SECONDS = 10.0
-"""How long the exporters try to deliver one batch, retries included (the SDK's default)."""
+"""Timeout of one batch, including the exporter's retries (the SDK's default)."""
 
 _EXPORTER_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.grpc.exporter",
@@ -43,7 +40,7 @@ _EXPORTER_LOGGERS = (
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """A collection of metrics on its way: from the SDK, or an OTLP message made by hand (see summary.py)."""
+    """Metrics to send: from the SDK, or an OTLP message (see summary.py)."""
 
     data: MetricsData | ExportMetricsServiceRequest
     count: int
@@ -51,7 +48,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Exporters:
-    """Each function returns whether the receiver took the batch; `shutdown` ends retries under way."""
+    """Export functions, which return True if the receiver accepted the batch. `shutdown` ends retries."""
 
     export_spans: Callable[[Sequence[ReadableSpan]], bool]
     export_logs: Callable[[Sequence[ReadableLogRecord]], bool]
@@ -64,10 +61,10 @@ class Exporters:
 
 
 class _GrpcMetricExporter(GrpcMetricExporter):
-    """Also takes messages that are encoded already, and gives them the same retries and connection."""
+    """Also sends encoded messages, with the same retries and connection."""
 
     def export_encoded(self, request: ExportMetricsServiceRequest) -> MetricExportResult:
-        encoded: Any = request  # which _translate_data lets through
+        encoded: Any = request  # accepted by _translate_data
         return self._export(encoded)
 
     def _translate_data(self, data: Any) -> Any:
@@ -80,27 +77,39 @@ class _GrpcMetricExporter(GrpcMetricExporter):
 
 
 class _HttpMetricExporter(HttpMetricExporter):
-    """Also takes messages that are encoded already, and gives them the same retries and connection."""
+    """Also sends encoded messages, with the same retries and connection."""
 
     def export_encoded(self, request: ExportMetricsServiceRequest) -> MetricExportResult:
         return self._export_batch(request)
 
 
 def make_exporters(options: DemoOptions) -> Exporters:
+    if options.ca_file is not None:
+        try:
+            Path(options.ca_file).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"demo: cannot read the CA file {options.ca_file}: {error.strerror}") from error
+    settings = ExporterSettings(
+        options.base_url,
+        {"authorization": f"Bearer {options.api_key}"} if options.api_key else {},
+        _TIMEOUT_SECONDS,
+        None if options.ca_file is None else Path(options.ca_file),
+        gzip=options.compression == "gzip",
+    )
     spans: GrpcSpanExporter | HttpSpanExporter
     logs: GrpcLogExporter | HttpLogExporter
     metrics: _GrpcMetricExporter | _HttpMetricExporter
+    aborts: list[Callable[[], Any]] = []
     if options.protocol == "grpc":
-        arguments = _grpc_arguments(options)
-        cuts: tuple[Callable[[], Any], ...] = ()
-        spans, logs = GrpcSpanExporter(**arguments), GrpcLogExporter(**arguments)
-        metrics = _GrpcMetricExporter(**arguments)
+        spans = GrpcSpanExporter(**settings.grpc_arguments())
+        logs = GrpcLogExporter(**settings.grpc_arguments())
+        metrics = _GrpcMetricExporter(**settings.grpc_arguments())
     else:
-        sessions = [CuttableSession() for _ in range(3)]
-        cuts = tuple(session.cut for session in sessions)
-        spans = HttpSpanExporter(**_http_arguments(options, "traces", sessions[0]))
-        logs = HttpLogExporter(**_http_arguments(options, "logs", sessions[1]))
-        metrics = _HttpMetricExporter(**_http_arguments(options, "metrics", sessions[2]))
+        sessions = [AbortableSession() for _ in range(3)]
+        aborts = [session.abort for session in sessions]
+        spans = HttpSpanExporter(**settings.http_arguments("/v1/traces", sessions[0]))
+        logs = HttpLogExporter(**settings.http_arguments("/v1/logs", sessions[1]))
+        metrics = _HttpMetricExporter(**settings.http_arguments("/v1/metrics", sessions[2]))
 
     def export_points(batch: Sequence[Points]) -> bool:
         results = [
@@ -115,61 +124,12 @@ def make_exporters(options: DemoOptions) -> Exporters:
         export_spans=lambda batch: spans.export(batch) is SpanExportResult.SUCCESS,
         export_logs=lambda batch: logs.export(batch) is LogRecordExportResult.SUCCESS,
         export_points=export_points,
-        shutdowns=(spans.shutdown, logs.shutdown, metrics.shutdown, *cuts),
+        shutdowns=(spans.shutdown, logs.shutdown, metrics.shutdown, *aborts),
     )
 
 
-def _grpc_arguments(options: DemoOptions) -> dict[str, Any]:
-    url = urlsplit(options.base_url)
-    credentials = None
-    if url.scheme == "https":
-        credentials = grpc.ssl_channel_credentials(_read_ca(options.ca_file) if options.ca_file else None)
-    return {
-        "endpoint": options.base_url,
-        "insecure": url.scheme == "http",
-        "credentials": credentials,
-        "headers": (("authorization", f"Bearer {options.api_key}"),) if options.api_key else None,
-        "timeout": _TIMEOUT_SECONDS,
-        "compression": grpc.Compression.Gzip
-        if options.compression == "gzip"
-        else grpc.Compression.NoCompression,
-        # A proxy from the environment must not see what is meant for this machine.
-        "channel_options": (("grpc.enable_http_proxy", 0),) if _is_loopback(url.hostname) else None,
-    }
-
-
-def _http_arguments(options: DemoOptions, signal: str, session: CuttableSession) -> dict[str, Any]:
-    if options.ca_file:
-        _read_ca(options.ca_file)
-    session.trust_env = not _is_loopback(urlsplit(options.base_url).hostname)
-    return {
-        "endpoint": f"{options.base_url}/v1/{signal}",
-        "certificate_file": options.ca_file,
-        "headers": {"authorization": f"Bearer {options.api_key}"} if options.api_key else None,
-        "timeout": _TIMEOUT_SECONDS,
-        "compression": HttpCompression.Gzip
-        if options.compression == "gzip"
-        else HttpCompression.NoCompression,
-        "session": session,
-    }
-
-
-def _read_ca(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"demo: cannot read the CA file {path}: {error.strerror}") from error
-
-
-def _is_loopback(host: str | None) -> bool:
-    try:
-        return host == "localhost" or ip_address(host or "").is_loopback
-    except ValueError:
-        return False
-
-
-class _Listener(logging.Filter):
-    """Keeps what the exporters complain about, and keeps it off the terminal."""
+class ExporterErrors(logging.Filter):
+    """Captures the log messages of the exporters and keeps them off the terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,22 +137,22 @@ class _Listener(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        # That a retry was ended by our own shutdown explains nothing; what it retried for does.
+        # A retry that the shutdown aborted is not an error.
         if record.levelno >= logging.WARNING and "aborting retry" not in message:
             self.last_error = message
         return False
 
 
 @contextmanager
-def exporters_overheard() -> Iterator[_Listener]:
-    """While this lasts, the exporters' log lines (one for each retry) are heard, not printed."""
-    listener = _Listener()
+def exporter_errors() -> Iterator[ExporterErrors]:
+    """Capture the log messages of the exporters (one per retry) instead of printing them."""
+    errors = ExporterErrors()
     loggers = [logging.getLogger(name) for name in _EXPORTER_LOGGERS]
     for logger in loggers:
-        # First in line: the SDK's own filter would swallow repeated lines before this one hears them.
-        logger.filters.insert(0, listener)
+        # First, because the SDK's own filter drops repeated messages.
+        logger.filters.insert(0, errors)
     try:
-        yield listener
+        yield errors
     finally:
         for logger in loggers:
-            logger.removeFilter(listener)
+            logger.removeFilter(errors)

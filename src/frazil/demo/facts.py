@@ -1,4 +1,4 @@
-"""What one visit is about: who, which product, how many, for how much."""
+"""The facts of one visit: user, product, quantity, price."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def visit(random: Random) -> Facts:
     """Draw the facts of one visit."""
     product_id, product, category, price = random.choice(_PRODUCTS)
     country, currency, postal_code = random.choice(_COUNTRIES)
-    user = int(_USERS * random.random() ** 2)  # some users come far more often than others
+    user = int(_USERS * random.random() ** 2)  # some users visit far more often than others
     quantity = random.choice((1, 1, 1, 2, 2, 3, 5))
     others = random.sample(_PRODUCTS, random.randint(0, 3))
     total = round(price * quantity + sum(other[3] for other in others), 2)

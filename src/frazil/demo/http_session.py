@@ -1,8 +1,7 @@
-"""An HTTP session whose requests can be cut short.
+"""An HTTP session whose pending requests can be aborted.
 
-`requests` has no way to end a request that waits for an answer, so a run against a receiver that hangs could
-not end before the exporter's time-out of ten seconds. The gRPC exporter needs no such help: it closes its
-channel.
+`requests` cannot abort a request that waits for a response. Without this, a run against a receiver that hangs
+would end only after the exporter's timeout of ten seconds. The gRPC exporter closes its channel instead.
 """
 
 from __future__ import annotations
@@ -14,29 +13,27 @@ from weakref import WeakSet
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 
 class _Sockets:
-    """The sockets of one session."""
-
     def __init__(self) -> None:
         self._lock = Lock()
         self._open: WeakSet[socket.socket] = WeakSet()
-        self._cut = False
+        self._aborted = False
 
     def add(self, connection: HTTPConnection) -> None:
         with self._lock:
-            if self._cut:
+            if self._aborted:
                 connection.close()
-                raise ConnectionAbortedError("the session was cut")
+                raise ConnectionAbortedError("the session was aborted")
             if connection.sock is not None:
                 self._open.add(connection.sock)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         with self._lock:
-            self._cut = True
+            self._aborted = True
             for open_socket in self._open:
                 try:
                     open_socket.shutdown(socket.SHUT_RDWR)
@@ -44,36 +41,28 @@ class _Sockets:
                     continue  # closed already
 
 
-class CuttableSession(requests.Session):
-    """As any other session, until it is cut: then what waits fails at once, and so does what follows."""
+class AbortableSession(requests.Session):
+    """A session with `abort`: pending and later requests fail immediately."""
 
     def __init__(self) -> None:
         super().__init__()
         self._sockets = _Sockets()
         adapter = HTTPAdapter()
-        adapter.poolmanager.pool_classes_by_scheme = _pools(self._sockets)
+        adapter.poolmanager.pool_classes_by_scheme = {
+            "http": _pool_class(HTTPConnectionPool, self._sockets),
+            "https": _pool_class(HTTPSConnectionPool, self._sockets),
+        }
         self.mount("http://", adapter)
         self.mount("https://", adapter)
 
-    def cut(self) -> None:
-        self._sockets.cut()
+    def abort(self) -> None:
+        self._sockets.abort()
 
 
-def _pools(sockets: _Sockets) -> dict[str, type[HTTPConnectionPool]]:
-    class Connection(HTTPConnection):
+def _pool_class(base: Any, sockets: _Sockets) -> Any:
+    class Connection(base.ConnectionCls):  # type: ignore[misc]
         def connect(self) -> None:
             super().connect()
             sockets.add(self)
 
-    class SecureConnection(HTTPSConnection):
-        def connect(self) -> None:
-            super().connect()
-            sockets.add(self)
-
-    class Pool(HTTPConnectionPool):
-        ConnectionCls: Any = Connection
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls: Any = SecureConnection
-
-    return {"http": Pool, "https": SecurePool}
+    return type(base.__name__, (base,), {"ConnectionCls": Connection})

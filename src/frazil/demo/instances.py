@@ -1,4 +1,4 @@
-"""The running instances of the shop: each with its own resource and its own SDK providers."""
+"""Service instances of the shop, each with its own resource and SDK providers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Tracer
 
-from frazil.demo.chance import SeededIds, stream
 from frazil.demo.instruments import VIEWS, Instruments
+from frazil.demo.randomness import SeededIds, stream
 from frazil.demo.topology import SCHEMA_URL, SCOPES, SERVICES, Service, instance_resource
 
 _DELTA: dict[type, AggregationTemporality] = {
@@ -31,10 +31,10 @@ _DELTA: dict[type, AggregationTemporality] = {
 
 
 class Instance:
-    """One process of a service, as its telemetry shows it.
+    """One simulated process of a service.
 
-    Every instance has its providers, but all share the processors that are handed in: with the SDK's own,
-    each of the 24 instances would have three threads and three connections.
+    All instances share the given processors. With the SDK's own processors, each of the 24 instances would
+    need three threads and three connections.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Instance:
         self._tracers.add_span_processor(span_processor)
         self._loggers = LoggerProvider(self.resource, shutdown_on_exit=False)
         self._loggers.add_log_record_processor(log_processor)
-        # Collected by the run's own loop, and sent together with the other instances' metrics.
+        # Collected by the main loop, and sent together with the metrics of the other instances.
         self._reader = InMemoryMetricReader(preferred_temporality=_DELTA if service.delta_metrics else None)
         self._meters = MeterProvider([self._reader], self.resource, shutdown_on_exit=False, views=VIEWS)
         self._tracer_by_scope: dict[str, Tracer] = {}
@@ -78,8 +78,6 @@ class Instance:
 
 
 class Instances:
-    """All instances of all services."""
-
     def __init__(self, seed: int, span_processor: SpanProcessor, log_processor: LogRecordProcessor) -> None:
         sdk, ids = Resource.create(), SeededIds(seed)
         self._by_service = {

@@ -1,4 +1,4 @@
-"""What the services measure: the instruments as data, and one set of them for each instance."""
+"""The metric instruments as data, and one set of them per instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind
 
 from frazil.demo.plan import PlannedSpan
 
-# The bounds that the semantic conventions advise for durations of requests.
+# Bucket bounds that the semantic conventions advise for request durations.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _SCORES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
@@ -40,14 +40,14 @@ INSTRUMENTS: dict[str, Instrument] = {
     "shop.orders": Instrument("counter", "{order}", "Orders placed."),
     "shop.revenue": Instrument("counter", "{currency}", "Value of the orders placed."),
     "shop.sign_ins": Instrument("counter", "{sign_in}", "Successful sign-ins."),
-    "shop.carts.items": Instrument("up_down", "{item}", "Items that lie in carts."),
-    "shop.inventory.stock": Instrument("gauge", "{unit}", "Units left, as last read."),
+    "shop.carts.items": Instrument("up_down", "{item}", "Items in carts."),
+    "shop.inventory.stock": Instrument("gauge", "{unit}", "Units left."),
     "shop.order.value": Instrument("histogram", "{currency}", "Value of one order."),
     "shop.payment.fraud_score": Instrument("histogram", "1", "Fraud score of a payment.", _SCORES),
 }
 
-# The SDK's default is explicit buckets; these instruments get exponential ones. The last view leaves out two
-# attributes, which then come with the exemplars as filtered attributes.
+# These instruments use exponential buckets instead of the SDK's explicit ones. The last view drops two
+# attributes, which exemplars then carry as filtered attributes.
 VIEWS: tuple[View, ...] = (
     View(instrument_name="rpc.server.duration", aggregation=ExponentialBucketHistogramAggregation(80)),
     View(
@@ -80,7 +80,7 @@ _Record = Callable[[float, Mapping[str, Any], Context], None]
 
 
 class Instruments:
-    """One instance's instruments, made when first used."""
+    """The instruments of one instance, created on first use."""
 
     def __init__(self, meter: Meter, random: Random) -> None:
         self._meter = meter
@@ -91,14 +91,14 @@ class Instruments:
         self._observe_process()
 
     def record(self, name: str, amount: float, attributes: Mapping[str, Any], context: Context) -> None:
-        """Record a measurement; the context names the span, which the SDK may keep as an exemplar."""
+        """Record a measurement. The SDK may keep the span of the context as an exemplar."""
         record = self._records.get(name)
         if record is None:
             record = self._records[name] = self._make(name)
         record(amount, attributes, context)
 
     def record_span(self, span: PlannedSpan, context: Context) -> None:
-        """The measurements that instrumentation libraries take where they make spans."""
+        """Record the measurements that instrumentation libraries take with their spans."""
         attributes, seconds = span.attributes, span.end - span.start
         if span.kind is SpanKind.SERVER and "http.route" in attributes:
             self.record("http.server.request.duration", seconds, _only(attributes, _HTTP_KEYS), context)
@@ -125,12 +125,12 @@ class Instruments:
         ).record
 
     def _observe_process(self) -> None:
-        """What a runtime observes at each collection: a gauge, a sum and two up-down sums."""
+        """Register the process metrics: a gauge, a counter and two up-down counters."""
         self._meter.create_observable_gauge(
-            "process.cpu.utilization", [self._cpu_utilization], "1", "Share of the CPU that the process used."
+            "process.cpu.utilization", [self._cpu_utilization], "1", "CPU utilization of the process."
         )
         self._meter.create_observable_counter(
-            "process.cpu.time", [self._cpu_time], "s", "CPU seconds that the process used."
+            "process.cpu.time", [self._cpu_time], "s", "CPU time of the process."
         )
         self._meter.create_observable_up_down_counter(
             "process.memory.usage", [self._memory], "By", "Physical memory in use."

@@ -1,4 +1,4 @@
-"""What a demo run is asked to do, and what it reports."""
+"""Options and totals of a demo run."""
 
 from __future__ import annotations
 
@@ -18,72 +18,73 @@ _DEFAULT_ENDPOINTS: dict[Protocol, str] = {"grpc": "http://127.0.0.1:4317", "htt
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """One demo run. Values that cannot work are refused here, before anything is sent."""
+    """Options of one run. Raises ConfigError for invalid values."""
 
     endpoint: str | None = None
-    """Base URL of the receiver, without the signal's path; None means the protocol's port on 127.0.0.1."""
+    """Base URL of the receiver, without the path of a signal. None: the default port on 127.0.0.1."""
     protocol: Protocol = "grpc"
     traces_per_second: float = 5.0
-    """Mean number of user requests a second. One trace holds about 14 spans and costs about 4 ms of CPU."""
+    """Mean number of traces per second. A trace has about 14 spans and costs about 4 ms of CPU."""
     duration_seconds: float | None = None
-    """None means until stopped."""
+    """None: until stopped."""
     incident: Incident | None = None
     incident_after_seconds: float = 20.0
     incident_seconds: float = 60.0
     api_key: str | None = None
     """Sent as `authorization: Bearer …`."""
     ca_file: str | None = None
-    """PEM file with the authority that signed the receiver's certificate; only used with https."""
+    """CA certificate (PEM) for the receiver, for https."""
     compression: Compression = "gzip"
     seed: int | None = None
-    """Two runs with the same seed send the same content (ids included); only the time of day differs."""
+    """Runs with the same seed send the same content, including IDs; only timestamps differ."""
 
     def __post_init__(self) -> None:
         if self.protocol not in get_args(Protocol):
-            raise ConfigError(f"demo: the protocol is 'grpc' or 'http', not {self.protocol!r}")
+            raise ConfigError(f"demo: protocol must be 'grpc' or 'http', not {self.protocol!r}")
         if self.compression not in get_args(Compression):
-            raise ConfigError(f"demo: the compression is 'gzip' or 'none', not {self.compression!r}")
+            raise ConfigError(f"demo: compression must be 'gzip' or 'none', not {self.compression!r}")
         if self.incident is not None and self.incident not in get_args(Incident):
-            raise ConfigError(f"demo: the incident is 'errors', 'slow' or 'drop', not {self.incident!r}")
+            raise ConfigError(f"demo: incident must be 'errors', 'slow' or 'drop', not {self.incident!r}")
         if not (math.isfinite(self.traces_per_second) and self.traces_per_second > 0):
-            raise ConfigError(f"demo: the rate must be above 0 traces a second, not {self.traces_per_second}")
+            raise ConfigError(
+                f"demo: the rate must be more than 0 traces per second, not {self.traces_per_second}"
+            )
         if self.duration_seconds is not None and not self.duration_seconds >= 0:
             raise ConfigError(f"demo: the duration must be 0 seconds or more, not {self.duration_seconds}")
         if not (self.incident_after_seconds >= 0 and self.incident_seconds >= 0):
-            raise ConfigError("demo: an incident's delay and length must be 0 seconds or more")
+            raise ConfigError("demo: the delay and duration of an incident must be 0 seconds or more")
         url = urlsplit(self.base_url)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ConfigError(
-                f"demo: {self.endpoint!r} is no receiver address; write for example http://127.0.0.1:4317"
+                f"demo: {self.endpoint!r} is not a valid receiver URL: use a form like http://127.0.0.1:4317"
             )
 
     @property
     def base_url(self) -> str:
-        """The receiver's address with its scheme, without a trailing slash."""
+        """The receiver's URL without a trailing slash."""
         endpoint = self.endpoint or _DEFAULT_ENDPOINTS[self.protocol]
         return (endpoint if "://" in endpoint else f"http://{endpoint}").rstrip("/")
 
     def incident_at(self, elapsed_seconds: float) -> Incident | None:
-        """The incident that is on at this time of the run."""
+        """Return the incident that is active at this time of the run."""
         since = elapsed_seconds - self.incident_after_seconds
         return self.incident if 0 <= since < self.incident_seconds else None
 
 
 @dataclass(frozen=True, slots=True)
 class DemoTotals:
-    """What has been simulated and what became of it. Sent means that the receiver said so."""
+    """Simulated traces, and records that were sent (acknowledged by the receiver) or failed."""
 
     traces: int = 0
-    """User requests and cron jobs simulated."""
     spans: int = 0
     logs: int = 0
     points: int = 0
     spans_failed: int = 0
-    """Refused, or not delivered after the exporter's retries, or dropped because the queue was full."""
+    """Rejected, not delivered after the exporter's retries, or dropped because the queue was full."""
     logs_failed: int = 0
     points_failed: int = 0
     last_error: str | None = None
-    """What the exporter said last, in its own words; None once an export succeeds again."""
+    """The last error message of an exporter. None after an export succeeds."""
 
     @property
     def sent(self) -> int:

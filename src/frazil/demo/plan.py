@@ -1,7 +1,7 @@
-"""One journey, drawn and timed: a tree of spans with their log lines, before any of it becomes telemetry.
+"""Plans one journey: a tree of spans with their log lines, before it becomes telemetry.
 
-Pure: times are seconds from the beginning of the trace, and all randomness is handed in. Parents contain
-their children, except that a message's consumer begins when its producer is done.
+Pure functions: times are seconds from the start of the trace, and randomness is a parameter. Parents contain
+their children, except that a consumer starts after its producer has ended.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from urllib.parse import quote_plus
 
 from opentelemetry.trace import SpanKind
 
-from frazil.demo.chance import lognormal
 from frazil.demo.facts import Facts
 from frazil.demo.journeys import ENDPOINTS, ERRORS_FAULT, ERRORS_SERVICE, SLOW_STORE
 from frazil.demo.options import Incident
+from frazil.demo.randomness import lognormal
 from frazil.demo.steps import (
     Cached,
     Call,
@@ -45,9 +45,9 @@ _STORE_SCOPES = {
     "redis": "opentelemetry.instrumentation.redis",
     "opensearch": "opentelemetry.instrumentation.opensearch",
 }
-# The gRPC status codes that are the server's fault, by the semantic conventions for RPC.
+# The gRPC status codes that are server errors according to the semantic conventions.
 _GRPC_SERVER_ERRORS = frozenset({2, 4, 12, 13, 14, 15})
-# What the slow store adds to a statement: 4 % go over its time-out of three seconds.
+# Added latency of the slow store: 4 % of statements exceed its timeout of three seconds.
 _SLOW_MEDIAN_SECONDS, _SLOW_SIGMA = 0.6, 0.9
 
 
@@ -72,9 +72,9 @@ class PlannedSpan:
     end: float
     attributes: dict[str, Any]
     asynchronous: bool = False
-    """A consumer: it may end after its parent, and it links to it."""
+    """True for a consumer: it may end after its parent, and links to it."""
     error: str | None = None
-    """The description of the status, when the status is error."""
+    """Status description if the status is error."""
     events: list[tuple[str, float, dict[str, Any]]] = field(default_factory=list)
     lines: list[PlannedLine] = field(default_factory=list)
     measures: tuple[Measure, ...] = ()
@@ -91,7 +91,7 @@ class PlannedSpan:
 
 
 def plan_trace(entry: str, facts: Facts, random: Random, incident: Incident | None) -> PlannedSpan:
-    """The root span of a journey that begins at this endpoint."""
+    """Return the root span of a journey that starts at this endpoint."""
     return _Planner(facts, random, incident).serve(ENDPOINTS[entry], 0.0)[0]
 
 
@@ -102,7 +102,7 @@ class _Planner:
         self._incident = incident
 
     def serve(self, endpoint: Endpoint, start: float) -> tuple[PlannedSpan, Fault | None]:
-        """The span of an endpoint's work, with everything it causes."""
+        """Return the span of an endpoint with all its descendants, and the fault that its caller sees."""
         span = PlannedSpan(
             service=endpoint.service,
             instance=self._random.randrange(SERVICES[endpoint.service].instances),
@@ -126,8 +126,8 @@ class _Planner:
             for line in endpoint.lines:
                 if self._random.random() < line.chance:
                     span.lines.append(self._line(line, self._random.uniform(start, span.end)))
-        self._answer(span, endpoint, fault)
-        return span, fault and _passed_on(fault)
+        self._respond(span, endpoint, fault)
+        return span, fault and _propagated(fault)
 
     def _server_shape(self, endpoint: Endpoint) -> dict[str, Any]:
         service, facts = SERVICES[endpoint.service], self._facts
@@ -187,7 +187,7 @@ class _Planner:
         return next((fault for fault in endpoint.faults if self._random.random() < fault.chance), None)
 
     def _raise(self, span: PlannedSpan, fault: Fault, at: float) -> None:
-        """The exception where it is raised: an event on the span, and a line that tells it."""
+        """Record an exception: an event on the span, and a log line."""
         module = f"/srv/{span.service}/{span.service}/handlers.py"
         stack = (
             "Traceback (most recent call last):\n"
@@ -205,8 +205,8 @@ class _Planner:
             PlannedLine(at, severity, text, {**exception, "shop.retryable": fault.grpc_status == 14})
         )
 
-    def _answer(self, span: PlannedSpan, endpoint: Endpoint, fault: Fault | None) -> None:
-        """The status that the caller sees, and what the conventions say about it on the server's side."""
+    def _respond(self, span: PlannedSpan, endpoint: Endpoint, fault: Fault | None) -> None:
+        """Set the response status, and the span status according to the semantic conventions."""
         if endpoint.protocol == "http":
             status = fault.http_status if fault else 200 if endpoint.method == "GET" else 201
             span.attributes["http.response.status_code"] = status
@@ -222,7 +222,7 @@ class _Planner:
         elif fault:
             span.fail(fault.exception, fault.message)
             if endpoint.protocol == "consumer":
-                text = f"message on {endpoint.name} goes to the dead letters: {fault.message}"
+                text = f"message on {endpoint.name} moved to the dead letter queue: {fault.message}"
                 span.lines.append(
                     PlannedLine(span.end, "FATAL", text, {"messaging.destination.name": "dead"})
                 )
@@ -245,7 +245,7 @@ class _Planner:
         return PlannedLine(at, line.severity, text, attributes, line.event, line.structured)
 
     def _take(self, span: PlannedSpan, step: Step, at: float) -> tuple[float, Fault | None]:
-        """Add a step's spans below this one. Returns when it is done, and a fault that stops the caller."""
+        """Add the spans of a step as children. Returns its end time and a fault that stops the caller."""
         match step:
             case Work():
                 return self._work(span, step, at), None
@@ -326,11 +326,11 @@ class _Planner:
                 break
         if fault is not None and not step.required:
             span.events.append(("degraded", at, {"service": endpoint.service}))
-            text = f"answering without {endpoint.service}: {fault.message}"
+            text = f"degraded response without {endpoint.service}: {fault.message}"
             span.lines.append(PlannedLine(at, "WARN", text, {"peer.service": endpoint.service}))
             return at, None
         if fault is not None and fault.http_status >= 500:
-            text = f"call of {endpoint.service} failed: {fault.exception}: {fault.message}"
+            text = f"call to {endpoint.service} failed: {fault.exception}: {fault.message}"
             attributes = {"peer.service": endpoint.service, "shop.attempts": step.retries + 1}
             span.lines.append(PlannedLine(at, "ERROR", text, attributes))
         return at, fault
@@ -378,9 +378,9 @@ class _Planner:
         child.end = at + min(seconds, step.timeout_seconds)
         fault = None
         if seconds > step.timeout_seconds:
-            fault = Fault("httpx.ReadTimeout", f"{step.host} did not answer in time", 504, 4)
+            fault = Fault("httpx.ReadTimeout", f"{step.host} did not respond in time", 504, 4)
         elif self._random.random() < 0.003:
-            fault = Fault("UpstreamError", f"{step.host} answered 503", 502, 14)
+            fault = Fault("UpstreamError", f"{step.host} returned 503", 502, 14)
             attributes["http.response.status_code"] = 503
         else:
             attributes["http.response.status_code"] = 200
@@ -410,8 +410,8 @@ def _rpc(endpoint: Endpoint) -> dict[str, Any]:
     return {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
 
 
-def _passed_on(fault: Fault) -> Fault:
-    """What the caller makes of a fault: time-outs and refusals stay what they are, crashes become 502."""
+def _propagated(fault: Fault) -> Fault:
+    """Return the fault as the caller reports it: timeouts and 4xx stay, other errors become 502."""
     if fault.http_status < 500 or fault.http_status == 504:
         return fault
     return Fault(fault.exception, fault.message, 502, fault.grpc_status)

@@ -1,4 +1,4 @@
-"""The demo with a progress bar, or with a plain line now and then where there is no terminal."""
+"""Runs the demo with a progress bar, or with a line every ten seconds if there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import time
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from frazil.demo.options import DemoOptions, DemoTotals
@@ -23,13 +16,13 @@ _PLAIN_EVERY_SECONDS = 10.0
 
 
 def run_with_progress(options: DemoOptions, *, console: Console | None = None) -> DemoTotals:
-    """Run the demo until its time is over or Ctrl-C, and show how it goes."""
+    """Run the demo until its duration is over or Ctrl-C, and show its progress."""
     console = console or Console()
     return _run_with_bar(options, console) if console.is_terminal else _run_with_lines(options, console)
 
 
 class _Rate:
-    """Items a second, over the last few reports."""
+    """Items per second, over the last few reports."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[float, int]] = [(0.0, 0)]
@@ -41,7 +34,7 @@ class _Rate:
 
 
 def describe(options: DemoOptions, totals: DemoTotals, elapsed_seconds: float, rate: float) -> str:
-    """One line about the run, without the time."""
+    """Return a line with totals, rate and incident."""
     parts = [
         f"{totals.traces:,} traces",
         f"{totals.spans:,} spans",
@@ -53,7 +46,7 @@ def describe(options: DemoOptions, totals: DemoTotals, elapsed_seconds: float, r
         parts.append(f"{totals.failed:,} failed")
     if (incident := options.incident_at(elapsed_seconds)) is not None:
         left = options.incident_after_seconds + options.incident_seconds - elapsed_seconds
-        parts.append(f"incident '{incident}' on, {left:.0f} s left")
+        parts.append(f"incident '{incident}' active, {left:.0f} s left")
     elif options.incident is not None and elapsed_seconds < options.incident_after_seconds:
         parts.append(
             f"incident '{options.incident}' in {options.incident_after_seconds - elapsed_seconds:.0f} s"
@@ -62,7 +55,7 @@ def describe(options: DemoOptions, totals: DemoTotals, elapsed_seconds: float, r
 
 
 def _run_with_bar(options: DemoOptions, console: Console) -> DemoTotals:
-    """A bar (a spinner, when there is no end) with the time; below it what was sent, and what went wrong."""
+    """Show a bar (a spinner without a duration), and below it the totals and the last error."""
     whole = options.duration_seconds
     columns: list[ProgressColumn] = [TimeElapsedColumn()]
     if whole is None:
@@ -110,10 +103,10 @@ def _report(console: Console, totals: DemoTotals, elapsed_seconds: float) -> Non
     _plain(
         console,
         f"sent {totals.spans:,} spans, {totals.logs:,} logs and {totals.points:,} metric points "
-        f"of {totals.traces:,} traces in {elapsed_seconds:.0f} s; {totals.failed:,} failed",
+        f"from {totals.traces:,} traces in {elapsed_seconds:.0f} s; {totals.failed:,} failed",
     )
     if totals.failed and totals.last_error:
-        _plain(console, f"the exporter said: {totals.last_error}")
+        _plain(console, f"last error: {totals.last_error}")
 
 
 def _plain(console: Console, text: str) -> None:

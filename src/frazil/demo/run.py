@@ -1,4 +1,4 @@
-"""The run: arrivals in time, telemetry to the pipeline, and an orderly end."""
+"""Runs the demo: traces at their arrival times, metrics, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from types import FrameType
 
 from opentelemetry.sdk.metrics.export import MetricsData
 
-from frazil.demo.arrivals import Arrivals
-from frazil.demo.chance import stream
-from frazil.demo.clock import Clock, WallClock
+from frazil.demo.clock import Arrivals, Clock, WallClock
 from frazil.demo.exporters import Points
 from frazil.demo.instances import Instances
 from frazil.demo.options import DemoOptions, DemoTotals
-from frazil.demo.pipeline import Pipeline
+from frazil.demo.randomness import stream
+from frazil.demo.sender import Sender
 from frazil.demo.simulate import Simulator
 from frazil.demo.summary import LegacySummary
 
 _TICK_SECONDS = 1.0
 _METRICS_EVERY_TICKS = 10
-# When the simulation is this late it leaves traffic out, instead of falling behind for ever.
+# When the simulation is this late, it skips traffic.
 _LAG_SECONDS_MAX = 2.0
-# How long the end may take: less when somebody pressed Ctrl-C and waits.
+# Time limits of the shutdown: at the end of the run, and after a stop signal.
 _CLOSE_SECONDS_MAX = 15.0
 _CLOSE_SECONDS_MAX_STOPPED = 1.5
 
@@ -39,15 +38,16 @@ def run_demo(
     on_progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> DemoTotals:
-    """Simulate the shop until the duration is over or `stop` is set; return what was sent.
+    """Simulate the shop until the duration is over or `stop` is set. Returns the totals.
 
-    Without `stop`, and in the main thread, SIGINT and SIGTERM end the run; a second one is handled as before.
-    `on_progress` is called at once and then every second, in this thread, with totals and elapsed seconds.
+    Without `stop`, and in the main thread, SIGINT and SIGTERM end the run; the previous handlers handle a
+    second signal. `on_progress` is called immediately and then every second, in this thread, with totals and
+    elapsed seconds.
     """
     with _stopped_by_signals(stop) as stopping:
         run = _Run(options, stopping, clock or WallClock())
         try:
-            run.drive(on_progress)
+            run.run(on_progress)
         finally:
             run.close()
         return run.totals()
@@ -59,8 +59,8 @@ class _Run:
         self._options = options
         self._stop = stop
         self._clock = clock
-        self._pipeline = Pipeline(options, wait_when_full=clock.virtual)
-        self._instances = Instances(seed, self._pipeline.span_processor, self._pipeline.log_processor)
+        self._sender = Sender(options, wait_when_full=clock.virtual)
+        self._instances = Instances(seed, self._sender.span_processor, self._sender.log_processor)
         self._simulator = Simulator(self._instances, seed)
         self._arrivals = Arrivals(
             options.traces_per_second,
@@ -72,10 +72,10 @@ class _Run:
         self._collected_at = 0.0
 
     def totals(self) -> DemoTotals:
-        return self._pipeline.totals(self._traces)
+        return self._sender.totals(self._traces)
 
-    def drive(self, on_progress: Progress | None) -> None:
-        """Traces when they arrive, background lines every second, metrics every ten and at the end."""
+    def run(self, on_progress: Progress | None) -> None:
+        """Emit traces on arrival, logs every second, and metrics every ten seconds and at the end."""
         clock, stop = self._clock, self._stop
         end = self._options.duration_seconds
         self._simulator.started(clock.unix_nanos(0.0))
@@ -107,14 +107,14 @@ class _Run:
 
     def close(self) -> None:
         self._instances.shutdown()
-        self._pipeline.close(_CLOSE_SECONDS_MAX_STOPPED if self._stop.is_set() else _CLOSE_SECONDS_MAX)
+        self._sender.close(_CLOSE_SECONDS_MAX_STOPPED if self._stop.is_set() else _CLOSE_SECONDS_MAX)
 
     def _collect(self, elapsed_seconds: float) -> None:
         data = self._instances.collect()
-        self._pipeline.send_points(Points(data, _count(data)))
+        self._sender.send_points(Points(data, _count(data)))
         since = max(elapsed_seconds - self._collected_at, 0.0)
         self._collected_at = elapsed_seconds
-        self._pipeline.send_points(
+        self._sender.send_points(
             Points(*self._summary.scrape(self._clock.unix_nanos(elapsed_seconds), since))
         )
 
@@ -130,7 +130,7 @@ def _count(data: MetricsData) -> int:
 
 @contextmanager
 def _stopped_by_signals(stop: threading.Event | None) -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set. Who hands in an event decides alone when to set it."""
+    """Yield `stop`, or without one an event that SIGINT and SIGTERM set."""
     if stop is not None or threading.current_thread() is not threading.main_thread():
         yield stop or threading.Event()
         return

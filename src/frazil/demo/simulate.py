@@ -1,8 +1,9 @@
-"""The walk that turns planned traces into spans, log records and measurements, through the SDK."""
+"""Emits planned traces as spans, log records and measurements through the SDK."""
 
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 from typing import Any
 
 from opentelemetry._logs import LogRecord, SeverityNumber
@@ -18,24 +19,25 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from frazil.demo.background import background_line
-from frazil.demo.chance import stream
 from frazil.demo.facts import Facts, visit
 from frazil.demo.instances import Instance, Instances
 from frazil.demo.journeys import ENDPOINTS, JOURNEYS
 from frazil.demo.options import Incident
 from frazil.demo.plan import PlannedLine, PlannedSpan, plan_trace
+from frazil.demo.randomness import stream
 from frazil.demo.steps import Measure
 
+_BACKGROUND_CHANCE = 0.03
+"""Probability that an instance logs a background line in any one second."""
 _WEIGHTS = [journey.weight for journey in JOURNEYS]
-# What a log record without a span is given: an empty context would mean the caller's current one.
+# Context of log records without a span. An empty context would mean the current span.
 _NO_SPAN = set_span_in_context(INVALID_SPAN, Context())
-# An A/B test that the frontend passes on with the W3C trace state.
+# An A/B test that the frontend propagates in the W3C trace state.
 _EXPERIMENT = TraceState([("shop", "exp:one-page-checkout")])
 
 
 class Simulator:
-    """Makes one trace after the other. Does not sleep: times are computed."""
+    """Emits one trace at a time. It never sleeps: timestamps are computed."""
 
     def __init__(self, instances: Instances, seed: int) -> None:
         self._instances = instances
@@ -55,14 +57,14 @@ class Simulator:
         self._emit(root, Context(), begin, facts, links)
 
     def background(self, unix_nanos: int) -> None:
-        """What the instances say when no request is at work: log records without a trace."""
+        """Emit log records without a trace, for one second."""
         for instance in self._all:
-            line = background_line(instance.service.name, self._background)
+            line = _background_line(instance.service.name, self._background)
             if line is not None:
                 self._log(instance, line, _NO_SPAN, unix_nanos)
 
     def started(self, unix_nanos: int) -> None:
-        """The lines with which each instance begins."""
+        """Emit the startup log record of each instance."""
         for instance in self._all:
             service = instance.service
             text = f"{service.name} {service.version} listens on 0.0.0.0:{service.port}"
@@ -75,12 +77,7 @@ class Simulator:
     ) -> None:
         instance = self._instances.get(planned.service, planned.instance)
         span = instance.tracer(planned.scope).start_span(
-            planned.name,
-            parent,
-            planned.kind,
-            planned.attributes,
-            links,
-            begin + int(planned.start * 1e9),
+            planned.name, parent, planned.kind, planned.attributes, links, begin + int(planned.start * 1e9)
         )
         context = set_span_in_context(span, Context())
         for line in planned.lines:
@@ -136,3 +133,36 @@ class Simulator:
             amount = -facts[amount[1:]] if amount.startswith("-") else facts[amount]
         attributes = {f"shop.{name}": facts[name] for name in measure.facts}
         instance.instruments.record(measure.instrument, amount, attributes, context)
+
+
+def _background_line(service: str, random: Random) -> PlannedLine | None:
+    """Return a log line of the service for one second, usually None."""
+    if random.random() >= _BACKGROUND_CHANCE:
+        return None
+    attributes: dict[str, Any]
+    kind = random.choice(("pool", "gc", "config", "health", "disk", "clock"))
+    if kind == "pool":
+        used, size = random.randint(0, 10), 10
+        attributes = {"pool.used": used, "pool.size": size, "pool.saturated": used == size}
+        return PlannedLine(0.0, "DEBUG", f"connection pool: {used} of {size} in use", attributes)
+    if kind == "gc":
+        pause, generation = round(random.lognormvariate(0.5, 0.8), 3), random.randint(0, 2)
+        attributes = {"gc.pause_ms": pause, "gc.generation": generation, "gc.collected": [7, generation, 31]}
+        return PlannedLine(0.0, "DEBUG", f"gc generation {generation} took {pause} ms", attributes)
+    if kind == "config":
+        revision = f"{random.getrandbits(28):07x}"
+        attributes = {
+            "revision": revision,
+            "flags": {"one_page_checkout": True, "dark_mode": random.random() < 0.5},
+        }
+        return PlannedLine(
+            0.0, "INFO", "configuration reloaded", attributes, "shop.config.reloaded", structured=True
+        )
+    if kind == "health":
+        return PlannedLine(
+            0.0, "INFO", f"{service}: health check passed", {"checks": ["db", "cache", "self"]}
+        )
+    if kind == "disk":
+        free = round(random.uniform(4.0, 14.0), 1)
+        return PlannedLine(0.0, "WARN", f"only {free} % of /var/log is free", {"disk.free_percent": free})
+    return PlannedLine(0.0, "WARN", f"clock is {random.randint(20, 90)} ms off", {"ntp.stratum": 3})

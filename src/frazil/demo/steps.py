@@ -1,4 +1,4 @@
-"""The vocabulary of journeys.py: endpoints, the steps they take, what they log and measure, their faults."""
+"""Types of journeys.py: endpoints, their steps, log lines, measurements and faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"]
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log line. Texts and attributes are filled from the visit's facts."""
+    """A log line. Its text and attributes are filled from the facts of the visit."""
 
     severity: Severity
     text: str
@@ -23,7 +23,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measurement of the business; `amount` is a number or the name of a fact."""
+    """A business measurement. `amount` is a number or the name of a fact."""
 
     instrument: str
     amount: float | int | str = 1
@@ -32,7 +32,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way to fail, as the callee reports it."""
+    """An error, as the callee reports it."""
 
     exception: str
     message: str
@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Time spent inside a service, with a span of its own."""
+    """Time spent inside a service, with its own span."""
 
     name: str
     milliseconds: float
@@ -52,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseQuery:
-    """A statement to a store."""
+    """A statement sent to a store."""
 
     store: str
     operation: str
@@ -64,7 +64,7 @@ class DatabaseQuery:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """A lookup in the cache, and what is done when it misses."""
+    """A cache lookup, and the steps on a miss."""
 
     key: str
     hit_chance: float
@@ -73,17 +73,17 @@ class Cached:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of another service's endpoint: a client span here, a server span there."""
+    """A call to an endpoint of another service: a client span and a server span."""
 
     endpoint: str
     required: bool = True
-    """The caller fails when this fails; otherwise it answers with less."""
+    """If True, the caller fails too. If False, it returns a degraded response."""
     retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A call of somebody else's service: only the client span is ours."""
+    """A call to a third-party service: only a client span."""
 
     host: str
     method: str
@@ -95,7 +95,7 @@ class External:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message: a producer span, and for each consumer a span that begins later and links back."""
+    """A message: a producer span, and for each consumer a later span that links to it."""
 
     topic: str
     consumers: tuple[str, ...]
@@ -103,7 +103,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """Steps that begin together; done when the slowest is."""
+    """Steps that start together. The slowest one determines the end."""
 
     steps: tuple[Step, ...]
 
@@ -113,8 +113,6 @@ Step = Work | DatabaseQuery | Cached | Call | External | Publish | Parallel
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Something a service can be asked for."""
-
     service: str
     protocol: Literal["http", "grpc", "consumer", "cron"]
     name: str
@@ -129,7 +127,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """What a user (or the clock) wants; one journey makes one trace."""
+    """An action of a user or a cron job. One journey makes one trace."""
 
     name: str
     entry: str

@@ -1,7 +1,6 @@
-"""The one service that speaks no OpenTelemetry: its Prometheus summary, as a scraper would pass it on.
+"""A service without OpenTelemetry: its Prometheus summary, as a scraper would forward it.
 
-The SDK cannot make summaries: OTLP has them only for metrics that come from elsewhere. So this module builds
-the OTLP message itself, and it is sent through the SDK's metric exporter like all others.
+The SDK cannot create summaries. This module builds the OTLP message, and the SDK's metric exporter sends it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _text(key: str, value: str) -> KeyValue:
 
 
 class LegacySummary:
-    """Request durations of the loyalty service: cumulative, with quantiles over the last observations."""
+    """Cumulative request durations of the loyalty service, with quantiles over recent observations."""
 
     def __init__(self, random: Random, start_unix_nanos: int) -> None:
         self._random = random
@@ -41,7 +40,7 @@ class LegacySummary:
         self._windows = {name: deque[float](maxlen=_WINDOW) for name, _ in _OPERATIONS}
 
     def scrape(self, unix_nanos: int, seconds_since_last: float) -> tuple[ExportMetricsServiceRequest, int]:
-        """Let the service work for so long; return what it then shows, and the number of points."""
+        """Simulate the time since the last scrape. Returns the message and its number of data points."""
         points = []
         for name, median in _OPERATIONS:
             window = self._windows[name]

@@ -1,4 +1,4 @@
-"""The shop's services, their instances and the stores they use, as data."""
+"""The services of the shop, their instances, and the stores they use, as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.util.types import AnyValue
 
-from frazil.demo.chance import stream
+from frazil.demo.randomness import stream
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
 NAMESPACE = "shop"
@@ -22,7 +22,7 @@ class Service:
     instances: int = 1
     port: int = 8080
     delta_metrics: bool = False
-    """Counters and histograms are sent as deltas; the others are cumulative, as is the SDK's default."""
+    """Send counters and histograms as deltas, not as cumulative values (the SDK's default)."""
 
 
 SERVICES: dict[str, Service] = {
@@ -49,7 +49,7 @@ SERVICES: dict[str, Service] = {
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database or cache: no telemetry of its own, seen through its clients' spans."""
+    """A database or cache. It has no telemetry of its own, only the spans of its clients."""
 
     system: str
     address: str
@@ -69,7 +69,7 @@ STORES: dict[str, Database] = {
     "index": Database("opensearch", "index.data.svc.cluster.local", 9200, "products-v7", 2.0),
 }
 
-# Instrumentation scopes, with versions as the libraries of that name have.
+# Instrumentation scopes and their versions.
 SCOPES: dict[str, str] = {
     "opentelemetry.instrumentation.asgi": "0.66b2",
     "opentelemetry.instrumentation.httpx": "0.66b2",
@@ -85,8 +85,8 @@ SCOPES: dict[str, str] = {
 class HashedResource(Resource):
     """A resource that computes its hash once.
 
-    The exporters group by resource and so hash it for every span and log record, and the SDK's hash is a
-    JSON dump of all attributes: measured at 14 µs, a tenth of what a span costs in all.
+    The exporters hash the resource of every span and log record, and the SDK's hash is a JSON dump of all
+    attributes: measured at 14 µs, a tenth of the total cost of a span.
     """
 
     def __init__(self, attributes: dict[str, AnyValue], schema_url: str) -> None:
@@ -101,7 +101,7 @@ class HashedResource(Resource):
 
 
 def instance_resource(service: Service, number: int, seed: int, sdk: Resource) -> HashedResource:
-    """The resource of one instance; `sdk` holds the telemetry.sdk.* attributes, as the SDK sets them."""
+    """Return the resource of one instance. `sdk` provides the telemetry.sdk.* attributes."""
     random = stream(seed, f"instance/{service.name}/{number}")
     replica_set, pod = f"{random.getrandbits(36):09x}", f"{random.getrandbits(20):05x}"
     node = f"ip-10-20-{random.randint(1, 3)}-{random.randint(4, 250)}.{REGION}.compute.internal"

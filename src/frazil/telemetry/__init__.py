@@ -1,12 +1,11 @@
-"""frazil's own traces and logs, over OTLP, into itself or elsewhere (docs/self-observability.md).
+"""frazil's own traces and logs, sent over OTLP to itself or elsewhere (docs/self-observability.md).
 
     with span("land.commit", table="logs") as commit:
         commit.set(snapshot=…)
 
-While telemetry is off, which is the default, a span is one shared object that does nothing and the SDK is not
-imported. `start` is called once in each process that does work, after the last fork; children of a fork have
-no telemetry. Exports carry `SELF_HEADER`: whoever receives them makes no telemetry about that, or each export
-would be the cause of the next.
+Telemetry is off by default: a span is then one shared object without effect, and the SDK is not imported.
+Call `start` once in each process, after the last fork; forked children have no telemetry. Exports carry
+`SELF_HEADER`. A receiver creates no telemetry about requests with it: each export would cause the next.
 """
 
 from __future__ import annotations
@@ -16,7 +15,17 @@ from typing import TYPE_CHECKING, Literal
 
 import structlog
 
-from frazil.telemetry.spans import NOTHING, SELF_HEADER, Span, note, past, refuse, server_span, span, use
+from frazil.telemetry.spans import (
+    NOTHING,
+    SELF_HEADER,
+    Span,
+    note,
+    past,
+    refuse,
+    server_span,
+    set_tracing,
+    span,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -45,9 +54,9 @@ _session: Session | None = None
 
 
 def start(config: Config, role: Role, registry: CollectorRegistry | None = None) -> None:
-    """Begins to send, if the configuration says so. Never raises: work goes on without.
+    """Start sending if telemetry is enabled. Never raises: on an error, the process runs without telemetry.
 
-    `registry` is where it counts what was sent, failed and dropped.
+    `registry` gets the counters of sent, failed and dropped records.
     """
     global _session
     if not config.telemetry.enabled or _session is not None:
@@ -57,25 +66,25 @@ def start(config: Config, role: Role, registry: CollectorRegistry | None = None)
 
         _session = Session(config, role, registry)
     except Exception as error:
-        log.warning("frazil's own telemetry cannot be sent", reason=str(error))
+        log.warning("telemetry not started", reason=str(error))
         return
-    use(_session.tracing)
-    os.register_at_fork(after_in_child=_forget)
+    set_tracing(_session.tracing)
+    os.register_at_fork(after_in_child=_disable_after_fork)
 
 
 def stop() -> None:
-    """Sends what is left, for two seconds at most. Safe when never started and when called twice."""
+    """Send the queued records, for at most two seconds. Safe if never started or called twice."""
     global _session
     session, _session = _session, None
-    use(None)
+    set_tracing(None)
     if session is not None:
         session.close()
 
 
-def _forget() -> None:
-    """In a forked child: the thread that sends is not there."""
+def _disable_after_fork() -> None:
+    """Turn telemetry off in a forked child, which has no exporter thread."""
     global _session
     session, _session = _session, None
-    use(None)
+    set_tracing(None)
     if session is not None:
-        session.silence()
+        session.detach_log_bridge()

@@ -1,12 +1,13 @@
-"""The SDK's OTLP exporters, marked as frazil's own, and what they complain about."""
+"""The SDK's OTLP exporters: their arguments, and capture of their error messages."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,12 +16,62 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from frazil import __version__
 from frazil.config import Config, TelemetryConfig
-from frazil.telemetry.outbox import Export, Kind
+from frazil.telemetry.batch_exporter import Export, Kind
 from frazil.telemetry.spans import SELF_HEADER
 
 _TIMEOUT_SECONDS = 5.0
-"""For one batch, with the exporter's own retries."""
+"""Timeout of one batch, including the exporter's retries."""
 _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([\w ]+)")
+
+
+@dataclass(frozen=True)
+class ExporterSettings:
+    """Connection settings shared by the exporters of all signals."""
+
+    endpoint: str
+    headers: Mapping[str, str]
+    timeout_seconds: float
+    ca_file: Path | None = None
+    gzip: bool = True
+
+    def http_arguments(self, path: str, session: Any) -> dict[str, Any]:
+        """Return the arguments of an HTTP exporter. `session` is a `requests.Session`."""
+        from opentelemetry.exporter.otlp.proto.http import Compression
+
+        session.trust_env = not self._is_loopback
+        return {
+            "endpoint": self.endpoint + path,
+            "certificate_file": None if self.ca_file is None else str(self.ca_file),
+            "headers": dict(self.headers),
+            "timeout": self.timeout_seconds,
+            "compression": Compression.Gzip if self.gzip else Compression.NoCompression,
+            "session": session,
+        }
+
+    def grpc_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a gRPC exporter."""
+        import grpc
+
+        insecure = self.endpoint.startswith("http:")
+        ca_certificate = None if self.ca_file is None else self.ca_file.read_bytes()
+        return {
+            "endpoint": self.endpoint,
+            "insecure": insecure,
+            "credentials": None if insecure else grpc.ssl_channel_credentials(ca_certificate),
+            "headers": tuple(self.headers.items()),
+            "timeout": self.timeout_seconds,
+            "compression": grpc.Compression.Gzip if self.gzip else grpc.Compression.NoCompression,
+            "channel_options": (("grpc.enable_http_proxy", 0),) if self._is_loopback else None,
+        }
+
+    @property
+    def _is_loopback(self) -> bool:
+        """True for this machine, where a proxy from the environment must not be used."""
+        host = urlsplit(self.endpoint).hostname or ""
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -31,17 +82,19 @@ class Exporters:
 
 
 def make_exporters(config: Config) -> Exporters:
-    """ValueError if it is not known where to."""
+    """Create the exporters. Raises ValueError if the receiver's port is not known."""
     settings = config.telemetry
-    make = _over_grpc if settings.protocol == "grpc" else _over_http
     endpoint = settings.endpoint
     if endpoint is None:
         endpoint = config.receive.url("grpc" if settings.protocol == "grpc" else "http")
         if urlsplit(endpoint).port == 0:
-            raise ValueError("the receiver takes any free port; give it one, or set telemetry.endpoint")
+            raise ValueError(
+                "the receiver listens on port 0 (any free port): set a port or telemetry.endpoint"
+            )
     if settings.ca_file is not None:
-        settings.ca_file.read_bytes()  # the exporters would say much, or nothing, and go on without
-    spans, logs = make(config, endpoint.rstrip("/"))
+        settings.ca_file.read_bytes()  # the exporters do not report an unreadable file
+    target = ExporterSettings(endpoint.rstrip("/"), _headers(settings), _TIMEOUT_SECONDS, settings.ca_file)
+    spans, logs = (_over_grpc if settings.protocol == "grpc" else _over_http)(config, target)
 
     def abort() -> None:
         spans.shutdown()
@@ -61,65 +114,36 @@ def _headers(settings: TelemetryConfig) -> dict[str, str]:
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     if settings.api_key is not None:
         headers["authorization"] = f"Bearer {settings.api_key.get_secret_value()}"
+    if settings.protocol != "grpc":
+        headers["user-agent"] = f"frazil/{__version__}"
     return headers | {SELF_HEADER: "1"}
 
 
-def _over_http(config: Config, endpoint: str) -> tuple[Any, Any]:
+def _over_http(config: Config, target: ExporterSettings) -> tuple[Any, Any]:
     import requests
-    from opentelemetry.exporter.otlp.proto.http import Compression
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    settings, http = config.telemetry, config.receive.http
-    into_itself = settings.endpoint is None
-    paths = (http.traces_path, http.logs_path) if into_itself else ("/v1/traces", "/v1/logs")
-
-    def arguments(path: str) -> dict[str, Any]:
-        session = requests.Session()
-        session.trust_env = not _is_loopback(endpoint)
-        return {
-            "endpoint": endpoint + path,
-            "certificate_file": None if settings.ca_file is None else str(settings.ca_file),
-            "headers": _headers(settings) | {"user-agent": f"frazil/{__version__}"},
-            "timeout": _TIMEOUT_SECONDS,
-            "compression": Compression.Gzip,
-            "session": session,
-        }
-
-    return OTLPSpanExporter(**arguments(paths[0])), OTLPLogExporter(**arguments(paths[1]))
+    http = config.receive.http
+    own_receiver = config.telemetry.endpoint is None
+    traces_path, logs_path = (
+        (http.traces_path, http.logs_path) if own_receiver else ("/v1/traces", "/v1/logs")
+    )
+    return (
+        OTLPSpanExporter(**target.http_arguments(traces_path, requests.Session())),
+        OTLPLogExporter(**target.http_arguments(logs_path, requests.Session())),
+    )
 
 
-def _over_grpc(config: Config, endpoint: str) -> tuple[Any, Any]:
-    import grpc
+def _over_grpc(_: Config, target: ExporterSettings) -> tuple[Any, Any]:
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-    settings = config.telemetry
-    is_plain = endpoint.startswith("http:")
-    authority = None if settings.ca_file is None else settings.ca_file.read_bytes()
-    arguments: dict[str, Any] = {
-        "endpoint": endpoint,
-        "insecure": is_plain,
-        "credentials": None if is_plain else grpc.ssl_channel_credentials(authority),
-        "headers": tuple(_headers(settings).items()),
-        "timeout": _TIMEOUT_SECONDS,
-        "compression": grpc.Compression.Gzip,
-        "channel_options": (("grpc.enable_http_proxy", 0),) if _is_loopback(endpoint) else None,
-    }
-    return OTLPSpanExporter(**arguments), OTLPLogExporter(**arguments)
+    return OTLPSpanExporter(**target.grpc_arguments()), OTLPLogExporter(**target.grpc_arguments())
 
 
-def _is_loopback(endpoint: str) -> bool:
-    """A proxy of the environment must not see what is meant for this machine."""
-    host = urlsplit(endpoint).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class Complaints(logging.Handler):
-    """Hears what the SDK and its exporters log, a line for each retry, and keeps it off the terminal."""
+class ExporterErrors(logging.Handler):
+    """Captures the SDK's log messages, one per retry, and keeps them off the terminal."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -127,20 +151,20 @@ class Complaints(logging.Handler):
         self._propagate = self._logger.propagate
         self._last = ""
 
-    def listen(self) -> None:
+    def attach(self) -> None:
         self._logger.addHandler(self)
         self._logger.propagate = False
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         self._logger.removeHandler(self)
         self._logger.propagate = self._propagate
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        # That it gave up explains nothing; why it tried again does.
+        # Messages about giving up do not contain the cause; the messages about retries do.
         if "due to timeout" not in message and "hutdown" not in message:
             short = _SYSTEM_ERROR.search(message)
             self._last = message if short is None else short[1]
 
     def reason(self) -> str:
-        return self._last or "no answer"
+        return self._last or "no response"

@@ -1,4 +1,4 @@
-"""The telemetry of one process, from its providers to the outbox. Imported only where telemetry is on."""
+"""The telemetry of one process: providers, exporters and counters. Imported only if telemetry is enabled."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import logging
 import os
 import socket
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
-from opentelemetry.context import Context
-from opentelemetry.sdk._logs import (
-    LoggerProvider,
-    LogRecordLimits,
-    LogRecordProcessor,
-    ReadableLogRecord,
-    ReadWriteLogRecord,
-)
+from opentelemetry.sdk._logs import LoggerProvider, LogRecordLimits
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 
 from frazil import __version__
 from frazil.config import Config, TelemetryConfig
+from frazil.telemetry.batch_exporter import BatchExporter, Count, Kind, Outcome
 from frazil.telemetry.bridge import LogBridge
-from frazil.telemetry.exporters import Complaints, make_exporters
-from frazil.telemetry.outbox import Count, Kind, Outcome, SpanQueue
+from frazil.telemetry.exporters import ExporterErrors, make_exporters
+from frazil.telemetry.processors import LogForwarder, SpanForwarder
 from frazil.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -36,19 +31,19 @@ _ATTRIBUTE_CHARS_MAX = 8192
 
 
 class Session:
-    """Providers of its own, not the global ones: a library that brings instrumentation adds nothing."""
+    """Uses its own providers instead of the global ones, which instrumented libraries would use too."""
 
     def __init__(self, config: Config, role: str, registry: CollectorRegistry | None) -> None:
         settings = config.telemetry
         exporters = make_exporters(config)
-        self._complaints = Complaints()
-        self._complaints.listen()
-        self._outbox = SpanQueue(
+        self._errors = ExporterErrors()
+        self._errors.attach()
+        self._exporter = BatchExporter(
             exporters.exports,
             interval_seconds=settings.interval_seconds,
             queue_max=settings.queue_max,
             count=_counter(registry),
-            reason=self._complaints.reason,
+            reason=self._errors.reason,
             abort=exporters.abort,
             endpoint=exporters.endpoint,
         )
@@ -59,7 +54,7 @@ class Session:
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_attributes=_ATTRIBUTES_MAX, max_attribute_length=_ATTRIBUTE_CHARS_MAX),
         )
-        spans.add_span_processor(_SpansTo(self._outbox))
+        spans.add_span_processor(SpanForwarder(partial(self._exporter.offer, "spans")))
         self.tracing = Tracing(spans.get_tracer(_SCOPE, __version__), sql_text=settings.sql_text)
         self._bridge: LogBridge | None = None
         if settings.logs_level != "none":
@@ -67,24 +62,23 @@ class Session:
                 max_attributes=_ATTRIBUTES_MAX, max_attribute_length=_ATTRIBUTE_CHARS_MAX
             )
             logs = LoggerProvider(resource=resource, shutdown_on_exit=False, log_record_limits=limits)
-            logs.add_log_record_processor(_LogsTo(self._outbox))
+            logs.add_log_record_processor(LogForwarder(partial(self._exporter.offer, "logs")))
             logger = logs.get_logger(_SCOPE, __version__)
             self._bridge = LogBridge(logger, settings.logs_level, sql_text=settings.sql_text)
             logging.getLogger().addHandler(self._bridge)
 
     def close(self) -> None:
-        """Within two seconds."""
-        self.silence()
-        self._outbox.close()
-        self._complaints.leave()
+        """Send the queued records and stop, within two seconds."""
+        self.detach_log_bridge()
+        self._exporter.close()
+        self._errors.detach()
 
-    def silence(self) -> None:
+    def detach_log_bridge(self) -> None:
         if self._bridge is not None:
             logging.getLogger().removeHandler(self._bridge)
 
 
 def resource_of(settings: TelemetryConfig, role: str) -> Resource:
-    """Who speaks. An instance is one process."""
     return Resource(
         settings.resource
         | {
@@ -99,8 +93,10 @@ def resource_of(settings: TelemetryConfig, role: str) -> Resource:
 
 
 def sampler_of(settings: TelemetryConfig, role: str) -> Sampler:
-    """Parts follow their root. A client of the API decides with its traceparent; one that sends data does
-    not, or it could have every request of its traced.
+    """Return the sampler of a role. Child spans follow their root.
+
+    A client of the API decides with its traceparent. A client that sends data does not: it could otherwise
+    have all its requests traced.
     """
     if role == "receiver":
         some = TraceIdRatioBased(settings.receive_ratio)
@@ -121,7 +117,7 @@ def _counter(registry: CollectorRegistry | None) -> Count:
 
     counter = Counter(
         "frazil_telemetry_records",
-        "frazil's own spans and log records: sent, failed to be sent, or dropped as the queue was full",
+        "Spans and log records of frazil's own telemetry, by outcome: sent, failed, or dropped (queue full).",
         ("kind", "outcome"),
         registry=registry,
     )
@@ -130,37 +126,3 @@ def _counter(registry: CollectorRegistry | None) -> Count:
         counter.labels(kind, outcome).inc(records)
 
     return count
-
-
-class _SpansTo(SpanProcessor):
-    def __init__(self, outbox: SpanQueue) -> None:
-        self._outbox = outbox
-
-    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        pass
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self._outbox.offer("spans", span)
-
-
-def readable(log_record: ReadWriteLogRecord) -> ReadableLogRecord:
-    """What exporters take."""
-    resource = log_record.resource
-    assert resource is not None  # noqa: S101 the SDK's logger always sets it
-    return ReadableLogRecord(
-        log_record.log_record, resource, log_record.instrumentation_scope, log_record.limits
-    )
-
-
-class _LogsTo(LogRecordProcessor):
-    def __init__(self, outbox: SpanQueue) -> None:
-        self._outbox = outbox
-
-    def on_emit(self, log_record: ReadWriteLogRecord) -> None:
-        self._outbox.offer("logs", readable(log_record))
-
-    def shutdown(self) -> None:
-        pass
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return True

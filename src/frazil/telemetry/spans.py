@@ -1,4 +1,4 @@
-"""What the rest of frazil calls. Without telemetry each call is a look at one variable."""
+"""The tracing functions for the rest of frazil. Without telemetry, each call only checks one variable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from frazil.telemetry.tracing import Tracing
 
 SELF_HEADER = "x-frazil-self"
-"""On requests that carry frazil's own telemetry. Any client may send it: it loses nothing but the spans that
-frazil would make about its requests."""
+"""Marks requests that carry frazil's own telemetry. Other clients that send it only lose frazil's spans about
+their requests."""
 
 Fact = str | int | float | bool | None
 
@@ -21,7 +21,7 @@ _quiet: ContextVar[bool] = ContextVar("frazil_telemetry_quiet", default=False)
 
 
 class Span(Protocol):
-    """Facts become attributes: `rows` is `frazil.rows`, a name with a dot stays what it is."""
+    """Facts become attributes: `rows` becomes `frazil.rows`; a name with a dot is unchanged."""
 
     def __enter__(self) -> Self: ...
 
@@ -34,10 +34,10 @@ class Span(Protocol):
     def rename(self, name: str) -> None: ...
 
     def fail(self, kind: str) -> None:
-        """Marks it as failed, though nothing was raised."""
+        """Mark the span as failed without an exception."""
 
     def forget(self) -> None:
-        """It turned out to be nothing: it is not sent."""
+        """Do not send the span."""
 
 
 class _Nothing:
@@ -68,7 +68,7 @@ NOTHING: Span = _Nothing()
 
 
 class Quiet(_Nothing):
-    """While it lasts, this task or thread makes no spans, and its log records are not sent."""
+    """Suppresses spans and sending of log records in this task or thread."""
 
     __slots__ = ("_token",)
 
@@ -86,8 +86,7 @@ class Quiet(_Nothing):
             _quiet.reset(self._token)
 
 
-def use(tracing: Tracing | None) -> None:
-    """From now on, in this process."""
+def set_tracing(tracing: Tracing | None) -> None:
     global _tracing
     _tracing = tracing
 
@@ -97,14 +96,14 @@ def is_quiet() -> bool:
 
 
 def span(name: str, **facts: Fact) -> Span:
-    """A part of the current span, or the root of a trace of its own."""
+    """Return a child of the current span, or the root of a new trace."""
     if _tracing is None or _quiet.get():
         return NOTHING
     return _tracing.begin(name, facts)
 
 
 def server_span(name: str, headers: Mapping[str, str], **facts: Fact) -> Span:
-    """A request, as part of the trace that its `traceparent` names. `headers` are in lower case."""
+    """Return the span of a request, in the trace of its `traceparent`. Header names are in lower case."""
     if _tracing is None:
         return NOTHING
     if SELF_HEADER in headers:
@@ -113,18 +112,18 @@ def server_span(name: str, headers: Mapping[str, str], **facts: Fact) -> Span:
 
 
 def past(name: str, begin: float, end: float, **facts: Fact) -> None:
-    """A part of the current span that is over already; the times are of `time.monotonic`."""
+    """Record a child of the current span that has already ended. Times are from `time.monotonic`."""
     if _tracing is not None and not _quiet.get():
-        _tracing.past(name, begin, end, facts)
+        _tracing.record(name, begin, end, facts)
 
 
 def note(**facts: Fact) -> None:
-    """Facts about the current span."""
+    """Add facts to the current span."""
     if _tracing is not None and not _quiet.get():
-        _tracing.note(facts)
+        _tracing.set_current(facts)
 
 
 def refuse(outcome: str) -> None:
-    """The current span ends with a refusal."""
+    """Mark the current span as a rejected request."""
     if _tracing is not None and not _quiet.get():
         _tracing.refuse(outcome)

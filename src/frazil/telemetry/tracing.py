@@ -1,13 +1,14 @@
-"""Spans on OpenTelemetry's API. Imported only where telemetry is on."""
+"""Spans with the OpenTelemetry API. Imported only if telemetry is enabled."""
 
 from __future__ import annotations
 
+import re
 import time
 from asyncio import CancelledError
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -15,12 +16,16 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from frazil.telemetry.facts import attributes, message_of
+from frazil.errors import Transient
 from frazil.telemetry.spans import Fact
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _PROPAGATED = ("traceparent", "tracestate")
 _NO_PARENT = Context()
+_SECRET = re.compile(r"(^|_)(authorization|credentials?|keys?|passwords?|secrets?|tokens?|cookies?)$", re.I)
+_NEVER = frozenset({"params", "parameters"})
+_SQL = frozenset({"sql"})
+HIDDEN = "[hidden]"
 
 
 class Tracing:
@@ -36,15 +41,15 @@ class Tracing:
         parent = _PROPAGATOR.extract(carrier, _NO_PARENT) if carrier else _NO_PARENT
         return OpenSpan(self, name, facts, SpanKind.SERVER, parent)
 
-    def past(self, name: str, begin: float, end: float, facts: Mapping[str, Fact]) -> None:
+    def record(self, name: str, begin: float, end: float, facts: Mapping[str, Fact]) -> None:
         if not trace.get_current_span().is_recording():
             return
         now, now_ns = time.monotonic(), time.time_ns()
-        at = [now_ns - int((now - moment) * 1e9) for moment in (begin, end)]
+        at = [now_ns - int((now - monotonic) * 1e9) for monotonic in (begin, end)]
         made = self._tracer.start_span(name, attributes=self.attributes(facts), start_time=at[0])
         made.end(at[1])
 
-    def note(self, facts: Mapping[str, Fact]) -> None:
+    def set_current(self, facts: Mapping[str, Fact]) -> None:
         current = trace.get_current_span()
         if current.is_recording():
             current.set_attributes(self.attributes(facts))
@@ -63,7 +68,7 @@ class Tracing:
 
 
 class OpenSpan:
-    """Entered and left by one task or thread; what it calls meanwhile makes parts of it."""
+    """A span that is current for one task or thread until it ends."""
 
     def __init__(
         self, tracing: Tracing, name: str, facts: Mapping[str, Fact], kind: SpanKind, parent: Context | None
@@ -73,7 +78,7 @@ class OpenSpan:
         self._facts = facts
         self._span: trace.Span = trace.INVALID_SPAN
         self._token: Token[Context] | None = None
-        self._is_forgotten = False
+        self._is_discarded = False
 
     def __enter__(self) -> Self:
         self._span = self._tracing.start(*self._begin)
@@ -87,8 +92,8 @@ class OpenSpan:
     ) -> None:
         if self._token is not None:
             contexts.detach(self._token)
-        if self._is_forgotten and error is None:
-            return  # a span that never ends is never sent
+        if self._is_discarded and error is None:
+            return  # a span that does not end is not sent
         if isinstance(error, CancelledError):
             self.set(outcome="cancelled")
         elif isinstance(error, Exception):
@@ -107,4 +112,26 @@ class OpenSpan:
         self._span.set_status(Status(StatusCode.ERROR, description))
 
     def forget(self) -> None:
-        self._is_forgotten = True
+        self._is_discarded = True
+
+
+def attributes(facts: Mapping[str, Any], *, sql_text: bool) -> dict[str, str | int | float | bool]:
+    """Convert facts to attributes. Names without a dot get the prefix `frazil.`; None is omitted.
+
+    Secrets are hidden; parameters, and SQL unless `sql_text` is set, are omitted.
+    """
+    found: dict[str, str | int | float | bool] = {}
+    for name, value in facts.items():
+        if value is None or name in _NEVER or (name in _SQL and not sql_text):
+            continue
+        key = name if "." in name else f"frazil.{name}"
+        if _SECRET.search(name):
+            found[key] = HIDDEN
+        else:
+            found[key] = value if isinstance(value, str | int | float | bool) else str(value)
+    return found
+
+
+def message_of(error: BaseException) -> str | None:
+    """Return the message of an error if it cannot contain user data, otherwise None."""
+    return str(error) if isinstance(error, Transient | OSError) else None

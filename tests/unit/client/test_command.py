@@ -200,8 +200,8 @@ def test_stale_and_missing_are_said_on_standard_error(api: Api) -> None:
     result = query("SELECT 1", "--url", api.url, "--format", "csv")
     assert result.stdout == "n\n1\n"
     assert result.stderr.splitlines() == [
-        "may be behind: the catalog does not answer",
-        "not in the answer: a.parquet",
+        "result may be stale: the catalog does not answer",
+        "missing from the result: a.parquet",
     ]
 
 

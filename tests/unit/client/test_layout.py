@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from frazil.client.cell_format import cell_text, one_line, terminal_safe
-from frazil.client.layout import Grid, cut, fit_widths
+from frazil.client.layout import Grid, fit_widths, truncate
+from frazil.client.text_format import cell_text, one_line, terminal_safe
 from frazil.query.model import ResultColumn
 
 
@@ -106,8 +106,8 @@ def test_wide_characters_take_two_cells() -> None:
 @given(st.text(max_size=40), st.integers(1, 30))
 def test_what_is_cut_fits(text: str, width: int) -> None:
     shown = one_line(text)
-    assert cell_len(cut(shown, width)) <= max(width, 1)
-    assert cut(shown, width) == shown or cut(shown, width).endswith("…")
+    assert cell_len(truncate(shown, width)) <= max(width, 1)
+    assert truncate(shown, width) == shown or truncate(shown, width).endswith("…")
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.integers(1, 200))

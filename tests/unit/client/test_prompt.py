@@ -96,22 +96,22 @@ def test_tables_and_columns_are_described(typed: Typed) -> None:
     assert "4.2 MB" in shown
     assert "service_name  VARCHAR    Promoted" in shown
     assert "duration_nano" in shown
-    assert "there is no table lgs; there are logs, spans" in typed.err.getvalue()
+    assert "table lgs does not exist; tables: logs, spans" in typed.err.getvalue()
 
 
 def test_the_format_can_be_chosen(typed: Typed, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     typed.api.table = pa.table({"n": [1, 2]})
     typed.type("\\format csv\rSELECT 1;\r\\format parquet\r\\format\r\\q\r")
     assert capfdbinary.readouterr().out == b"n\r\n1\r\n2\r\n"
-    assert typed.err.getvalue().count("format csv") == 3
-    assert "files are made with --output" in typed.err.getvalue()
+    assert typed.err.getvalue().count("format: csv") == 3
+    assert "to write files, use --output" in typed.err.getvalue()
 
 
 def test_timing_can_be_hidden(typed: Typed) -> None:
     typed.type("\\timing\rSELECT 1;\r\\timing\r\\q\r")
     assert "1 row · " not in typed.err.getvalue()
-    assert "is hidden" in typed.err.getvalue()
-    assert "is shown" in typed.err.getvalue()
+    assert "are hidden" in typed.err.getvalue()
+    assert "are shown" in typed.err.getvalue()
 
 
 def test_time_travel_lasts_until_now(typed: Typed) -> None:
@@ -119,14 +119,14 @@ def test_time_travel_lasts_until_now(typed: Typed) -> None:
     first, second = (seen.query for seen in typed.api.seen if seen.method == "POST")
     assert first["as_of"] == "2026-11-15T10:00:00Z"
     assert "as_of" not in second
-    assert "as of 2026-11-15T10:00:00Z\n" in typed.err.getvalue()
-    assert "'nonsense' is not a moment in time" in typed.err.getvalue()
+    assert "as of: 2026-11-15T10:00:00Z\n" in typed.err.getvalue()
+    assert "'nonsense' is not a valid as-of value" in typed.err.getvalue()
 
 
 def test_help_lists_the_commands_and_an_unknown_one_points_there(typed: Typed) -> None:
     typed.type("\\?\r\\x\r\\\r\\q\r")
     assert typed.out.getvalue().count("\\timing") == 2
-    assert "there is no \\x; \\? lists what there is" in typed.err.getvalue()
+    assert "unknown command \\x; \\? lists all commands" in typed.err.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_where_nothing_runs_it_says_where_it_looked_and_what_to_do(folder: Path)
     ports = configure(folder)
     code, text = shown(StatusOptions())
     assert code == 1
-    assert text.startswith("nothing is running on ")
+    assert text.startswith("no role is running on ")
     assert all(f"http://127.0.0.1:{port}" in text for port in ports[:3])
     assert "`frazil up`" in text
 
@@ -67,7 +67,7 @@ def test_with_the_api_down_the_roles_themselves_are_asked(folder: Path) -> None:
         configure(folder, receivers=[receiver], pipelines=[pipeline])
         code, text = shown(StatusOptions())
         assert code == 1
-        assert "something is not well" in text
+        assert "degraded" in text
         assert "● receiver" in text
         assert "▲ pipeline" in text
         assert "logs: the store does not answer" in text
@@ -87,7 +87,7 @@ def test_all_well_is_exit_code_0_and_fits_a_small_terminal(folder: Path) -> None
         configure(folder, receivers=[receiver], pipelines=[pipeline], apis=[serve])
         code, text = shown(StatusOptions(), width=80)
     assert code == 0
-    assert "all is well" in text
+    assert "all roles ok" in text
     assert len(text.splitlines()) <= 30
 
 
@@ -101,7 +101,7 @@ def test_a_key_that_may_not_know_is_said_and_the_roles_are_asked(folder: Path) -
         (folder / "frazil.yaml").write_text(yaml.safe_dump(settings))
         code, text = shown(StatusOptions(api_key="fz_x"))
     assert code == 1
-    assert "asked the roles themselves" in text
+    assert "polled the roles directly" in text
     assert "it needs admin" in text
     assert "● receiver" in text
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from frazil.demo import DemoOptions, DemoTotals, VirtualClock, WallClock
-from frazil.demo.arrivals import Arrivals
+from frazil.demo.clock import Arrivals
+from frazil.demo.export_queue import ExportQueue
 from frazil.demo.facts import visit
 from frazil.demo.journeys import ENDPOINTS, JOURNEYS
-from frazil.demo.lanes import ExportQueue
 from frazil.demo.plan import plan_trace
 from frazil.demo.progress import describe, run_with_progress
 from frazil.demo.topology import SERVICES
@@ -203,7 +203,7 @@ def test_the_description_tells_failures_and_the_incident() -> None:
     assert describe(options, totals, 4, 61.4) == (
         "1,200 traces · 15,000 spans · 9 logs · 4 points · 61/s · 3 failed · incident 'errors' in 6 s"
     )
-    assert describe(options, totals, 12, 0).endswith("incident 'errors' on, 8 s left")
+    assert describe(options, totals, 12, 0).endswith("incident 'errors' active, 8 s left")
     assert "incident" not in describe(options, totals, 20, 0)
 
 

@@ -1,4 +1,4 @@
-"""Values as one line of text for people."""
+"""Formats values, sizes and durations as text for people."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ NULL = "NULL"
 
 
 class _Escapes(dict[int, int | str]):
-    """What each character is shown as, worked out when it is first met.
+    """A lazy `str.translate` table that escapes characters which could control a terminal.
 
-    Telemetry is written by strangers: an escape sequence in a log line must not reach the terminal, and text
-    must not run backwards.
+    Telemetry is untrusted: escape sequences and text direction marks must not reach the terminal.
     """
 
-    # Control, formatting and direction, half characters, line ends.
+    # Control, formatting and direction characters, surrogates, line separators.
     _UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
     # Join letters of some scripts, and emoji.
     _JOINERS = frozenset((0x200C, 0x200D))
@@ -35,17 +34,17 @@ _LINES = _Escapes({0x0A: 0x0A, 0x0D: 0x0D, 0x09: 0x09})
 
 
 def one_line(text: str) -> str:
-    """Text without anything that a terminal would act on."""
+    """Return the text on one line, without characters that control a terminal."""
     return text if text.isprintable() else text.translate(_ONE_LINE)
 
 
 def terminal_safe(text: str) -> str:
-    """Several lines without anything else that a terminal would act on."""
+    """Return the text without characters that control a terminal. Line breaks and tabs are kept."""
     return text if text.isprintable() else text.translate(_LINES)
 
 
 def cell_text(value: Any) -> str | None:
-    """A value as a cell shows it; None for NULL."""
+    """Return a value as text for a table cell, None for NULL."""
     return None if value is None else _text(value)
 
 
@@ -65,3 +64,21 @@ def _text(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_text, value)) + "]"
     return one_line(str(value))
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def bytes_text(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def seconds_text(seconds: float) -> str:
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60} s"

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from frazil.client.layout import Grid
-from frazil.client.show import bytes_text, error_lines, seconds_text, stats_line, warning_lines
+from frazil.client.screen import error_lines, stats_line, warning_lines
+from frazil.client.text_format import bytes_text, seconds_text
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused
 from frazil.query.model import Stats
 
@@ -17,18 +18,18 @@ def test_the_line_below_says_what_the_answer_was_made_of() -> None:
     line = "12 rows · 3 of 540 files · 4.2 MB · 1,204 rows not yet landed · 48 ms"
     assert stats_line(stats, 0.048) == line
     assert stats_line(Stats(rows=1), 2) == "1 row · 2.0 s"
-    assert stats_line(Stats(cached=True, queued_seconds=1.25), 75.3) == "waited 1.2 s · cached · 1 min 15 s"
+    assert stats_line(Stats(cached=True, queued_seconds=1.25), 75.3) == "queued 1.2 s · cached · 1 min 15 s"
 
 
 def test_what_may_be_behind_or_missing_is_said() -> None:
     assert warning_lines(Stats()) == []
     stats = Stats(stale="the catalog does not answer since 10:00", missing=["s3://b/a.parquet"])
     assert warning_lines(stats) == [
-        "may be behind: the catalog does not answer since 10:00",
-        "not in the answer: s3://b/a.parquet",
+        "result may be stale: the catalog does not answer since 10:00",
+        "missing from the result: s3://b/a.parquet",
     ]
     assert warning_lines(Stats(rows=1200, cut=True)) == [
-        "not in the answer: rows after the first 1,200, as asked"
+        "missing from the result: rows after the row limit of 1,200"
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.client.query import describe_as_of, param_from_text, parse_as_of, parse_params, wire_body
+from frazil.client.query import describe_as_of, param_from_text, parse_as_of, parse_params, request_body
 from frazil.errors import RequestInvalid
 from frazil.query.model import AsOf, Query
 
@@ -46,12 +46,12 @@ def test_times_survive_the_way_to_the_api_exactly(time: dt.datetime) -> None:
     as_of = parse_as_of(time)
     assert as_of is not None
     assert parse_as_of(describe_as_of(as_of)) == as_of
-    body = json.loads(wire_body(Query("SELECT 1", "", as_of=as_of)))
+    body = json.loads(request_body(Query("SELECT 1", "", as_of=as_of)))
     assert parse_as_of(body["as_of"]) == as_of
 
 
 def test_the_body_holds_only_what_was_asked_for() -> None:
-    assert json.loads(wire_body(Query("SELECT 1", "t", id="q"))) == {"sql": "SELECT 1", "id": "q"}
+    assert json.loads(request_body(Query("SELECT 1", "t", id="q"))) == {"sql": "SELECT 1", "id": "q"}
     query = Query(
         "SELECT ?",
         "t",
@@ -62,7 +62,7 @@ def test_the_body_holds_only_what_was_asked_for() -> None:
         partial=True,
         id="q",
     )
-    assert json.loads(wire_body(query)) == {
+    assert json.loads(request_body(query)) == {
         "sql": "SELECT ?",
         "params": [1],
         "as_of": {"snapshot": 7},

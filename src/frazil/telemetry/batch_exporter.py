@@ -1,7 +1,7 @@
-"""What waits to be sent, and the one thread that sends it: bounded, never waited for.
+"""Bounded queues of spans and log records, and one thread that exports them. Producers never wait.
 
-The SDK's batch processors are not used: they neither count what they drop nor say once that the other side is
-down, and they may take half a minute to end.
+The SDK's batch processors do not count dropped records, log every failure, and may take half a minute to shut
+down.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ Count = Callable[[Kind, Outcome, int], None]
 
 _BATCH_MAX = 512
 _BACKOFF_SECONDS_MAX = 60.0
-_SAY_SECONDS = 60.0
-"""An endpoint that comes and goes is told of no more often than this."""
+_WARNING_INTERVAL_SECONDS = 60.0
+"""Minimum time between two warnings about the endpoint."""
 _LAST_EXPORT_SECONDS = 1.5
-_LAST_WORDS_SECONDS = 0.3
+_ABORT_SECONDS = 0.3
 
 log = structlog.get_logger("frazil.telemetry")
 
 
-class SpanQueue:
-    """`exports` send a batch and return whether it was taken; `abort` ends one that is under way; `reason`
-    says why the last one failed.
+class BatchExporter:
+    """Queues records and exports them in batches.
+
+    `exports` send a batch and return True on success. `abort` ends a running export. `reason` returns why the
+    last export failed.
     """
 
     def __init__(
@@ -60,14 +62,14 @@ class SpanQueue:
         self._changed = threading.Condition()
         self._closing = False
         self._failures = 0
-        self._said_at: float | None = None
-        self._is_said = False
+        self._warned_at: float | None = None
+        self._is_warned = False
         self._lost = 0
         self._thread = threading.Thread(target=self._work, name="frazil-telemetry", daemon=True)
         self._thread.start()
 
     def offer(self, kind: Kind, item: Any) -> None:
-        """Never waits: what finds no room is dropped."""
+        """Queue a record, or drop it if the queue is full."""
         with self._changed:
             queue = self._queues[kind]
             is_dropped = self._closing or len(queue) >= self._queue_max
@@ -80,35 +82,35 @@ class SpanQueue:
             self._count(kind, "dropped", 1)
 
     def close(self) -> None:
-        """Tries once to send what is left; what is then still under way is given up."""
+        """Export the queued records once, within a time limit. The rest is dropped."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(_LAST_EXPORT_SECONDS)
-        with contextlib.suppress(Exception):  # of libraries that are used while they are closed
+        with contextlib.suppress(Exception):  # the exporters may raise while they are in use
             self._abort()
-        self._thread.join(_LAST_WORDS_SECONDS)
+        self._thread.join(_ABORT_SECONDS)
         for kind, queue in self._queues.items():
             if queue:
                 self._count(kind, "dropped", len(queue))
                 queue.clear()
 
     def _work(self) -> None:
-        with Quiet():  # whatever is logged in here is about sending
+        with Quiet():  # log records of this thread are about sending
             while self._wait():
                 self._send_all()
             if not self._failures:
                 self._send_all()
 
     def _wait(self) -> bool:
-        """For something to send, or for the time to try again; False when it is over."""
+        """Wait for a full batch or the next interval. Returns False when closing."""
         pause = backoff_seconds(self._failures + 1, self._interval_seconds, _BACKOFF_SECONDS_MAX)
         pause = max(pause, self._interval_seconds)
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._is_much(), pause)
+            self._changed.wait_for(lambda: self._closing or self._has_full_batch(), pause)
             return not self._closing
 
-    def _is_much(self) -> bool:
+    def _has_full_batch(self) -> bool:
         return not self._failures and any(
             len(queue) >= min(_BATCH_MAX, self._queue_max) for queue in self._queues.values()
         )
@@ -127,34 +129,32 @@ class SpanQueue:
     def _send(self, kind: Kind, export: Export, batch: Sequence[Any]) -> bool:
         try:
             is_sent = export(batch)
-        except Exception as error:  # the exporters raise when they are shut down under way
+        except Exception as error:  # the exporters raise if they are shut down during an export
             is_sent, reason = False, repr(error)
         else:
             reason = self._reason()
         self._count(kind, "sent" if is_sent else "failed", len(batch))
         if is_sent:
-            self._works_again()
+            self._on_success()
         else:
             self._lost += len(batch)
-            self._fails(reason)
+            self._on_failure(reason)
         return is_sent
 
-    def _fails(self, reason: str) -> None:
+    def _on_failure(self, reason: str) -> None:
         self._failures = min(self._failures + 1, 16)
         now = time.monotonic()
-        if self._closing or (self._said_at is not None and now - self._said_at < _SAY_SECONDS):
+        if self._closing or (
+            self._warned_at is not None and now - self._warned_at < _WARNING_INTERVAL_SECONDS
+        ):
             return
-        if not self._is_said:
-            self._is_said, self._said_at = True, now
-            log.warning(
-                "frazil's own telemetry cannot be sent; some is dropped until it can",
-                endpoint=self._endpoint,
-                reason=reason[:300],
-            )
+        if not self._is_warned:
+            self._is_warned, self._warned_at = True, now
+            log.warning("telemetry export failed", endpoint=self._endpoint, reason=reason[:300])
 
-    def _works_again(self) -> None:
+    def _on_success(self) -> None:
         self._failures = 0
-        if self._is_said:
-            self._is_said = False
-            log.info("frazil's own telemetry is sent again", endpoint=self._endpoint, dropped=self._lost)
+        if self._is_warned:
+            self._is_warned = False
+            log.info("telemetry export recovered", endpoint=self._endpoint, dropped=self._lost)
         self._lost = 0

@@ -1,7 +1,7 @@
-"""A lane carries one signal from the simulation to its exporter: a bounded queue and one thread.
+"""A bounded queue and one thread, which send the records of one signal to its exporter.
 
-The SDK's batch processors are not used: they cannot say how much was sent and how much was lost, and they
-take up to half a minute to end when the receiver is down.
+The SDK's batch processors do not count sent and lost records, and need up to half a minute to shut down when
+the receiver is down.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class ExportQueue(Generic[T]):
-    """Sends items in batches, in order. Everything offered is counted once, as sent or as failed.
+    """Sends items in batches, in order. Each item is counted once, as sent or as failed.
 
-    When the queue is full, the oldest items are dropped, as a real service would rather lose telemetry than
-    wait; or, with `wait_when_full`, the producer waits, which suits a simulation that outruns the clock.
+    When the queue is full, the oldest items are dropped, as in a real service. With `wait_when_full`, the
+    producer waits instead, for simulated time.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class ExportQueue(Generic[T]):
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Take no more and send what is there; returns at once."""
+        """Stop accepting items. Returns immediately; queued items are still sent."""
         with self._changed:
             self._closing = True
             self._progress = time.monotonic()
             self._changed.notify_all()
 
     def drained(self, deadline: float, stall_seconds: float) -> bool:
-        """Wait until a closed lane is empty. False at the deadline, or when nothing was sent for so long."""
+        """Wait until a closed queue is empty. Returns False at the deadline or after a stall."""
         while self._thread.is_alive():
             left = min(deadline, self._progress + stall_seconds) - time.monotonic()
             if left <= 0:
@@ -80,7 +80,7 @@ class ExportQueue(Generic[T]):
         return True
 
     def abandon(self) -> None:
-        """Send nothing more after the export that is under way."""
+        """Stop after the current export."""
         with self._changed:
             self._closing = self._abandoned = True
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class ExportQueue(Generic[T]):
         return not self._thread.is_alive()
 
     def count_rest(self) -> None:
-        """Count as failed what is still queued: nobody will send it any more."""
+        """Count the remaining items as failed."""
         with self._changed:
             self.failed += sum(map(self._weigh, self._queue))
             self._queue.clear()
@@ -101,7 +101,7 @@ class ExportQueue(Generic[T]):
             try:
                 delivered = self._export(batch)
             except Exception:
-                # The exporters raise when they are shut down in the middle of an export.
+                # The exporters raise if they are shut down during an export.
                 delivered = False
             with self._changed:
                 if delivered:
@@ -111,7 +111,7 @@ class ExportQueue(Generic[T]):
                     self.failed += weight
 
     def _next_batch(self) -> list[T]:
-        """The next items, when there are enough or they have waited long enough; none at the end."""
+        """Wait for a full batch or the linger time. Returns an empty list at the end."""
         with self._changed:
             linger_until = time.monotonic() + self._linger_seconds
             while not self._closing and len(self._queue) < self._batch_items_max:

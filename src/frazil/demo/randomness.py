@@ -1,4 +1,4 @@
-"""Randomness that a seed decides. Each purpose has its own stream, so one does not disturb another."""
+"""Random numbers from a seed. Each purpose has its own independent stream."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 
 def stream(seed: int, purpose: str) -> Random:
-    """The random numbers for one purpose of a run."""
     return Random(f"{seed}/{purpose}")  # noqa: S311 simulated traffic, not secrets
 
 
 def lognormal(random: Random, median: float, sigma: float) -> float:
-    """Latencies are log-normal: most are near the median, a few are far above it."""
+    """Draw a log-normal latency: most are near the median, a few are far above it."""
     return median * math.exp(sigma * random.gauss(0.0, 1.0))
 
 
 class SeededIds(IdGenerator):
-    """Trace and span ids from the seed, so that a run can be repeated id by id."""
+    """Generates trace and span IDs from the seed, so that runs are repeatable."""
 
     def __init__(self, seed: int) -> None:
         self._random = stream(seed, "ids")
