@@ -89,7 +89,7 @@ def test_a_page_that_is_left_open_ends_with_its_login(visit: Visit, locked: Part
         visitor.page.goto(f"{url}/logs?tail=true")
         log_in(visitor, locked.keys["shop"])
         visitor.heading("Logs")
-        visitor.says("Your login has ended.")
+        visitor.says("Your session has expired.")
         expect(visitor.page.locator("h1")).to_have_count(0)
         visitor.page.get_by_role("link", name="Log in").click()
         visitor.expect_url("/login$")

@@ -55,7 +55,7 @@ class Speaker:
 
 
 def down(role: Role) -> PolledRole:
-    return PolledRole(place(role), "down", ("nothing listens there",))
+    return PolledRole(place(role), "down", ("connection refused: nothing listens at this address",))
 
 
 @contextmanager

@@ -26,10 +26,10 @@ Parameters = Mapping[str, Any]
 
 _KEPT_MAX = 64
 _SECONDS_MAX = 60.0
-QUESTIONS = Counter("frazil_dashboard_questions", "Questions that pages asked the API", ["page", "outcome"])
+QUESTIONS = Counter("frazil_dashboard_questions", "API requests of dashboard pages.", ["page", "outcome"])
 SECONDS = Histogram(
     "frazil_dashboard_question_seconds",
-    "How long the API took to answer a page",
+    "Duration of API requests of dashboard pages, in seconds.",
     ["page"],
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
@@ -106,19 +106,20 @@ class ApiClient:
     def _why_unreachable(self, error: Exception) -> str:
         own = self._own_certificate
         if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-            return f"the API at {self.url} took too long to answer"
+            return f"the API at {self.url} did not respond in time"
         if isinstance(error, urllib3.exceptions.SSLError):
             return f"{self._not_trusted} {why_distrusted(error.args[0], self._ca_file, own)}"
         if own is not None and not isinstance(error, urllib3.exceptions.HTTPError):
             why = unusable_authorities(own) or str(error)
             return f"{self._not_trusted} serve.tls.cert_file: {own} {why}"
         return (
-            f"the API at {self.url} does not answer. `frazil status` says what runs; `frazil serve` starts it"
+            f"the API at {self.url} is not responding. Run `frazil status` to see which roles are running, or "
+            "`frazil serve` to start the API"
         )
 
     @property
     def _not_trusted(self) -> str:
-        return f"TLS with the API at {self.url} fails:"
+        return f"the TLS connection to the API at {self.url} failed:"
 
 
 class Api:
@@ -241,4 +242,4 @@ def _trouble(status: int, body: bytes) -> ApiError:
         error = orjson.loads(body)["error"]
         return ApiError(error["message"], code=error["code"], status=status, position=error.get("position"))
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ApiError(f"the API answered {status}", code="unexpected", status=status)
+        return ApiError(f"the API returned HTTP status {status}", code="unexpected", status=status)

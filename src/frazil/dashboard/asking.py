@@ -67,7 +67,7 @@ class Asking:
             if not self.is_stopped:
                 self.trouble = trouble
         except Exception as error:  # the thread has nobody else to tell
-            self.trouble = ApiError(f"the answer cannot be read: {error}", code="unexpected")
+            self.trouble = ApiError(f"the query result cannot be read: {error}", code="unexpected")
         else:
             if not self.is_stopped:
                 self.rows = rows

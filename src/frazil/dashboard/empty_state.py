@@ -10,7 +10,7 @@ from frazil.dashboard.view import View
 def show_how_to_send(view: View, what: str = "telemetry") -> None:
     """Snippets with this frazil's own addresses, to copy."""
     st.subheader(f"No {what} yet")
-    st.write("Send some: it shows here within a second. Any OpenTelemetry SDK or Collector will do.")
+    st.write("Send data with any OpenTelemetry SDK or Collector. It appears here within a second.")
     curl, python, any_sdk, collector, demo = st.tabs(["curl", "Python", "Any SDK", "Collector", "Demo"])
     with curl:
         st.code(_CURL.format(http=view.otlp_http), language="bash")
@@ -19,14 +19,14 @@ def show_how_to_send(view: View, what: str = "telemetry") -> None:
     with any_sdk:
         st.code(_ENVIRONMENT.format(http=view.otlp_http), language="bash")
         if view.otlp_grpc:
-            st.caption(f"gRPC listens on {view.otlp_grpc}.")
+            st.caption(f"The gRPC endpoint is {view.otlp_grpc}.")
     with collector:
         st.code(_COLLECTOR.format(http=view.otlp_http), language="yaml")
     with demo:
         st.code("frazil demo --rate 5", language="bash")
-        st.caption("The telemetry of a simulated shop, until you stop it.")
+        st.caption("Sends the telemetry of a simulated shop until you stop it.")
     st.caption(
-        "Where API keys are configured, add the header `Authorization: Bearer fz_…` of a key with the role "
+        "If API keys are configured, add the header `Authorization: Bearer fz_…` with a key that has the role "
         "`write`."
     )
 

@@ -9,23 +9,23 @@ from frazil.dashboard.api_client import ApiError
 from frazil.dashboard.format import plain
 
 _TITLES = {
-    "unreachable": "The API does not answer",
-    "unauthenticated": "Your login has ended, or the key is not valid any more",
-    "forbidden": "This key may not see this",
-    "limit_reached": "That is more than a question may cost",
-    "overloaded": "Too many questions at once",
-    "store_unavailable": "The store does not answer",
-    "catalog_unavailable": "The catalog does not answer",
-    "query_invalid": "That cannot be understood",
-    "request_invalid": "That cannot be understood",
-    "query_refused": "That is not allowed",
-    "not_found": "There is no such thing here",
+    "unreachable": "The API is unreachable",
+    "unauthenticated": "Your session has expired, or the API key is no longer valid",
+    "forbidden": "This API key does not have permission",
+    "limit_reached": "Query limit exceeded",
+    "overloaded": "Too many concurrent queries",
+    "store_unavailable": "Storage is unavailable",
+    "catalog_unavailable": "The catalog is unavailable",
+    "query_invalid": "Invalid query",
+    "request_invalid": "Invalid request",
+    "query_refused": "Query not allowed",
+    "not_found": "Not found",
 }
 
 
 def show_trouble(trouble: ApiError) -> None:
     """Kind, in place, with what to do next."""
-    title = _TITLES.get(trouble.code, "That did not work")
+    title = _TITLES.get(trouble.code, "Request failed")
     st.error(f"**{title}.** {_sentence(trouble.message)}", icon=":material/error:")
     if trouble.code == "unauthenticated":
         look.link("Log in", "/login")

@@ -36,12 +36,12 @@ _STREAMLIT_USED = ("/_stcore/health", "/_stcore/host-config", "/_stcore/stream",
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 _FORM_BYTES_MAX = 8 * 1024
 
-SOCKETS = Gauge("frazil_dashboard_sockets", "Websockets of open dashboard pages.")
+SOCKETS = Gauge("frazil_dashboard_sockets", "Open websockets of dashboard pages.")
 REFUSED = CounterMetric(
     "frazil_dashboard_refused_total",
-    "Requests and websockets that the dashboard refused: path (one that no page uses), host (another "
-    "machine's name without keys, or a foreign origin), session (no login), or the name of the setting that "
-    "bounds open websockets.",
+    "Requests and websockets refused by the dashboard, by reason: path (not used by any page), host (a host "
+    "name other than localhost without API keys, or a foreign origin), session (not logged in), or the name "
+    "of the exceeded limit on open websockets.",
     ["reason"],
 )
 for _reason in ("path", "host", "session", "dashboard.sockets_max", "dashboard.sockets_per_address_max"):
@@ -72,12 +72,12 @@ font:inherit;font-weight:600;cursor:pointer}
 <input id="key" name="key" type="password" autocomplete="current-password" placeholder="fz_…" autofocus
 required>
 <input type="hidden" name="next" value="$next"><button type="submit">Log in</button>
-<p style="margin:1rem 0 0">No key yet? <code>frazil keys new --tenant NAME</code> makes one.</p>
+<p style="margin:1rem 0 0">No key yet? Create one with <code>frazil keys new --tenant NAME</code>.</p>
 </form></body></html>""")
 
-_NO_KEYS = Template("""Without API keys the dashboard answers to localhost and 127.0.0.1 alone. Either
-- open $scheme://127.0.0.1:$port on its machine, or here after `ssh -L $port:127.0.0.1:$port MACHINE`, or
-- make a key with `frazil keys new --tenant NAME`, add it to the configuration and start frazil again.
+_NO_KEYS = Template("""Without API keys, the dashboard is only available at localhost and 127.0.0.1. Either
+- open $scheme://127.0.0.1:$port on its host, or here after `ssh -L $port:127.0.0.1:$port HOST`, or
+- create a key with `frazil keys new --tenant NAME`, add it to the configuration and restart frazil.
 """)
 
 
@@ -159,7 +159,7 @@ class Gate:
                 await self._app(scope, receive, send)
                 return
         log.warning("websocket refused", bound=bound, address=address)
-        await _deny(scope, receive, send, 429, f"Too many open pages ({bound}).\n", bound)
+        await _deny(scope, receive, send, 429, f"Too many open pages: {bound} is reached.\n", bound)
 
     async def _is_stranger(self, connection: HTTPConnection) -> bool:
         if self._house.sessions.use(connection.cookies.get(COOKIE)) is not None:
@@ -219,16 +219,16 @@ class Login:
 
     async def take(self, request: Request) -> Response:
         if not _is_from_here(request):
-            return _page("/", "That form was not of this page.", status=403)
+            return _page("/", "The login form was submitted from another site.", status=403)
         if int(request.headers.get("content-length") or 0) > _FORM_BYTES_MAX:
-            return _page("/", "That is too long for a key.", status=413)
+            return _page("/", "The API key is too long.", status=413)
         try:
             form = await request.form(max_files=0, max_fields=4, max_part_size=_FORM_BYTES_MAX)
         except HTTPException:
-            return _page("/", "That is not this page's form.", status=400)
+            return _page("/", "The login form is invalid.", status=400)
         key, wanted = str(form.get("key", "")).strip(), _local(str(form.get("next", "/")))
         if not key.isascii() or not key.isprintable():
-            return _page(wanted, "That is not an API key: they begin with fz_.", status=401)
+            return _page(wanted, "This is not an API key: API keys start with fz_.", status=401)
         try:
             await to_thread.run_sync(lambda: self._house.door.request("GET", "/api/v1/tables", key))
         except ApiError as trouble:

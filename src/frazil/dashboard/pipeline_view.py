@@ -67,7 +67,7 @@ def _receive(stage: Mapping[str, Any]) -> Card:
             ("p50 · p99", f"{_seconds(ack['p50_seconds'])} · {_seconds(ack['p99_seconds'])}"),
             ("refused", _rate(refused)),
         ],
-        f"refuses: {reasons}" if reasons else None,
+        f"refused requests: {reasons}" if reasons else None,
     )
 
 
@@ -79,12 +79,12 @@ def _wal(stage: Mapping[str, Any]) -> Card:
         size(backlog["bytes"]),
         "not landed yet",
         [
-            ("oldest of it", _seconds(backlog["age_seconds"])),
-            ("waiting", count(backlog["segments"])),
-            ("written", _rate(stage["segments_per_second"])),
+            ("oldest", _seconds(backlog["age_seconds"])),
+            ("segments", count(backlog["segments"])),
+            ("writes", _rate(stage["segments_per_second"])),
             ("store p99", _seconds(stage["store"]["p99_seconds"])),
         ],
-        f"writes fail: {_rate(failing)}" if failing else None,
+        f"failed writes: {_rate(failing)}" if failing else None,
     )
 
 
@@ -92,9 +92,9 @@ def _land(stage: Mapping[str, Any], now: float) -> Card:
     tables = stage["tables"]
     stopped = [name for name, table in tables.items() if table["is_stopped"]]
     last = _worst([table["last_commit_at"] for table in tables.values()])
-    trouble = f"{', '.join(stopped)} wait for someone to decide" if stopped else None
+    trouble = f"landing stopped, operator action required: {', '.join(stopped)}" if stopped else None
     if trouble is None and not stage["has_leader"]:
-        trouble = "no pipeline leads"
+        trouble = "no pipeline holds the lease"
     return Card(
         "Land",
         _rate(_total([table["rows_per_second"] for table in tables.values()])),
@@ -122,8 +122,8 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
         [
             ("bytes", size(_total([table["bytes"] for table in whole]))),
             ("files", count(_total([table["files"] for table in whole]))),
-            ("to be merged", count(_total([table["small_files"] for table in whole]))),
-            ("a month", "–" if cost is None else f"≈ ${cost:,.2f}"),
+            ("small files", count(_total([table["small_files"] for table in whole]))),
+            ("cost/month", "–" if cost is None else f"≈ ${cost:,.2f}"),
         ],
     )
 
@@ -131,7 +131,7 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
 def _maintain(stage: Mapping[str, Any], now: float) -> Card:
     tasks, waiting = stage["tasks"], stage["waiting"].values()
     failing = [
-        f"{name} of {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
+        f"{name} on {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
     ]
     merged = (tasks.get("compact") or {}).get("last_at")
     return Card(
@@ -139,7 +139,7 @@ def _maintain(stage: Mapping[str, Any], now: float) -> Card:
         size(_total([table["bytes"] for table in waiting])),
         "to merge",
         [
-            ("behind by", _seconds(_worst([table["lag_seconds"] for table in waiting]))),
+            ("lag", _seconds(_worst([table["lag_seconds"] for table in waiting]))),
             ("last merge", "–" if merged is None else f"{ago(max(0.0, now - merged))} ago"),
             ("runs", count(sum(sum(task["runs"].values()) for task in tasks.values()))),
             ("failed", count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),
@@ -154,21 +154,24 @@ def _query(stage: Mapping[str, Any]) -> Card:
     return Card(
         "Query",
         _rate(stage["per_second"]),
-        "questions",
+        "queries",
         [
             ("p50 · p95", f"{_seconds(latency['p50_seconds'])} · {_seconds(latency['p95_seconds'])}"),
-            ("run · wait", f"{count(stage['running'])} · {count(stage['waiting'])}"),
-            ("from memory", _rate(stage["cached_per_second"])),
-            ("killed", count(stage["workers_killed"])),
+            ("running · queued", f"{count(stage['running'])} · {count(stage['waiting'])}"),
+            ("cache hits", _rate(stage["cached_per_second"])),
+            ("killed workers", count(stage["workers_killed"])),
         ],
-        "some fail by a defect: see the log of the API" if failed else None,
+        "internal errors: see the log of the API" if failed else None,
     )
 
 
 OBJECTIVES = {
-    "ack": ("Ack, p99", "From a request that has arrived to its OK, when it is durable."),
-    "freshness": ("Freshness", "From the OK until SQL sees it, in the slowest table."),
-    "landing_lag": ("Landing lag", "How long the oldest that is not in its table yet has waited."),
+    "ack": ("Ack, p99", "Time from receiving a request to acknowledging it, once its data is durable."),
+    "freshness": (
+        "Freshness",
+        "Time from acknowledgement until SQL queries see the data, in the slowest table.",
+    ),
+    "landing_lag": ("Landing lag", "Age of the oldest data that has not landed in its table."),
 }
 
 
@@ -192,10 +195,10 @@ TABLE_COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "files": ("Files", lambda table: _health(table, "files")),
     "bytes": ("Size", lambda table: _mb(_health(table, "bytes"))),
     "small": ("Small files", lambda table: _health(table, "small_files")),
-    "overlap": ("Files a moment", lambda table: _health(table, "files_per_moment")),
+    "overlap": ("Overlapping files (avg)", lambda table: _health(table, "files_per_moment")),
     "waiting": ("To merge", lambda table: _mb(_health(table, "waiting_bytes"))),
     "snapshots": ("Snapshots", lambda table: _health(table, "snapshots")),
-    "cost": ("A month", lambda table: _health(table, "monthly_cost")),
+    "cost": ("Est. cost per month", lambda table: _health(table, "monthly_cost")),
 }
 
 

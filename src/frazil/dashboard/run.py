@@ -64,7 +64,7 @@ def run(config: Config) -> int:
     check_free("dashboard.listen", config.dashboard.listen)
     tls.check_dashboard(config)
     house = open_house(config)
-    log.info("showing", url=config.dashboard.url, api=house.door.url)
+    log.info("dashboard started", url=config.dashboard.url, api=house.door.url)
     telemetry.start(config, "dashboard")
     try:
         asyncio.run(_serve(config, house))

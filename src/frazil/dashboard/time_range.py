@@ -61,7 +61,7 @@ def parse(text: str, now: dt.datetime | None = None) -> TimeRange:
     if nanos is not None:
         seconds = nanos / 1e9
         if not 1 <= seconds <= 366 * 86400:
-            raise ValueError(f"{text} is not between a second and a year")
+            raise ValueError(f"{text} is not between 1 second and 1 year")
         return TimeRange(seconds)
     ends = _BETWEEN.split(text)
     if len(ends) != 2:
@@ -73,7 +73,7 @@ def parse(text: str, now: dt.datetime | None = None) -> TimeRange:
     start = _moment(ends[0], now)
     end = _moment(ends[1], now, start)
     if end <= start:
-        raise ValueError("the range ends before it begins")
+        raise ValueError("the time range ends before it starts")
     return TimeRange(None, start, end)
 
 

@@ -26,28 +26,28 @@ def why_distrusted(error: Exception, ca_file: Path | None, own_certificate: Path
     reason = getattr(error, "reason", None) or str(error)
     if reason in _WANTS_OURS:
         return (
-            "it asks for a client's certificate (serve.tls.client_ca_file), and the dashboard has none: "
-            "set dashboard.api_url to an API that does not"
+            "the API requires a client certificate (serve.tls.client_ca_file), and the dashboard has none: "
+            "set dashboard.api_url to an API that does not require one"
         )
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return "it speaks no TLS: set dashboard.api_url to its http:// address"
+        return "the API does not use TLS: set dashboard.api_url to its http:// address"
     return f"{reason.replace('_', ' ').lower()}: check dashboard.api_url and dashboard.api_ca_file"
 
 
 def _why_not_verified(error: ssl.SSLCertVerificationError, own_certificate: Path | None) -> str:
     if error.verify_code == _EXPIRED:
-        return "its certificate has expired: renew it; a running API picks it up by itself"
+        return "the API's certificate has expired: renew it; a running API reloads it automatically"
     if own_certificate is not None:
         return (
-            f"it shows another certificate than {own_certificate} (serve.tls.cert_file): "
-            "start it again, or set dashboard.api_url and dashboard.api_ca_file to those of another API"
+            f"the API presents a certificate other than {own_certificate} (serve.tls.cert_file): "
+            "restart the API, or set dashboard.api_url and dashboard.api_ca_file for another API"
         )
     if error.verify_code in _OTHER_NAME:
         return (
-            f"its certificate is for another name ({error.verify_message.rstrip('.')}): "
-            "set dashboard.api_url to a name that it is for"
+            f"the API's certificate is for another host name ({error.verify_message.rstrip('.')}): "
+            "set dashboard.api_url to a host name in the certificate"
         )
     return (
-        f"its certificate is signed by nobody that is trusted here ({error.verify_message}): "
-        "set dashboard.api_ca_file to the file of who signed it"
+        f"the API's certificate is not signed by a trusted CA ({error.verify_message}): "
+        "set dashboard.api_ca_file to the CA certificate that signed it"
     )

@@ -20,7 +20,7 @@ from frazil.role_status import RoleReport
 
 State = Literal["ok", "degraded", "down"]
 
-NOTHING_LISTENS = "nothing listens there"
+NOTHING_LISTENS = "connection refused: nothing listens at this address"
 CONNECT_SECONDS_MAX = 1.0
 READ_SECONDS_MAX = 3.0
 BODY_BYTES_MAX = 8 << 20
@@ -114,7 +114,7 @@ class Poller:
 def understand(place: Endpoint, status: int, body: bytes) -> PolledRole:
     report = role_status.parse(body) if status == 200 else None
     if report is None:
-        why = f"something else answers there ({status}), or another release: check the address"
+        why = f"unexpected response (HTTP {status}): check that the address is of this role and release"
         return PolledRole(place, "down", [why])
     reasons = [reason[:_REASON_LENGTH_MAX] for reason in report.reasons()[:_REASONS_MAX]]
     return PolledRole(place, "degraded" if reasons else "ok", reasons, report)
@@ -122,9 +122,11 @@ def understand(place: Endpoint, status: int, body: bytes) -> PolledRole:
 
 def _why(error: Exception) -> str:
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLError):
-        return f"its certificate is not trusted, or it wants ours: {str(error).rpartition(': ')[2]}"[:300]
+        return f"TLS failed (untrusted certificate, or client certificate required): {str(error).rpartition(': ')[2]}"[
+            :300
+        ]
     if isinstance(error.__cause__, ConnectionRefusedError):
         return NOTHING_LISTENS
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
-        return "it does not answer in time"
+        return "no response in time"
     return http_client.reason(error)

@@ -63,7 +63,7 @@ class Sampler:
                 await self._look(0.0)
                 self._watcher.sample()
             except Exception:
-                log.exception("a look at the roles failed")
+                log.exception("polling the roles failed")
             await asyncio.sleep(max(PAUSE_SECONDS_MIN, begin + self._seconds - time.monotonic()))
 
     async def _look(self, age_max_seconds: float) -> None:

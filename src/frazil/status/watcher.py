@@ -13,7 +13,7 @@ from frazil.status.model import Objective, RoleStatus, Stages, Status
 from frazil.status.poll import PolledRole, State
 from frazil.status.stages import Looked, stages
 
-_NO_LEADER = "none of the pipelines has the lease, so nothing is landed"
+_NO_LEADER = "no pipeline holds the lease, so nothing lands"
 
 
 class Watcher:

@@ -280,7 +280,7 @@ def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
 
 def test_an_api_that_is_not_there_is_said_with_what_to_do() -> None:
     door = ApiClient("http://127.0.0.1:1")
-    with pytest.raises(ApiError, match=r"does not answer.*frazil status") as caught:
+    with pytest.raises(ApiError, match=r"is not responding.*frazil status") as caught:
         Api(door, lambda: None).get("tables")
     assert caught.value.code == "unreachable"
     door.close()

@@ -104,7 +104,7 @@ def test_with_a_login_goes_what_its_session_held(
     else:
         house.sessions.end(token)
     app.run()
-    assert [warning.value for warning in app.warning] == ["Your login has ended."]
+    assert [warning.value for warning in app.warning] == ["Your session has expired."]
     assert len(views) == 2
     for name in ("api_key", "api", "logs_listing"):
         assert name not in app.session_state
@@ -134,5 +134,5 @@ def test_a_part_that_finds_the_login_ended_takes_the_whole_page_away(
 
     monkeypatch.setattr(overview, "page", page)
     app = opened("overview")
-    assert [warning.value for warning in app.warning] == ["Your login has ended."]
+    assert [warning.value for warning in app.warning] == ["Your session has expired."]
     assert not app.text

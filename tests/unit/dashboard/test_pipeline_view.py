@@ -20,14 +20,14 @@ def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
     cards = said(story)
     assert list(cards) == ["Receive", "Write-ahead log", "Land", "Tables", "Maintain", "Query"]
     assert (cards["Receive"].headline, dict(cards["Receive"].lines)["bytes"]) == ("100/s", "10 kB/s")
-    assert cards["Receive"].trouble == "refuses: busy 1/s"
-    assert (cards["Write-ahead log"].headline, dict(cards["Write-ahead log"].lines)["oldest of it"]) == (
+    assert cards["Receive"].trouble == "refused requests: busy 1/s"
+    assert (cards["Write-ahead log"].headline, dict(cards["Write-ahead log"].lines)["oldest"]) == (
         "1.5 kB",
         "30 s",
     )
     assert (cards["Land"].headline, dict(cards["Land"].lines)["lag"]) == ("50/s", "30 s")
     assert dict(cards["Tables"].lines)["files"] == "9"
-    assert cards["Maintain"].trouble == "failed: compact of logs"
+    assert cards["Maintain"].trouble == "failed: compact on logs"
     assert cards["Query"].headline == "2/s"
 
 

@@ -36,7 +36,7 @@ def test_the_status_tells_of_every_role_and_of_tables(
         ("api", "down"),
         ("dashboard", "down"),
     ]
-    assert status["roles"][1]["reasons"] == ["nothing listens there"]
+    assert status["roles"][1]["reasons"] == ["connection refused: nothing listens at this address"]
     (table,) = status["tables"]
     assert (table["rows"], table["health"]["whole"]["rows"]) == (2, 3)
     assert "columns" not in table
@@ -118,4 +118,4 @@ def test_the_api_looks_by_itself_and_a_look_that_fails_does_not_end_it(
 
         times = asyncio.run(live())
     assert times == sorted(times)
-    assert "a look at the roles failed" in log.getvalue()
+    assert "polling the roles failed" in log.getvalue()

@@ -53,4 +53,4 @@ class Listing:
 def missing_of(answer: Mapping[str, Any]) -> str:
     """What an answer lacks, for whoever reads it; nothing if it is whole."""
     missing = answer.get("stats", {}).get("missing") or ()
-    return f"Not everything could be read: {'; '.join(missing)}" if missing else ""
+    return f"Incomplete result: {'; '.join(missing)}" if missing else ""

@@ -79,14 +79,14 @@ def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
             key="tail",
             bind="query-params",
             on_change=_forget_tail,
-            help="What arrives now, as it arrives",
+            help="Shows new records as they arrive",
         )
     words, severity = st.columns([4, 1])
     text = words.text_input(
         "Search",
         key="q",
         bind="query-params",
-        placeholder="Words that all occur, or /a regular expression/",
+        placeholder="Search words (all must match) or /regex/",
         icon=":material/search:",
         label_visibility="collapsed",
     )
@@ -202,7 +202,7 @@ def _list(view: View, search: LogSearch) -> None:
         shown = _records(listing.records)
         said = f"The newest {shown}" if listing.has_older else f"{shown}, newest first"
         if listing.is_full:
-            said += ". That is all that is listed at once: choose a shorter range to see older ones"
+            said += ". The list is full: choose a shorter time range to see older records"
         _show(
             view,
             search,
@@ -232,7 +232,7 @@ def _listing(view: View, search: LogSearch) -> Listing:
         except ApiError as trouble:
             if not listing.records:
                 raise
-            listing.warning = f"Not up to date: {trouble.message}"
+            listing.warning = f"Refresh failed: {trouble.message}"
     return listing
 
 
@@ -270,7 +270,7 @@ def _followed(view: View, search: LogSearch, question: str, is_paused: bool) -> 
     try:
         answer = view.api.get("logs", search.parameters() | tail.parameters(now))
     except ApiError as trouble:
-        return tail, f"Not up to date: {trouble.message}"
+        return tail, f"Refresh failed: {trouble.message}"
     tail.take(answer["records"], now, is_more=answer["next"] is not None)
     return tail, missing_of(answer)
 
@@ -279,7 +279,9 @@ def _said_of(tail: Tail, is_paused: bool) -> str:
     if is_paused:
         return f"Paused at {_records(tail.records)}"
     if tail.is_skipping:
-        return "More arrive than can be shown: some are left out. Filter to see all of some"
+        return (
+            "Records arrive faster than they can be shown: some are skipped. Add filters to see all matches"
+        )
     return f"Following: {_records(tail.records)}"
 
 
@@ -304,7 +306,7 @@ def _show(
         linked = _linked(view, key)
         records = with_linked(records, linked)
         if not linked:
-            said += ". The record of this link is not there any more"
+            said += ". The linked record no longer exists"
     shown = st.session_state.get("range") or spans.DEFAULT
     show_records(
         rows(records, search.marks, with_date=with_date),
@@ -366,17 +368,15 @@ def _nothing(view: View, search: LogSearch) -> None:
     if search.is_empty:
         st.info("No logs in this time range.", icon=":material/search_off:")
     else:
-        st.info("Nothing matches in this time range.", icon=":material/search_off:")
+        st.info("No logs match in this time range.", icon=":material/search_off:")
     with st.container(horizontal=True):
         if not search.is_empty:
-            st.button(
-                "Clear the filters", key="logs_clear", icon=":material/filter_alt_off:", on_click=_clear
-            )
-        st.button("Look at 24 hours", key="logs_wider", on_click=_look_at, args=("24h",))
+            st.button("Clear filters", key="logs_clear", icon=":material/filter_alt_off:", on_click=_clear)
+        st.button("Show last 24 hours", key="logs_wider", on_click=_look_at, args=("24h",))
         if newest:
             end = dt.datetime.fromisoformat(newest) + dt.timedelta(seconds=1)
             around = spans.between(end - dt.timedelta(minutes=15), end)
-            st.button("Go to the newest logs", key="logs_last", on_click=_look_at, args=(around,))
+            st.button("Show newest logs", key="logs_last", on_click=_look_at, args=(around,))
 
 
 def _clear() -> None:

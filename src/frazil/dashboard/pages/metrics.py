@@ -49,9 +49,9 @@ _FIRST = "http.server.request.duration"
 _SERVICE = "service"
 _KINDS: dict[Kind, str] = {
     "gauge": "gauge",
-    "level": "sum that goes up and down",
+    "level": "non-monotonic sum",
     "counter": "counter",
-    "changes": "sum that goes up and down, sent as changes",
+    "changes": "non-monotonic sum (delta)",
     "histogram": "histogram",
     "exponential_histogram": "exponential histogram",
     "summary": "summary",
@@ -81,12 +81,12 @@ def page(view: View) -> None:
         aggregation = _chosen_aggregation(metric)
     st.caption(_about(metric))
     if wanted is not None and wanted not in listed:
-        st.info(f"**{words.plain(wanted)}** has sent nothing in this range.", icon=":material/info:")
+        st.info(f"**{words.plain(wanted)}** has no data in this time range.", icon=":material/info:")
     keys = _keys(view, metric)
     services, attributes, by = _chosen_filters(metric, keys)
     if aggregation == "quantiles" and by is not None:
         aggregation = "p95"
-        st.caption("Of several groups, p95 is shown.")
+        st.caption("Groups are shown with p95 only.")
 
     def draw(view: View) -> None:
         _draw(view, metric, aggregation, services, attributes, by)
@@ -103,7 +103,7 @@ def _show_nothing(view: View) -> None:
     tables = view.api.get("tables", fresh_seconds=_LIST_FRESH_SECONDS)["tables"]
     rows = next((table for table in tables if table["name"] == "metrics"), {"rows": 0, "tail_rows": 0})
     if (rows["rows"] or 0) + (rows["tail_rows"] or 0):
-        st.info("No metrics in this time range. Choose a longer one at the left.", icon=":material/info:")
+        st.info("No metrics in this time range. Choose a longer one in the sidebar.", icon=":material/info:")
     else:
         show_how_to_send(view, "metrics")
 
@@ -124,7 +124,9 @@ def _chosen_metric(listed: dict[str, Metric]) -> Metric:
         bind="query-params",
         on_change=_forget_filters,
     )
-    with browse.popover("", icon=":material/list:", help="All metrics of this range", key="metric_browse"):
+    with browse.popover(
+        "", icon=":material/list:", help="All metrics in this time range", key="metric_browse"
+    ):
         _show_all(listed)
     return listed.get(chosen or "", listed[labels[first]])
 
@@ -169,7 +171,7 @@ def _forget_filters() -> None:
 def _about(metric: Metric) -> str:
     unit = f" in {metric.unit}" if metric.unit not in ("", "1") else ""
     services = f"{len(metric.services)} service{'' if len(metric.services) == 1 else 's'}"
-    sent = f"{words.count(metric.points)} points of {services} in this range"
+    sent = f"{words.count(metric.points)} points from {services} in this time range"
     return " · ".join(
         words.plain(part)
         for part in (metric.description, _KINDS[metric.kind].capitalize() + unit, sent)
@@ -201,7 +203,7 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
         keys.pairs,
         key="attr",
         bind="query-params",
-        placeholder="key=value, all must hold",
+        placeholder="key=value (all must match)",
         accept_new_options=True,
     )
     by = right.selectbox(
@@ -210,7 +212,7 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
         index=None,
         key="by",
         bind="query-params",
-        placeholder="Nothing: one line",
+        placeholder="None",
         accept_new_options=True,
     )
     split = [pair.partition("=") for pair in pairs]
@@ -241,18 +243,17 @@ def _help(metric: Metric) -> str:
     match metric.kind:
         case "counter" | "changes":
             return (
-                "What was counted, shared out evenly over the time between two points; restarts are no dips."
+                "The increase between two points is spread evenly over the time between them. Counter resets do "
+                "not cause dips."
             )
         case "histogram" | "exponential_histogram":
-            return (
-                "Quantiles are estimated within the buckets that the client chose: a straight line in each."
-            )
+            return "Quantiles are estimated by linear interpolation within the buckets that the client sent."
         case "summary":
-            return "Quantiles are the client's own, of several series the highest."
+            return "Quantiles as sent by the client. For several series, the highest is shown."
         case _:
             return (
-                f"A value holds until the next, for {HOLD_SECONDS // 60} minutes at most. Average: of all "
-                "series. Total: the latest of each, added up."
+                f"A value is held until the next point, for at most {HOLD_SECONDS // 60} minutes. Average: over "
+                "all series. Total: the sum of the latest value of each series."
             )
 
 
@@ -299,16 +300,16 @@ def _show_no_lines(metric: Metric, aggregation: Aggregation, is_filtered: bool) 
         "mean",
     ):
         st.info(
-            "No quantiles can be told: nothing was measured in this range, or it came without buckets. "
-            "Mean and rate may be there.",
+            "No quantiles: nothing was measured in this time range, or the metric has no buckets. Try mean "
+            "or rate.",
             icon=":material/info:",
         )
     elif is_filtered:
-        st.info("Nothing matches these filters in this time range.", icon=":material/filter_alt_off:")
-        st.button("Clear the filters", on_click=_clear_filters, key="metric_clear")
+        st.info("No data matches these filters in this time range.", icon=":material/filter_alt_off:")
+        st.button("Clear filters", on_click=_clear_filters, key="metric_clear")
     else:
         st.info(
-            "Nothing to draw yet: a rate needs two points of a series, or a start.", icon=":material/info:"
+            "Not enough data: a rate needs two points of a series, or a start time.", icon=":material/info:"
         )
 
 
@@ -382,5 +383,5 @@ def _show_as_sql(statement: Statement) -> None:
         address = f"/sql?{urlencode({'q': sql, 'run': '1'})}"
         st.link_button("Open as SQL", address, icon=":material/database:", key="metric_sql")
     else:
-        with st.expander("As SQL"):
+        with st.expander("SQL"):
             st.code(sql, language="sql")

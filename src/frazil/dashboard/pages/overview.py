@@ -71,8 +71,8 @@ def _headlines(whole: Figures, logs: list[dict[str, Any]], tables: dict[str, Any
         "Newest data",
         f"{words.ago(_age_seconds(tables))} ago",
         border=True,
-        help="The age of the newest record that a query sees, in any table. Queries see a record as soon as "
-        "it is acknowledged, before it has landed.",
+        help="Age of the newest record that queries see, in any table. Queries see a record as soon as it is "
+        "acknowledged, before it lands.",
     )
 
 
@@ -105,9 +105,9 @@ def _charts(moments: Moments, range: TimeRange) -> None:
     axis = look.time_axis("time", start, end)
     base = alt.Chart(data).encode(x=axis, color=colour)
     drawn = (
-        ("Requests a second", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
+        ("Requests/s", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
         ("Failed", "failed", base.mark_line(), ".3~p", None),
-        ("p95 latency, ms", "p95", base.mark_line(), ",.4~r", None),
+        ("p95 latency (ms)", "p95", base.mark_line(), ",.4~r", None),
     )
     for place, (title, name, chart, form, stack) in zip(st.columns(3), drawn, strict=True):
         with place.container(border=True):

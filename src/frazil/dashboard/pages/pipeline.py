@@ -22,12 +22,12 @@ from frazil.dashboard.view import View
 _FRESH_SECONDS = 4.0
 _STATES = {"ok": look.GOOD, "degraded": look.CAUTION, "down": look.BAD}
 _CHARTS = (
-    ("received_records_per_second", "Received, records a second", ",.3~s"),
-    ("landed_rows_per_second", "Landed, rows a second", ",.3~s"),
-    ("backlog_bytes", "Not landed yet, bytes", ",.3~s"),
-    ("landing_lag_seconds", "Landing lag, seconds", ",.3~f"),
-    ("ack_p99_seconds", "Ack p99, seconds", ",.3~f"),
-    ("queries_per_second", "Questions a second", ",.3~f"),
+    ("received_records_per_second", "Records received/s", ",.3~s"),
+    ("landed_rows_per_second", "Rows landed/s", ",.3~s"),
+    ("backlog_bytes", "Not landed yet (bytes)", ",.3~s"),
+    ("landing_lag_seconds", "Landing lag (s)", ",.3~f"),
+    ("ack_p99_seconds", "Ack p99 (s)", ",.3~f"),
+    ("queries_per_second", "Queries/s", ",.3~f"),
 )
 _LINE_COLOURS = {"logs": "#0e93b5", "spans": "#8e6bd8", "metrics": "#e07b39", "all": "#0e93b5"}
 _STYLE = """<style>
@@ -61,8 +61,8 @@ def _draw(view: View) -> None:
         if trouble.code != "forbidden":
             raise
         st.info(
-            "This page is about all tenants: it needs a key with the role `admin`. Yours sees its "
-            "own data on the other pages.",
+            "This page covers all tenants: it needs a key with the role `admin`. The other pages show your "
+            "tenant's data.",
             icon=":material/lock:",
         )
         return
@@ -93,7 +93,7 @@ def _objectives(status: dict[str, Any]) -> None:
     judged = [each for each in status["objectives"] if each["name"] in flow.OBJECTIVES]
     for place, each in zip(st.columns(max(1, len(judged))), judged, strict=True):
         title, meaning = flow.OBJECTIVES[each["name"]]
-        ratio = "" if each["kept_ratio"] is None else f", kept {each['kept_ratio']:.1%} of the time"
+        ratio = "" if each["kept_ratio"] is None else f", met {each['kept_ratio']:.1%} of the time"
         value = None if each["value"] is None else each["value"] * 1000
         place.metric(
             title,
@@ -137,7 +137,7 @@ def _line(status: dict[str, Any], name: str, form: str) -> None:
             y=alt.Y("value:Q", title=None, axis=alt.Axis(format=form, tickCount=4)),
             color=alt.Color("of:N", legend=None, scale=look.colours(names, _LINE_COLOURS)),
             tooltip=[
-                alt.Tooltip("of:N", title="of"),
+                alt.Tooltip("of:N", title="signal"),
                 look.time_tip("time", start, end),
                 alt.Tooltip("value:Q", format=form),
             ],
@@ -163,13 +163,15 @@ def _tables(status: dict[str, Any]) -> None:
         column_config={
             **titles,
             "rows": number(titles["rows"], format="localized"),
-            "tail": number(titles["tail"], format="localized", help="Acked; SQL sees it already"),
+            "tail": number(
+                titles["tail"], format="localized", help="Acknowledged rows that SQL queries already see"
+            ),
             "bytes": number(titles["bytes"], format="%.1f MB"),
             "overlap": number(
-                titles["overlap"], format="%.1f", help="That hold an average moment; 1 is best"
+                titles["overlap"], format="%.1f", help="Files that cover the same time; 1 is best"
             ),
-            "waiting": number(titles["waiting"], format="%.1f MB", help="Worth merging now"),
-            "cost": number(titles["cost"], format="$%.4f", help="Estimated, at maintain.storage_price"),
+            "waiting": number(titles["waiting"], format="%.1f MB", help="Size of the files to merge now"),
+            "cost": number(titles["cost"], format="$%.4f", help="Storage at maintain.storage_price"),
         },
         hide_index=True,
         width="stretch",
@@ -181,9 +183,10 @@ def _ledger(view: View) -> None:
     """Asked for by hand: it reads every position and counts."""
     st.subheader("Ledger")
     st.caption(
-        "Every row that was acked is in its table, waits, was set aside or was removed by a rule: once."
+        "Checks that every acknowledged row is counted once: in its table, not landed yet, set aside, or deleted "
+        "by a rule."
     )
-    if not st.button("Balance the ledger", key="balance", icon=":material/balance:"):
+    if not st.button("Verify row counts", key="balance", icon=":material/balance:"):
         return
     try:
         with st.spinner("Counting…"):
@@ -192,12 +195,12 @@ def _ledger(view: View) -> None:
         show_trouble(trouble)
         return
     if ledger is None or ledger["state"] != "ready":
-        reason = (ledger or {}).get("error") or "it is still being read; try again in a moment"
+        reason = (ledger or {}).get("error") or "The ledger is still being read. Try again in a moment."
         st.warning(words.plain(reason), icon=":material/hourglass:")
         return
     if ledger["ok"]:
         durable = sum(table["durable"] for table in ledger["tables"].values())
-        said = f"It balances: {count(durable)} rows, read in {ledger['seconds']:.1f} s."
+        said = f"All rows accounted for: {count(durable)} rows, checked in {ledger['seconds']:.1f} s."
         st.success(said, icon=":material/check:")
     for problem in ledger["problems"]:
         st.error(words.plain(str(problem)), icon=":material/error:")

@@ -91,8 +91,8 @@ def page(view: View) -> None:
     )
     if desk.asking is None:
         st.caption(
-            "One SELECT in DuckDB's dialect, over what has landed and what arrived a moment ago. The time "
-            "range at the left does not apply: say `time > now() - INTERVAL 1 HOUR`."
+            "One SELECT statement in DuckDB's SQL dialect. Results include data that has not landed yet. The "
+            "time range in the sidebar does not apply: use `time > now() - INTERVAL 1 HOUR`."
         )
     elif desk.is_running:
         _show_waiting(desk)
@@ -177,7 +177,7 @@ def _show_tools(view: View, desk: _Desk) -> None:
         st.popover("History", icon=":material/history:", key=f"sql_history_of_{desk.version}"),
     ):
         if not desk.history:
-            st.caption("What you run in this session is kept here.")
+            st.caption("Queries that you run in this session appear here.")
         for number, (at, sql) in enumerate(desk.history):
             name = f"{at:%H:%M:%S}  {sql_text.title(sql, 60)}"
             _take_button(view, desk, name, sql, f"sql_history_{number}", sql)
@@ -198,14 +198,14 @@ def _take_button(view: View, desk: _Desk, name: str, sql: str, key: str, help: s
 def _show_share(desk: _Desk) -> None:
     sql = desk.asking.sql if desk.asking is not None else desk.sql
     if not sql_text.can_be_shared(sql):
-        st.caption("The question is too long for an address: save it as a file.")
+        st.caption("The query is too long for a link. Save it as a file.")
         return
     runs = st.toggle("Run when opened", key="sql_share_runs")
     place = urlsplit(st.context.url or "")
     address = f"{place.scheme}://{place.netloc}" if place.netloc else ""
     parameters = {"q": sql, "run": "1"} if runs else {"q": sql}
     st.code(f"{address}/sql?{urlencode(parameters)}", language=None, wrap_lines=True, height=120)
-    st.caption("Of the question as last run. Who opens it sees what their own key may see.")
+    st.caption("The query as last run. Readers see the data that their own key can read.")
 
 
 @st.fragment(run_every=_LOOK_AGAIN_SECONDS)
@@ -217,7 +217,7 @@ def _show_waiting(desk: _Desk) -> None:
     left, right = st.columns([5, 1], vertical_alignment="center")
     phases = {
         "waiting": "Waiting for a free worker",
-        "planning": "Looking for the files",
+        "planning": "Planning",
         "running": "Running",
     }
     done = "" if percent is None or percent <= 0 else f", {percent:.0f} %"
@@ -252,11 +252,11 @@ def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
             _show_downloads(view, asking.sql)
     if table.num_rows < rows.table.num_rows:
         st.caption(
-            f":material/info: The first {table.num_rows:,} rows are shown. A download has the whole answer, "
-            "up to the limits of the server."
+            f":material/info: The first {table.num_rows:,} rows are shown. A download has all rows, up to the "
+            "limits of the server."
         )
     if missing := rows.stats.get("missing"):
-        st.warning(words.plain("Not all was read: " + "; ".join(missing)), icon=":material/warning:")
+        st.warning(words.plain("Incomplete result: " + "; ".join(missing)), icon=":material/warning:")
     choice = quick_chart.choose(table)
     if choice is None:
         _show_table(table)
@@ -295,7 +295,7 @@ def _show_downloads(view: View, sql: str) -> None:
             on_click="ignore",
             key=f"sql_download_{format}",
             icon=":material/download:",
-            help="The whole answer, asked anew",
+            help="Re-runs the query and downloads all rows",
         )
 
 

@@ -76,12 +76,12 @@ def _filters(records: list[dict[str, Any]]) -> None:
     chosen = operations(records, st.session_state.get("service") or [])
     words, service, name = st.columns([3, 3, 3])
     words.text_input(
-        "Words or a trace id",
+        "Search words or trace ID",
         key="q",
         bind="query-params",
         placeholder="timeout, or 5b8efff7…",
-        help="Words in the name or the status message of a span, or in its events, such as the message of an "
-        "exception; the id of a trace opens it.",
+        help="Words in a span's name, status message or events, such as the message of an exception. A trace ID "
+        "opens that trace.",
         on_change=_open_written,
     )
     service.multiselect(
@@ -96,10 +96,10 @@ def _filters(records: list[dict[str, Any]]) -> None:
     attribute.multiselect(
         "Attributes", [], key="attr", bind="query-params", accept_new_options=True,
         placeholder="http.route=/cart",
-        help="key=value of a span, its resource or one of its events; all must hold.",
+        help="key=value of a span, its resource or one of its events; all must match.",
     )  # fmt: skip
-    least.text_input("At least", key="min", bind="query-params", placeholder="250ms")
-    most.text_input("At most", key="max", bind="query-params", placeholder="1.5s")
+    least.text_input("Min duration", key="min", bind="query-params", placeholder="250ms")
+    most.text_input("Max duration", key="max", bind="query-params", placeholder="1.5s")
     errors.toggle("Errors only", key="errors", bind="query-params")
     order.segmented_control(
         "Order", list(_ORDERS), default="newest", format_func=lambda name: _ORDERS[name],
@@ -153,7 +153,7 @@ def _scatter(found: list[dict[str, Any]]) -> None:
         .encode(
             x=look.time_axis("time", *_around(table["time"].min(), table["time"].max())),
             y=alt.Y(
-                "ms:Q", title="Duration, ms", scale=alt.Scale(type="log"), axis=alt.Axis(values=_DECADES_MS)
+                "ms:Q", title="Duration (ms)", scale=alt.Scale(type="log"), axis=alt.Axis(values=_DECADES_MS)
             ),
             color=alt.Color(f"{by}:N", scale=scale, legend=legend),
             tooltip=["operation", "service", "duration", "spans", "errors"],
@@ -171,16 +171,16 @@ def _around(first: pd.Timestamp, last: pd.Timestamp) -> tuple[dt.datetime, dt.da
 
 def _extent(count: int, order: str, *, is_all: bool) -> str:
     traces = "1 trace" if count == 1 else f"{count} traces"
-    return f"{traces}: all that match" if is_all else f"The {order} {traces}; more match"
+    return f"{traces}: all matches" if is_all else f"The {order} {traces}; more match"
 
 
 def _show_nothing(view: View, filters: dict[str, Any], is_any: bool) -> None:
     if is_filtered(filters):
-        st.info("No trace in this time range matches these filters.", icon=":material/search_off:")
-        st.button("Clear the filters", key="clear_filters", icon=":material/filter_alt_off:", on_click=_clear)
+        st.info("No traces match these filters in this time range.", icon=":material/search_off:")
+        st.button("Clear filters", key="clear_filters", icon=":material/filter_alt_off:", on_click=_clear)
     elif is_any or len(view.api.sql("SELECT 1 FROM spans LIMIT 1", fresh_seconds=_STEP_SECONDS).table):
-        st.info("There is no trace in this time range; there are others.", icon=":material/schedule:")
-        st.button("Last 24 hours", key="widen", on_click=_widen)
+        st.info("No traces in this time range. There are traces at other times.", icon=":material/schedule:")
+        st.button("Show last 24 hours", key="widen", on_click=_widen)
     else:
         show_how_to_send(view, "traces")
 

@@ -56,4 +56,4 @@ def _link(item: Attribute) -> str:
     ):
         return ""  # the API takes the first of either for the end of the key
     address = html.escape(f"traces?{urlencode({'attr': f'{item.key}={item.text}'})}")
-    return f'<a href="{address}" target="_self" title="Traces with this">⌕</a>'
+    return f'<a href="{address}" target="_self" title="Find traces with this attribute">⌕</a>'

@@ -47,7 +47,7 @@ def _range(is_used: bool) -> spans.TimeRange:
             key="range",
             bind="query-params",
             disabled=not is_used,
-            help="Or write one: 90m, 2d, 2026-11-15 10:00 to 11:30",
+            help="Or type one: 90m, 2d, 2026-11-15 10:00 to 11:30",
         )
         try:
             return spans.parse(chosen or spans.DEFAULT)
@@ -63,17 +63,17 @@ def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
     chosen = _range(is_used=name not in _TIMELESS)
     with st.sidebar:
         is_live = st.toggle(
-            "Refresh by itself",
+            "Auto-refresh",
             value=True,
             key="live",
             bind="query-params",
-            help="Every 5 s, if the range ends now",
+            help="Every 5 s, if the time range ends now",
         )
         if st.button("Refresh", icon=":material/refresh:", width="stretch"):
             api.forget()
         if house.is_demo:
             st.info(
-                "**Demo traffic** of a simulated shop is flowing. `make run DEMO=0` starts without it.",
+                "This data is **demo traffic** from a simulated shop. `make run DEMO=0` starts without it.",
                 icon=":material/science:",
             )
         if house.is_locked:
@@ -119,7 +119,7 @@ def main() -> None:
     st.logo(str(_WORDMARK), size="large", icon_image=str(_ICON))
     api = _api()
     if api is None:
-        st.warning("Your login has ended.")
+        st.warning("Your session has expired.")
         look.link("Log in", "/login")
         return
     listed = (

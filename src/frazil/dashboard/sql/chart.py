@@ -21,13 +21,13 @@ def show_chart(table: pa.Table, choice: quick_chart.Choice) -> None:
     with controls[0]:
         kind = st.segmented_control("Chart", quick_chart.KINDS, default=choice.kind, key="sql_chart_kind")
     with controls[1]:
-        x = st.selectbox("Across", found.all, index=found.all.index(choice.x), key="sql_chart_x")
+        x = st.selectbox("X axis", found.all, index=found.all.index(choice.x), key="sql_chart_x")
     with controls[2]:
-        y = st.selectbox("Up", found.numbers, index=found.numbers.index(choice.y), key="sql_chart_y")
+        y = st.selectbox("Y axis", found.numbers, index=found.numbers.index(choice.y), key="sql_chart_y")
     with controls[3]:
         options = (None, *found.words)
         series = st.selectbox(
-            "Colour",
+            "Series",
             options,
             index=options.index(choice.series),
             format_func=lambda name: "none" if name is None else name,

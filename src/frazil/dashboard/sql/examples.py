@@ -22,7 +22,7 @@ WHERE time > now() - INTERVAL 1 HOUR AND kind = 2
 GROUP BY ALL
 ORDER BY p95_ms DESC
 LIMIT 20""",
-    "Requests a minute, by service": """\
+    "Requests per minute, by service": """\
 SELECT time_bucket(INTERVAL 1 MINUTE, time) AS minute,
        service_name,
        count(*) AS requests
@@ -30,7 +30,7 @@ FROM spans
 WHERE time > now() - INTERVAL 1 HOUR AND kind = 2
 GROUP BY ALL
 ORDER BY minute""",
-    "Which log lines are the noisiest?": """\
+    "Which log messages are most frequent?": """\
 SELECT service_name,
        regexp_replace(body, '[0-9a-f]{8,}|[0-9]+([.][0-9]+)?', '#', 'g') AS template,
        severity(max(severity_number)) AS severity,
@@ -65,7 +65,7 @@ FROM (SELECT service_name, trace_id, time, unnest(events) AS event
 WHERE event.name = 'exception'
 GROUP BY ALL
 ORDER BY times DESC""",
-    "Memory of each process, latest": """\
+    "What is the latest memory use of each process?": """\
 SELECT service_name, k8s_pod_name,
        round(arg_max(coalesce(value_double, value_int), time) / 1e6, 1) AS megabytes,
        max(time) AS at
@@ -83,4 +83,4 @@ WHERE time > now() - INTERVAL 1 HOUR
 GROUP BY service_name
 ORDER BY p99_ms DESC""",
 }
-DEFAULT = EXAMPLES["Requests a minute, by service"]
+DEFAULT = EXAMPLES["Requests per minute, by service"]

@@ -86,7 +86,7 @@ def drawn(table: pa.Table, choice: Choice) -> tuple[pa.Table, str]:
         rows, note = _largest(rows, choice.x, choice.y, BARS_MAX)
         said.append(note)
     elif rows.num_rows > POINTS_MAX:
-        said.append(f"The first {POINTS_MAX:,} of {rows.num_rows:,} rows.")
+        said.append(f"Shows the first {POINTS_MAX:,} of {rows.num_rows:,} rows.")
         rows = rows.slice(0, POINTS_MAX)
     return rows, " ".join(note for note in said if note)
 
@@ -101,7 +101,7 @@ def _largest(rows: pa.Table, name: str, number: str, count_max: int) -> tuple[pa
         return rows, ""
     most = sums[name].slice(0, count_max).combine_chunks()
     kept = rows.filter(pc.is_in(rows[name], value_set=most))
-    return kept, f"The {count_max} largest of {sums.num_rows:,} by {name}."
+    return kept, f"Shows the {count_max} largest of {sums.num_rows:,} values of {name}."
 
 
 def settled(choice: Choice, wanted: Mapping[str, str | None], found: Columns) -> Choice:

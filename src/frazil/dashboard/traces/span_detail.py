@@ -37,7 +37,9 @@ def show(trace: Trace, tree: Tree, place: Place, critical_nano: int) -> None:
     if place in tree.outliving:
         st.caption(f":material/info: {_asynchronous(span, tree.outliving[place])}")
     if span.is_error:
-        message = words.plain(span.status_message) or "It ended with an error and says no more."
+        message = (
+            words.plain(span.status_message) or "The span ended with an error and has no status message."
+        )
         st.error(message, icon=":material/error:")
     elif span.status_message:
         st.caption(words.plain(span.status_message))
@@ -57,14 +59,14 @@ def _asynchronous(span: SpanRecord, parent_end_nano: int) -> str:
         later = words.duration((span.start_nano - parent_end_nano) / 1e6)
         return f"Asynchronous: this span starts {later} after its parent ended."
     longer = words.duration((span.end_nano - parent_end_nano) / 1e6)
-    return f"Asynchronous: this span goes on for {longer} after its parent ended."
+    return f"Asynchronous: this span continues for {longer} after its parent ended."
 
 
 def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, str] | None, key: str) -> None:
     """`names` of spans by id: a column for them, unless all are of one span."""
     columns: dict[str, list[str]] = {
         "Time (UTC)": [words.clock(moment(log.time_nano)) for log in logs],
-        "After": [_signed(log.time_nano - start_nano) for log in logs],
+        "Offset": [_signed(log.time_nano - start_nano) for log in logs],
         "Level": [look.severity_level(log.severity) for log in logs],
         "Service": [log.service for log in logs],
         "Span": [(names or {}).get(log.span_id, log.span_id) for log in logs],
@@ -96,7 +98,7 @@ def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
         f"takes **{words.duration(span.duration_ms)}**",
     ]
     if critical_nano:
-        told.append(f"{words.duration(critical_nano / 1e6)} by itself on the critical path")
+        told.append(f"{words.duration(critical_nano / 1e6)} of its own on the critical path")
     st.markdown(" · ".join(told))
 
 
@@ -104,7 +106,7 @@ def _events(span: SpanRecord, listed: Sequence[Event]) -> None:
     for event in listed[:_EVENTS_MAX]:
         _event(span, event)
     if len(listed) > _EVENTS_MAX:
-        st.caption(f"{len(listed) - _EVENTS_MAX:,} more events: ask for them in SQL.")
+        st.caption(f"{len(listed) - _EVENTS_MAX:,} more events: query them with SQL.")
 
 
 def _event(span: SpanRecord, event: Event) -> None:
@@ -118,7 +120,7 @@ def _event(span: SpanRecord, event: Event) -> None:
                 st.text(message)
             st.code(stack, language=None, height=min(40 + 21 * stack.count("\n"), 360) + 24)
         others = [item for item in event.attributes if item.key != _STACK_TRACE]
-        attribute_table("Attributes of the event", others)
+        attribute_table("Event attributes", others)
 
 
 def _links(span: SpanRecord) -> None:
@@ -133,7 +135,7 @@ def _links(span: SpanRecord) -> None:
             f":material/link: Linked to [`{id}`]({address})" + (f": {words.plain(said)}" if said else "")
         )
     if len(listed) > _LINKS_MAX:
-        st.caption(f"{len(listed) - _LINKS_MAX:,} more links: ask for them in SQL.")
+        st.caption(f"{len(listed) - _LINKS_MAX:,} more links: query them with SQL.")
 
 
 def _logs(trace: Trace, span: SpanRecord) -> None:

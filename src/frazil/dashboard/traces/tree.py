@@ -12,8 +12,8 @@ Place = int
 
 
 CLOCKS_DIFFER = "their clocks differ"
-SAME_ID = "another span has the same id"
-IN_A_CIRCLE = "its parents lead back to itself"
+SAME_ID = "has the same ID as another span"
+IN_A_CIRCLE = "is its own ancestor"
 UNTIMED = "was sent without a time, or ends before it starts"
 
 
@@ -54,7 +54,7 @@ def build_tree(spans: Sequence[SpanRecord]) -> Tree:
     notes: dict[Place, list[str]] = {}
     for place, span in enumerate(spans):
         if not span.id or span.id in places:
-            _note(notes, place, "has no id" if not span.id else SAME_ID)
+            _note(notes, place, "has no ID" if not span.id else SAME_ID)
         else:
             places[span.id] = place
     parents, orphans = _parents(spans, places)
@@ -190,7 +190,7 @@ def _note_on_times(span: SpanRecord, parent: SpanRecord | None) -> str:
         return f"starts {early_ms:.3g} ms before its parent: {CLOCKS_DIFFER}"
     if parent is not None and clock_shift(parent, span):
         late_ms = (span.end_nano - parent.end_nano) / 1e6
-        return f"lies outside its parent by {late_ms:.3g} ms: {CLOCKS_DIFFER}"
+        return f"is outside its parent's time by {late_ms:.3g} ms: {CLOCKS_DIFFER}"
     return ""
 
 

@@ -48,7 +48,7 @@ def show(view: View, asked: str, back: Callable[[], None]) -> None:
     id = trace_id(asked)
     if id is None:
         _back_button(back)
-        st.warning("That is not the id of a trace: it has 32 hexadecimal digits.", icon=":material/error:")
+        st.warning("Invalid trace ID: a trace ID has 32 hexadecimal digits.", icon=":material/error:")
         return
     try:
         answer = view.api.get(f"traces/{id}", {"logs": "true"}, fresh_seconds=_FRESH_SECONDS)
@@ -76,13 +76,10 @@ def _open(id: str, answer: dict[str, Any]) -> Opened:
 
 
 def _show_unknown(id: str) -> None:
-    st.title("This trace is not here")
+    st.title("Trace not found")
     st.code(id, language=None)
-    st.write(
-        "Perhaps it was sampled away or never sent, it is older than what is kept, or it is still on its "
-        "way: it shows a second after it was received."
-    )
-    st.button("Look again", key="trace_again", icon=":material/refresh:")
+    st.write("It may have been sampled out, expired, or not arrived yet.")
+    st.button("Try again", key="trace_again", icon=":material/refresh:")
 
 
 def _back_button(back: Callable[[], None]) -> None:
@@ -97,9 +94,9 @@ def _header(opened: Opened, back: Callable[[], None]) -> None:
         _back_button(back)
     title.title("Logs without spans" if main is None else words.plain(main.name))
     with share.popover("Share", icon=":material/link:", width="stretch"):
-        st.caption("A link to this trace. Who opens it needs a key of their own, where there are keys.")
+        st.caption("Link to this trace. If API keys are configured, readers need their own key.")
         st.code(_link(trace.id), language=None, wrap_lines=True)
-        st.caption("The id of the trace")
+        st.caption("Trace ID")
         st.code(trace.id, language=None)
     start = moment(trace.start_nano)
     services = trace.services()
@@ -141,9 +138,9 @@ def _body(opened: Opened) -> None:
 
 
 def _legend(tree: Tree) -> str:
-    parts = ["Click a span to see all of it. Ticks are events, dots are logs."]
+    parts = ["Click a span for details. Ticks are events, dots are logs."]
     if tree.outliving:
-        parts.append("Hatched, and marked async: work after the end of the parent span.")
+        parts.append("Hatched and marked async: work after the parent span ended.")
     return " ".join(parts)
 
 
@@ -158,7 +155,7 @@ def _span(opened: Opened) -> None:
     handle = st.query_params.get("span")
     places = {span.handle: place for place, span in enumerate(opened.trace.spans)}
     if not places:
-        st.caption("No span of this trace is here.")
+        st.caption("This trace has no spans.")
         return
     place = places.get(handle or "", opened.tree.main or 0)
     critical = sum(stretch.end_nano - stretch.start_nano for stretch in opened.path if stretch.place == place)
@@ -168,11 +165,11 @@ def _span(opened: Opened) -> None:
 def _critical(opened: Opened) -> None:
     listed = trace_critical.shares(opened.tree, opened.path)
     if not listed:
-        st.caption("The root takes no time: there is nothing to wait for.")
+        st.caption("The root span has no duration, so there is no critical path.")
         return
     st.caption(
-        "For each moment of the trace, the span that the end of the root span waited for. Parallel work is "
-        "not counted. A span that ends after its parent counts only until its parent ends."
+        "The time of each operation that delayed the end of the root span. Parallel work is not counted. A "
+        "span that ends after its parent counts only until its parent ends."
     )
     st.container(key="critical_table").dataframe(
         {
@@ -194,10 +191,10 @@ def _logs(opened: Opened) -> None:
     trace = opened.trace
     names = {span.id: span.name for span in reversed(trace.spans)}
     if not trace.logs:
-        st.caption("No log of this trace is here: logs need its trace id.")
+        st.caption("No logs for this trace. Logs are matched by trace ID.")
         return
     left, right = st.columns([5, 1.4], vertical_alignment="center")
-    left.caption("All logs of the trace, in order of time.")
+    left.caption("All logs of the trace, oldest first.")
     right.link_button("Open in Logs", _logs_address(trace), icon=":material/subject:", width="stretch")
     span_detail.log_table(trace.logs, trace.start_nano, names, key="trace_logs")
 

@@ -63,7 +63,7 @@ def test_what_could_not_be_read_is_said_until_the_list_begins_anew() -> None:
     listing.begin({}, answer(10, 1, "more", ("2 files of tier", "1 segment")))
     listing.go_on(answer(9, 1, None))
 
-    assert listing.warning == "Not everything could be read: 2 files of tier; 1 segment"
+    assert listing.warning == "Incomplete result: 2 files of tier; 1 segment"
     listing.begin({}, answer(10, 1, "more"))
     assert listing.warning == ""
     assert missing_of({"records": []}) == ""

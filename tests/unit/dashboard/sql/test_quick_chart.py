@@ -45,7 +45,7 @@ def test_only_the_largest_bars_are_drawn_and_that_is_said() -> None:
     table = pa.table({"name": [f"b{n:03}" for n in range(count)], "n": range(count)})
     rows, note = drawn(table, Choice("bar", "name", "n"))
     assert rows.column("name").to_pylist() == [f"b{n:03}" for n in range(10, count)]
-    assert note == f"The {BARS_MAX} largest of {count} by name."
+    assert note == f"Shows the {BARS_MAX} largest of {count} values of name."
 
 
 def test_only_the_largest_lines_are_drawn_and_that_is_said() -> None:
@@ -57,7 +57,7 @@ def test_only_the_largest_lines_are_drawn_and_that_is_said() -> None:
     assert choice == Choice("line", "t", "n", "s")
     rows, note = drawn(table, choice)
     assert set(rows.column("s").to_pylist()) == set(names[3:])
-    assert note == f"The {SERIES_MAX} largest of {len(names)} by s."
+    assert note == f"Shows the {SERIES_MAX} largest of {len(names)} values of s."
 
 
 def test_rows_without_a_value_are_not_drawn() -> None:

@@ -24,7 +24,7 @@ def path(spans: list[SpanRecord], root: int = 0) -> list[tuple[str, int, int]]:
 
 def recorded(name: str) -> tuple[Tree, dict[str, float]]:
     """A trace as an instrumentation sends it, and the milliseconds of each operation on its critical path."""
-    answer = json.loads((Path(__file__).parent / "traces" / f"{name}.json").read_text())
+    answer = json.loads((Path(__file__).parent / f"{name}.json").read_text())
     tree = build_tree(read_trace("t", answer).spans)
     assert tree.main is not None
     found = critical_path(tree, tree.main)
@@ -73,7 +73,7 @@ def test_a_server_whose_clock_is_ahead_is_on_the_path_for_as_long_as_it_took() -
     [(place, notes)] = tree.notes.items()
     assert (tree.spans[place].name, notes) == (
         "GET /stock/{sku}",
-        ["lies outside its parent by 35 ms: their clocks differ"],
+        ["is outside its parent's time by 35 ms: their clocks differ"],
     )
 
 

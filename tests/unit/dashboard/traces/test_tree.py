@@ -67,20 +67,20 @@ def test_no_spans_make_no_rows() -> None:
 def test_a_span_that_is_its_own_parent_is_a_root_and_is_noted() -> None:
     tree = build_tree([span("a", "a"), span("b", "a", 1)])
     assert shown(tree) == ["a", "  b"]
-    assert tree.notes == {0: ["its parents lead back to itself"]}
+    assert tree.notes == {0: ["is its own ancestor"]}
 
 
 def test_a_circle_is_cut_at_its_first_span_and_what_hangs_on_it_stays() -> None:
     tree = build_tree([span("tail", "b", 0), span("a", "c", 1), span("b", "a", 2), span("c", "b", 3)])
     assert shown(tree) == ["a", "  b", "    tail", "    c"]
     assert tree.roots == [1]
-    assert tree.notes[1] == ["its parents lead back to itself"]
+    assert tree.notes[1] == ["is its own ancestor"]
 
 
 def test_children_of_an_id_that_two_spans_have_stand_once_below_the_first() -> None:
     tree = build_tree([span("a"), span("x", "a", 1), span("x", "a", 2), span("b", "x", 3)])
     assert shown(tree) == ["a", "  x", "    b", "  x"]
-    assert tree.notes == {2: ["another span has the same id"]}
+    assert tree.notes == {2: ["has the same ID as another span"]}
 
 
 def test_a_child_that_starts_before_its_parent_is_said_to_have_another_clock() -> None:
