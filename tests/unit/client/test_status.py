@@ -28,7 +28,7 @@ WELL = page("pipeline", WAITING)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the command runs; no role of its configuration does."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("frazil.status.sampler.APART_SECONDS", 0.01)
+    monkeypatch.setattr("frazil.status.poll.APART_SECONDS", 0.01)
     return tmp_path
 
 
