@@ -45,7 +45,7 @@ def test_a_key_opens_the_page_that_was_wanted_and_logging_out_closes_it(visit: V
     visitor.expect_url("/login")
     log_in(visitor, "fz_shop_wrong")
     visitor.says("API key")
-    expect(visitor.page.locator(".trouble")).not_to_be_empty()
+    expect(visitor.page.locator(".error")).not_to_be_empty()
     assert [note for note in visitor.amiss if "401" not in note] == []
     visitor.amiss.clear()
     log_in(visitor, locked.keys["shop"])

@@ -1,4 +1,4 @@
-"""Asking roles over real HTTP, and understanding what they say."""
+"""BackgroundQuery roles over real HTTP, and understanding what they say."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from starlette.applications import Starlette
 
 from frazil import __version__
 from frazil.config import Config, StatusConfig
-from frazil.dashboard import health
-from frazil.dashboard.app_state import open_house
+from frazil.dashboard.app_state import open_app_state
+from frazil.dashboard.run import health_routes
 from frazil.errors import ConfigError
 from frazil.health import Role
 from frazil.status.poll import Poller, endpoints, parse_response
@@ -76,7 +76,7 @@ def test_nothing_on_the_port_is_said_in_plain_words() -> None:
 
 def test_a_dashboard_says_how_it_is_and_what_it_uses() -> None:
     config = Config.model_validate({"dashboard": {"api_url": "http://127.0.0.1:9"}})
-    app = Starlette(routes=health.routes(open_house(config), config))
+    app = Starlette(routes=health_routes(open_app_state(config), config))
 
     async def get(path: str) -> httpx.Response:
         transport = httpx.ASGITransport(app)

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from frazil.dashboard.traces.notes import trace_notes
 from frazil.dashboard.traces.read import CLIENT, SERVER, SpanRecord, Trace
-from frazil.dashboard.traces.tree import build_tree
+from frazil.dashboard.traces.tree import build_tree, trace_notes
 from tests.unit.dashboard.traces.test_tree import span
 
 MS = 1_000_000

@@ -16,7 +16,7 @@ def span(id: str, parent: str = "", start: int = 0, end: int = 10, **given: Any)
         "kind": 1,
         "is_error": False,
         "status_message": "",
-        "told": {},
+        "otlp": {},
         "resource": {},
         "scope": {},
     }
@@ -26,7 +26,7 @@ def span(id: str, parent: str = "", start: int = 0, end: int = 10, **given: Any)
 def shown(tree: Tree) -> list[str]:
     """As a person would see it."""
     return [
-        "  " * row.depth + (f"? {row.missing}" if row.place is None else tree.spans[row.place].id)
+        "  " * row.depth + (f"? {row.missing}" if row.index is None else tree.spans[row.index].id)
         for row in rows(tree)
     ]
 
@@ -102,7 +102,7 @@ ids = st.sampled_from(["a", "b", "c", "d", "e", "f", ""])
 def test_whatever_is_sent_each_span_is_in_exactly_one_row(sent: list[tuple[str, str, int]]) -> None:
     spans = [span(id, parent, start) for id, parent, start in sorted(sent, key=lambda item: item[2])]
     laid = rows(build_tree(spans))
-    assert sorted(row.place for row in laid if row.place is not None) == list(range(len(spans)))
+    assert sorted(row.index for row in laid if row.index is not None) == list(range(len(spans)))
     for at, row in enumerate(laid):
         under = laid[at + 1 : at + 1 + row.below]
         assert len(under) == row.below
