@@ -37,13 +37,13 @@ def test_an_api_that_is_away_is_said_and_when_it_is_back_so_are_the_pages(visit:
     empty.serve.stop()
     for path in ("", "logs", "traces", "metric", "pipeline"):
         visitor.open(path)
-        visitor.says("The API does not answer")
+        visitor.says("The API is unreachable")
         assert "Traceback" not in visitor.page.inner_text("body")
     empty.serve.start()
     visitor.open("logs")
     empty.serve.stop()
-    visitor.says("The API does not answer")  # while somebody looks
+    visitor.says("The API is unreachable")  # while somebody looks
     empty.serve.start()
     visitor.page.get_by_role("button", name="Try again").click()
-    expect(visitor.page.get_by_text("The API does not answer")).to_have_count(0)
+    expect(visitor.page.get_by_text("The API is unreachable")).to_have_count(0)
     visitor.find("records").wait_for()

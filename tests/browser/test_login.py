@@ -45,7 +45,7 @@ def test_a_key_opens_the_page_that_was_wanted_and_logging_out_closes_it(visit: V
     visitor.expect_url("/login")
     log_in(visitor, "fz_shop_wrong")
     visitor.says("API key")
-    expect(visitor.page.locator(".trouble")).not_to_be_empty()
+    expect(visitor.page.locator(".error")).not_to_be_empty()
     assert [note for note in visitor.amiss if "401" not in note] == []
     visitor.amiss.clear()
     log_in(visitor, locked.keys["shop"])
@@ -89,7 +89,7 @@ def test_a_page_that_is_left_open_ends_with_its_login(visit: Visit, locked: Part
         visitor.page.goto(f"{url}/logs?tail=true")
         log_in(visitor, locked.keys["shop"])
         visitor.heading("Logs")
-        visitor.says("Your login has ended.")
+        visitor.says("Your session has expired.")
         expect(visitor.page.locator("h1")).to_have_count(0)
         visitor.page.get_by_role("link", name="Log in").click()
         visitor.expect_url("/login$")

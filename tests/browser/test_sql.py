@@ -28,7 +28,7 @@ def test_a_question_is_answered_and_a_mistake_is_explained(visit: Visit, up: Up)
 
     visitor.run_sql("SELECT bodie FROM logs")
     told = visitor.page.locator("[data-testid=stMain] [data-testid=stAlert]")
-    expect(told).to_contain_text("That cannot be understood")
+    expect(told).to_contain_text("Invalid query")
     expect(told).to_contain_text("bodie")
     assert "Traceback" not in visitor.page.inner_text("body")
 

@@ -95,7 +95,7 @@ def test_roles_say_what_they_are_and_one_that_is_down_makes_the_whole_degraded(
     assert states(found) == {"receiver": "ok", "pipeline": "down", "api": "ok"}
     by_name = {role["name"]: role for role in found["roles"]}
     assert by_name["receiver"]["version"] == __version__
-    assert by_name["pipeline"]["reasons"] == ["nothing listens there"]
+    assert by_name["pipeline"]["reasons"] == ["connection refused: nothing listens at this address"]
     assert 1e6 < by_name["receiver"]["memory_bytes"] < 1e10
     assert 0 < by_name["api"]["up_seconds"] < 3600
     kept = {objective["name"]: objective["kept"] for objective in found["objectives"]}

@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from frazil.health import Health, Role
 from frazil.role_status import RoleReport, RoleStatus
-from frazil.status.poll import Endpoint, PolledRole
+from frazil.status.stages import Endpoint, PolledRole
 
 PORTS = {"receiver": 4318, "pipeline": 4381, "api": 4380, "dashboard": 8501}
 
 
-def place(role: Role, url: str | None = None) -> Endpoint:
+def endpoint(role: Role, url: str | None = None) -> Endpoint:
     return Endpoint(role, url or f"http://127.0.0.1:{PORTS[role]}")
 
 
@@ -55,7 +55,7 @@ class Speaker:
 
 
 def down(role: Role) -> PolledRole:
-    return PolledRole(place(role), "down", ("nothing listens there",))
+    return PolledRole(endpoint(role), "down", ("connection refused: nothing listens at this address",))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import sleep as pause
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from frazil.config import load_config
 from frazil.errors import FrazilError
 
 if TYPE_CHECKING:
-    from frazil.status import Looker
+    from frazil.status import StatusPoller
 
 EXIT_OK, EXIT_NOT_OK = 0, 1
 WATCH_SECONDS = 2.0
@@ -51,14 +51,14 @@ def run(options: StatusOptions, console: Console | None = None) -> int:
 
 
 class _Source:
-    """Reads the status. It keeps one `Looker`, which computes rates from successive polls."""
+    """Reads the status. It keeps one `StatusPoller`, which computes rates from successive polls."""
 
     def __init__(self, options: StatusOptions) -> None:
         self._config = load_config(options.config)
         self._is_explicit_url = options.url is not None
         url = options.url or self._config.serve.url
         self._api = HttpTransport(url, api_key=key_from_text(options.api_key), ca_file=options.ca_file)
-        self._looker: Looker | None = None
+        self._poller: StatusPoller | None = None
 
     def read(self) -> Mapping[str, Any]:
         """Return the status in the API's format. If the API failed, `note` says why."""
@@ -73,17 +73,17 @@ class _Source:
         return status
 
     def _poll_roles(self, why: str | None) -> Mapping[str, Any]:
-        from frazil.status import Looker
+        from frazil.status import StatusPoller
 
-        if self._looker is None:
-            self._looker = Looker(self._config)
-        status = self._looker.look().to_json()
+        if self._poller is None:
+            self._poller = StatusPoller(self._config)
+        status = asdict(self._poller.poll())
         return status if why is None else {**status, "note": why}
 
     def close(self) -> None:
         self._api.close()
-        if self._looker is not None:
-            self._looker.close()
+        if self._poller is not None:
+            self._poller.close()
 
 
 def _watch(source: _Source, console: Console, *, as_json: bool) -> int:

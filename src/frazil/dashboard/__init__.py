@@ -1,4 +1,4 @@
-"""Shows: the dashboard, on Streamlit. It asks the API with the key of whoever looks.
+"""The dashboard: Streamlit pages over the API. Every request carries the API key of the logged-in user.
 
-It imports nothing that stores, lands or queries: what it cannot ask the API for, it cannot show.
+It imports nothing that stores, lands or queries. Start reading at `script/main.py`; `run` starts the server.
 """

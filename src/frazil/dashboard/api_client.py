@@ -1,7 +1,8 @@
-"""Asks the API: one object for each browser session, with that person's key and what was answered lately."""
+"""The client of the API: `ApiClient` for the process, `ApiSession` for each browser session."""
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections import OrderedDict
@@ -16,41 +17,46 @@ import pyarrow as pa
 import urllib3
 from prometheus_client import Counter, Histogram
 
-from frazil.dashboard.tls_errors import why_distrusted
 from frazil.http_client import HttpClient
 from frazil.query.reads.statement import Statement
 from frazil.tls import ca_file_problem
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Parameters = Mapping[str, Any]
 
-_KEPT_MAX = 64
+_CACHED_MAX = 64
 _SECONDS_MAX = 60.0
-QUESTIONS = Counter("frazil_dashboard_questions", "Questions that pages asked the API", ["page", "outcome"])
+_EXPIRED = 10
+_OTHER_NAME = {62, 64}
+"""OpenSSL's codes for an expired certificate, and for a certificate of another host or address."""
+_CLIENT_CERTIFICATE_REQUIRED = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+}
+REQUESTS = Counter("frazil_dashboard_questions", "API requests of dashboard pages.", ["page", "outcome"])
 SECONDS = Histogram(
     "frazil_dashboard_question_seconds",
-    "How long the API took to answer a page",
+    "Duration of API requests of dashboard pages, in seconds.",
     ["page"],
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 
 
 class ApiError(Exception):
-    """The API did not answer the question: `message` is for the person who asked."""
+    """The API is unreachable or returned an error. `message` is shown to the user."""
 
     def __init__(self, message: str, *, code: str, status: int = 0, position: int | None = None) -> None:
         super().__init__(message)
         self.message, self.code, self.status, self.position = message, code, status, position
 
     @property
-    def is_about_the_key(self) -> bool:
+    def is_auth_error(self) -> bool:
         return self.status in (401, 403)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The answer to a question in SQL."""
-
+class SqlResult:
     table: pa.Table
     stats: Mapping[str, Any] = field(default_factory=dict)
 
@@ -60,7 +66,7 @@ class Rows:
 
 
 class ApiClient:
-    """The way to the API, shared by all sessions."""
+    """HTTP connections to the API, shared by all sessions."""
 
     def __init__(
         self,
@@ -69,7 +75,7 @@ class ApiClient:
         seconds_max: float = _SECONDS_MAX,
         own_certificate: Path | None = None,
     ) -> None:
-        """`own_certificate`: what an API of the same configuration shows, which is known by it alone."""
+        """`own_certificate`: that of an API of the same configuration, trusted for any host name."""
         self.url = url.rstrip("/")
         self._ca_file = ca_file
         self._own_certificate = own_certificate
@@ -90,15 +96,15 @@ class ApiClient:
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            answer = self._http.send(
+            response = self._http.send(
                 method, f"{self.url}{path}", read_seconds=self._seconds_max, headers=headers, body=body
             )
-            data = answer.data  # reads it
+            data = response.data  # reads the body
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise ApiError(self._why_unreachable(error), code="unreachable") from None
-        if answer.status >= 300:
-            raise _trouble(answer.status, data)
-        return answer
+        if response.status >= 300:
+            raise _api_error(response.status, data)
+        return response
 
     def close(self) -> None:
         self._http.close()
@@ -106,32 +112,33 @@ class ApiClient:
     def _why_unreachable(self, error: Exception) -> str:
         own = self._own_certificate
         if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-            return f"the API at {self.url} took too long to answer"
+            return f"the API at {self.url} did not respond in time"
         if isinstance(error, urllib3.exceptions.SSLError):
-            return f"{self._not_trusted} {why_distrusted(error.args[0], self._ca_file, own)}"
+            return f"{self._not_trusted} {explain_tls_error(error.args[0], self._ca_file, own)}"
         if own is not None and not isinstance(error, urllib3.exceptions.HTTPError):
             why = ca_file_problem(own) or str(error)
             return f"{self._not_trusted} serve.tls.cert_file: {own} {why}"
         return (
-            f"the API at {self.url} does not answer. `frazil status` says what runs; `frazil serve` starts it"
+            f"the API at {self.url} is not responding. Run `frazil status` to see which roles are running, "
+            "or `frazil serve` to start the API"
         )
 
     @property
     def _not_trusted(self) -> str:
-        return f"TLS with the API at {self.url} fails:"
+        return f"the TLS connection to the API at {self.url} failed:"
 
 
-class Api:
-    """What pages ask through. Answers are kept for `fresh_seconds`: a page is drawn again with every click,
-    and asks only what it does not know.
+class ApiSession:
+    """The API as one browser session sees it. Results are cached for `cache_seconds`, because Streamlit runs
+    a page again at every click. All methods raise ApiError.
     """
 
-    def __init__(self, door: ApiClient, key_now: Callable[[], str | None]) -> None:
-        """`key_now` is asked at every question, and raises Trouble when the login has ended: parts of a page
-        that are drawn again by themselves would go on for ever with the key they were first drawn with.
+    def __init__(self, client: ApiClient, current_key: Callable[[], str | None]) -> None:
+        """`current_key` is called for every request and raises ApiError when the session has expired:
+        fragments refresh with the ApiSession that they were first drawn with.
         """
-        self._door, self._key_now = door, key_now
-        self._kept: OrderedDict[tuple[str, ...], tuple[float, Any]] = OrderedDict()
+        self._client, self._current_key = client, current_key
+        self._cache: OrderedDict[tuple[str, ...], tuple[float, Any]] = OrderedDict()
         self._lock = threading.Lock()
         self.page = "none"
 
@@ -140,105 +147,131 @@ class Api:
         sql: str,
         params: Sequence[Any] = (),
         *,
-        fresh_seconds: float = 0,
+        cache_seconds: float = 0,
         rows_max: int | None = None,
         seconds_max: float | None = None,
         partial: bool = True,
         id: str | None = None,
-    ) -> Rows:
-        """`id`: to cancel it by. Raises Trouble."""
-        question: dict[str, Any] = {"sql": sql, "params": list(params), "partial": partial}
-        if rows_max is not None:
-            question["rows_max"] = rows_max
-        if seconds_max is not None:
-            question["seconds_max"] = seconds_max
-        if id is not None:
-            question["id"] = id
-        body = orjson.dumps(question)
+    ) -> SqlResult:
+        """`id` is for `cancel`."""
+        query: dict[str, Any] = {"sql": sql, "params": list(params), "partial": partial}
+        options = {"rows_max": rows_max, "seconds_max": seconds_max, "id": id}
+        body = orjson.dumps(query | {name: value for name, value in options.items() if value is not None})
 
-        def ask() -> Rows:
-            answer = self._door.request(
-                "POST", "/api/v1/sql", self._key_now(), body, accept="application/vnd.apache.arrow.stream"
+        def execute() -> SqlResult:
+            response = self._client.request(
+                "POST", "/api/v1/sql", self._current_key(), body, accept="application/vnd.apache.arrow.stream"
             )
-            stats = orjson.loads(answer.headers.get("X-Frazil-Stats") or "{}")
-            with pa.ipc.open_stream(pa.py_buffer(answer.data)) as reader:
-                return Rows(reader.read_all(), stats)
+            stats = orjson.loads(response.headers.get("X-Frazil-Stats") or "{}")
+            with pa.ipc.open_stream(pa.py_buffer(response.data)) as reader:
+                return SqlResult(reader.read_all(), stats)
 
-        return self._remembered(("sql", body.decode()), fresh_seconds, ask)
+        return self._cached(("sql", body.decode()), cache_seconds, execute)
 
-    def read(self, statement: Statement, *, fresh_seconds: float = 0) -> list[dict[str, Any]]:
-        """The rows of a read's statement. Raises Trouble."""
-        return self.sql(statement.sql, statement.params, fresh_seconds=fresh_seconds).records()
+    def read(self, statement: Statement, *, cache_seconds: float = 0) -> list[dict[str, Any]]:
+        return self.sql(statement.sql, statement.params, cache_seconds=cache_seconds).records()
 
     def download(self, sql: str, params: Sequence[Any], format: str) -> bytes:
-        """The whole answer as a file: csv, parquet or json. Raises Trouble."""
-        body = orjson.dumps({"sql": sql, "params": list(params)})
-        return self._counted(
-            lambda: (
-                self._door.request(
-                    "POST", f"/api/v1/sql?format={format}", self._key_now(), body, accept="*/*"
-                ).data
-            )
+        """Returns the complete result as a file: csv, parquet or json."""
+        body, path = orjson.dumps({"sql": sql, "params": list(params)}), f"/api/v1/sql?format={format}"
+        return self._measured(
+            lambda: self._client.request("POST", path, self._current_key(), body, accept="*/*").data
         )
 
     def get(
-        self, path: str, parameters: Parameters | None = None, *, fresh_seconds: float = 0
+        self, path: str, parameters: Parameters | None = None, *, cache_seconds: float = 0
     ) -> dict[str, Any]:
-        """`GET /api/v1/<path>`. Parameters that are None or empty are left out; lists are repeated."""
+        """Requests `GET /api/v1/<path>`. Empty parameters are omitted; those with a list are repeated."""
         given = {name: value for name, value in (parameters or {}).items() if value not in (None, "", [], ())}
         address = f"/api/v1/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
-        def ask() -> dict[str, Any]:
-            answer: dict[str, Any] = orjson.loads(self._door.request("GET", address, self._key_now()).data)
-            return answer
+        def execute() -> dict[str, Any]:
+            data = self._client.request("GET", address, self._current_key()).data
+            found: dict[str, Any] = orjson.loads(data)
+            return found
 
-        return self._remembered(("get", address), fresh_seconds, ask)
+        return self._cached(("get", address), cache_seconds, execute)
 
     def cancel(self, id: str) -> None:
-        """Ends the question of that id; one that has ended already is no trouble."""
+        """Cancels a running query. A query that has ended is ignored."""
         try:
-            self._door.request("DELETE", f"/api/v1/queries/{quote(id, safe='')}", self._key_now())
-        except ApiError as trouble:
-            if trouble.code != "not_found":
+            self._client.request("DELETE", f"/api/v1/queries/{quote(id, safe='')}", self._current_key())
+        except ApiError as error:
+            if error.code != "not_found":
                 raise
 
-    def forget(self) -> None:
-        """The next questions are asked anew."""
+    def clear_cache(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._cache.clear()
 
-    def _remembered(self, question: tuple[str, ...], seconds: float, ask: Callable[[], Answer]) -> Answer:
+    def _cached(self, key: tuple[str, ...], seconds: float, execute: Callable[[], Result]) -> Result:
         if seconds > 0:
             with self._lock:
-                found = self._kept.get(question)
+                found = self._cache.get(key)
             if found is not None and found[0] > time.monotonic():
-                answer: Answer = found[1]
-                return answer
-        answer = self._counted(ask)
+                result: Result = found[1]
+                return result
+        result = self._measured(execute)
         if seconds > 0:
             with self._lock:
                 now = time.monotonic()
-                for old in [old for old, (until, _) in self._kept.items() if until <= now]:
-                    del self._kept[old]
-                self._kept[question] = (now + seconds, answer)
-                while len(self._kept) > _KEPT_MAX:
-                    self._kept.popitem(last=False)
-        return answer
+                for old in [old for old, (until, _) in self._cache.items() if until <= now]:
+                    del self._cache[old]
+                self._cache[key] = (now + seconds, result)
+                while len(self._cache) > _CACHED_MAX:
+                    self._cache.popitem(last=False)
+        return result
 
-    def _counted(self, ask: Callable[[], Answer]) -> Answer:
+    def _measured(self, execute: Callable[[], Result]) -> Result:
         with SECONDS.labels(self.page).time():
             try:
-                answer = ask()
-            except ApiError as trouble:
-                QUESTIONS.labels(self.page, trouble.code).inc()
+                result = execute()
+            except ApiError as error:
+                REQUESTS.labels(self.page, error.code).inc()
                 raise
-        QUESTIONS.labels(self.page, "ok").inc()
-        return answer
+        REQUESTS.labels(self.page, "ok").inc()
+        return result
 
 
-def _trouble(status: int, body: bytes) -> ApiError:
+def _api_error(status: int, body: bytes) -> ApiError:
     try:
         error = orjson.loads(body)["error"]
         return ApiError(error["message"], code=error["code"], status=status, position=error.get("position"))
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ApiError(f"the API answered {status}", code="unexpected", status=status)
+        return ApiError(f"the API returned HTTP status {status}", code="unexpected", status=status)
+
+
+def explain_tls_error(error: Exception, ca_file: Path | None, own_certificate: Path | None) -> str:
+    """Explains a TLS error and what to configure. If `own_certificate` is given, only it is trusted."""
+    if own_certificate is None and ca_file is not None and (why := ca_file_problem(ca_file)) is not None:
+        return f"dashboard.api_ca_file: {ca_file} {why}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _why_not_verified(error, own_certificate)
+    reason = getattr(error, "reason", None) or str(error)
+    if reason in _CLIENT_CERTIFICATE_REQUIRED:
+        return (
+            "the API requires a client certificate (serve.tls.client_ca_file), and the dashboard has none: "
+            "set dashboard.api_url to an API that does not require one"
+        )
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "the API does not use TLS: set dashboard.api_url to its http:// address"
+    return f"{reason.replace('_', ' ').lower()}: check dashboard.api_url and dashboard.api_ca_file"
+
+
+def _why_not_verified(error: ssl.SSLCertVerificationError, own_certificate: Path | None) -> str:
+    if error.verify_code == _EXPIRED:
+        return "the API's certificate has expired: renew it; a running API reloads it automatically"
+    if own_certificate is not None:
+        return (
+            f"the API presents a certificate other than {own_certificate} (serve.tls.cert_file): "
+            "restart the API, or set dashboard.api_url and dashboard.api_ca_file for another API"
+        )
+    if error.verify_code in _OTHER_NAME:
+        return (
+            f"the API's certificate is for another host name ({error.verify_message.rstrip('.')}): "
+            "set dashboard.api_url to a host name in the certificate"
+        )
+    return (
+        f"the API's certificate is not signed by a trusted CA ({error.verify_message}): "
+        "set dashboard.api_ca_file to the CA certificate that signed it"
+    )

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them. Pure: pages and their logic share it."""
+"""Formats numbers, times and units for display."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _UNITS = {"By": "bytes", "KiBy": "KiB", "MiBy": "MiB", "GiBy": "GiB", "1": "", "
 _MARKDOWN = re.compile(r"[\\`*_\[\](){}$:<>#~|!&^+=-]")
 
 
-def duration(milliseconds: float | None) -> str:
-    """Each bound is where rounding would reach the next unit, or another digit."""
+def format_duration(milliseconds: float | None) -> str:
+    """The bounds are where rounding reaches the next unit or another digit."""
     if milliseconds is None:
         return "–"
     if milliseconds < 0.9995:
@@ -20,11 +20,11 @@ def duration(milliseconds: float | None) -> str:
     if milliseconds < 999.5:
         return f"{milliseconds:.1f} ms" if milliseconds < 99.95 else f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000
-    return f"{seconds:.2f} s" if seconds < 59.995 else ago(seconds)
+    return f"{seconds:.2f} s" if seconds < 59.995 else format_elapsed(seconds)
 
 
-def ago(seconds: float | None) -> str:
-    """A length of time in its two largest units at most."""
+def format_elapsed(seconds: float | None) -> str:
+    """Uses at most the two largest units."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:
@@ -41,7 +41,7 @@ def ago(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def count(number: float | None) -> str:
+def format_count(number: float | None) -> str:
     if number is None:
         return "–"
     if abs(number) >= 9_999.5:
@@ -51,7 +51,7 @@ def count(number: float | None) -> str:
     return "<0.0001" if 0 < number < 0.0001 else f"{number:.2g}"
 
 
-def size(count_bytes: float | None) -> str:
+def format_size(count_bytes: float | None) -> str:
     if count_bytes is None:
         return "–"
     if abs(count_bytes) < 999.5:
@@ -60,7 +60,7 @@ def size(count_bytes: float | None) -> str:
 
 
 def _scaled(number: float, units: tuple[str, ...]) -> str:
-    """Three digits, in the first unit in which they are enough."""
+    """Rounds to three digits, in the smallest unit in which they suffice."""
     for unit in units:
         number /= 1000
         if abs(number) < 999.5 or unit == units[-1]:
@@ -68,20 +68,18 @@ def _scaled(number: float, units: tuple[str, ...]) -> str:
     raise AssertionError
 
 
-def clock(time: dt.datetime) -> str:
-    """With milliseconds, in UTC, as everywhere."""
+def format_clock(time: dt.datetime) -> str:
+    """Returns the time of day in UTC, with milliseconds."""
     return time.astimezone(dt.UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
-def plain(text: str) -> str:
-    """Text from elsewhere, to stand within markdown as it is."""
+def escape_markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def axis_unit(metric: Metric, aggregation: Aggregation, width_seconds: int) -> str:
-    """The unit of an axis. Histograms count measurements, whatever their unit.
-
-    UCUM writes what is counted in braces: {order}.
+    """Returns the label of an axis. The rate of a histogram counts measurements. UCUM annotations such as
+    {order} are shown without braces.
     """
     if aggregation == "rate" and metric.kind in ("histogram", "exponential_histogram", "summary"):
         return "measurements/s"
@@ -94,7 +92,7 @@ def axis_unit(metric: Metric, aggregation: Aggregation, width_seconds: int) -> s
 
 
 def _width(seconds: int) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds % size == 0:
-            return f"{seconds // size} {unit}"
+    for seconds_per_unit, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds % seconds_per_unit == 0:
+            return f"{seconds // seconds_per_unit} {unit}"
     return f"{seconds} s"

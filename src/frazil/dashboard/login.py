@@ -1,4 +1,4 @@
-"""The way in: a page that asks for an API key where there are keys, and no page without one."""
+"""Access control: the login page, and the middleware that refuses requests without a session."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from frazil.dashboard.api_client import ApiError
-from frazil.dashboard.app_state import AppState
-from frazil.dashboard.sessions import COOKIE
+from frazil.dashboard.app_state import COOKIE, AppState
 
-_FOR_MACHINES = ("/livez", "/readyz", "/healthz", "/metrics", "/status", "/_stcore/health")
-"""They are asked by whatever name, and tell nothing of anybody's data."""
-_OPEN_PATHS = {"/login", "/logout", *_FOR_MACHINES}
+_MONITORING_PATHS = ("/livez", "/readyz", "/healthz", "/metrics", "/status", "/_stcore/health")
+"""Allowed for any host name: they contain no telemetry."""
+_OPEN_PATHS = {"/login", "/logout", *_MONITORING_PATHS}
 _OPEN_FOLDER = "/static/"
-"""Streamlit's scripts and styles, which are the same for everyone."""
+"""Streamlit's scripts and styles, which contain no data."""
 _STREAMLIT = "/_stcore/"
 _STREAMLIT_USED = ("/_stcore/health", "/_stcore/host-config", "/_stcore/stream", "/_stcore/bidi-components/")
-"""All that pages need. Of the rest, uploads are kept in memory without a bound on their number."""
+"""The only paths that pages need. Among the others, uploads would fill the memory."""
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 _FORM_BYTES_MAX = 8 * 1024
 
-SOCKETS = Gauge("frazil_dashboard_sockets", "Websockets of open dashboard pages.")
+SOCKETS = Gauge("frazil_dashboard_sockets", "Open websockets of dashboard pages.")
 REFUSED = CounterMetric(
     "frazil_dashboard_refused_total",
-    "Requests and websockets that the dashboard refused: path (one that no page uses), host (another "
-    "machine's name without keys, or a foreign origin), session (no login), or the name of the setting that "
-    "bounds open websockets.",
+    "Requests and websockets refused by the dashboard, by reason: path (not used by any page), host (a host "
+    "name other than localhost without API keys, or a foreign origin), session (not logged in), or the name "
+    "of the exceeded limit on open websockets.",
     ["reason"],
 )
 for _reason in ("path", "host", "session", "dashboard.sockets_max", "dashboard.sockets_per_address_max"):
@@ -65,24 +64,24 @@ input{box-sizing:border-box;width:100%;padding:.6rem .7rem;border:1px solid var(
 background:var(--paper);color:inherit;font:inherit}
 button{margin-top:1rem;width:100%;padding:.6rem;border:0;border-radius:8px;background:var(--ice);color:#fff;
 font:inherit;font-weight:600;cursor:pointer}
-.trouble{color:#c2410c;opacity:1}code{font-size:.9em}</style></head><body>
+.error{color:#c2410c;opacity:1}code{font-size:.9em}</style></head><body>
 <form method="post" action="/login"><h1>frazil</h1>
-<p>Log in with an API key that has the role <code>read</code>.</p>$trouble
+<p>Log in with an API key that has the role <code>read</code>.</p>$error
 <label for="key">API key</label>
 <input id="key" name="key" type="password" autocomplete="current-password" placeholder="fz_…" autofocus
 required>
 <input type="hidden" name="next" value="$next"><button type="submit">Log in</button>
-<p style="margin:1rem 0 0">No key yet? <code>frazil keys new --tenant NAME</code> makes one.</p>
+<p style="margin:1rem 0 0">No key yet? Create one with <code>frazil keys new --tenant NAME</code>.</p>
 </form></body></html>""")
 
-_NO_KEYS = Template("""Without API keys the dashboard answers to localhost and 127.0.0.1 alone. Either
-- open $scheme://127.0.0.1:$port on its machine, or here after `ssh -L $port:127.0.0.1:$port MACHINE`, or
-- make a key with `frazil keys new --tenant NAME`, add it to the configuration and start frazil again.
+_NO_KEYS = Template("""Without API keys, the dashboard is only available at localhost and 127.0.0.1. Either
+- open $scheme://127.0.0.1:$port on its host, or here after `ssh -L $port:127.0.0.1:$port HOST`, or
+- create a key with `frazil keys new --tenant NAME`, add it to the configuration and restart frazil.
 """)
 
 
 class Sockets:
-    """Counts open websockets, in all and of each address. IPv6 addresses of one /64 network are one."""
+    """Counts open websockets, in total and per address. IPv6 addresses of one /64 network count as one."""
 
     def __init__(self, sockets_max: int, per_address_max: int) -> None:
         self._max, self._per_address_max = sockets_max, per_address_max
@@ -90,7 +89,7 @@ class Sockets:
 
     @contextlib.contextmanager
     def opened(self, address: str) -> Iterator[str | None]:
-        """Counts a socket while it is open. Gives the setting that does not allow it, if one does not."""
+        """Counts a socket while it is open. Yields the name of the exceeded limit, or None."""
         address = _network(address)
         if self._open.total() >= self._max:
             yield "dashboard.sockets_max"
@@ -120,12 +119,12 @@ def _network(address: str) -> str:
 
 
 class Gate:
-    """Around everything: without keys it refuses names of other machines, with keys requests without a login.
-    Uploads, and what else of Streamlit no page uses, are refused always.
+    """Middleware around the application. Without API keys it refuses host names other than localhost, with
+    keys it refuses requests without a session. It always refuses uploads and other unused paths of Streamlit.
     """
 
-    def __init__(self, app: ASGIApp, house: AppState, sockets: Sockets) -> None:
-        self._app, self._house, self._sockets = app, house, sockets
+    def __init__(self, app: ASGIApp, state: AppState, sockets: Sockets) -> None:
+        self._app, self._state, self._sockets = app, state, sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -136,16 +135,20 @@ class Gate:
         if path.startswith(_STREAMLIT) and not path.startswith(_STREAMLIT_USED):
             await _deny(scope, receive, send, 404, "Not found.\n", "path")
             return
-        if path not in _FOR_MACHINES and _host(connection) not in _LOOPBACK and not await self._is_locked():
-            # A page elsewhere could give its own name this address, and read along.
+        if (
+            path not in _MONITORING_PATHS
+            and _host(connection) not in _LOOPBACK
+            and not await self._is_locked()
+        ):
+            # DNS rebinding: another site could point its host name at this address and read the data.
             await _refuse(scope, receive, send)
             return
-        if scope["type"] == "websocket" and not _is_from_here(connection):
+        if scope["type"] == "websocket" and not _is_same_origin(connection):
             await _refuse(scope, receive, send)
             return
         is_open = path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER)
-        if not is_open and await self._is_stranger(connection):
-            await _ask_to_log_in(connection, scope, receive, send)
+        if not is_open and await self._needs_login(connection):
+            await _redirect_to_login(connection, scope, receive, send)
             return
         if scope["type"] == "websocket":
             await self._open_socket(scope, receive, send)
@@ -159,22 +162,21 @@ class Gate:
                 await self._app(scope, receive, send)
                 return
         log.warning("websocket refused", bound=bound, address=address)
-        await _deny(scope, receive, send, 429, f"Too many open pages ({bound}).\n", bound)
+        await _deny(scope, receive, send, 429, f"Too many open pages: {bound} is reached.\n", bound)
 
-    async def _is_stranger(self, connection: HTTPConnection) -> bool:
-        if self._house.sessions.use(connection.cookies.get(COOKIE)) is not None:
+    async def _needs_login(self, connection: HTTPConnection) -> bool:
+        if self._state.sessions.use(connection.cookies.get(COOKIE)) is not None:
             return False
         return await self._is_locked()
 
     async def _is_locked(self) -> bool:
-        """May ask the API."""
-        if self._house.has_keys:
+        if self._state.has_keys:
             return True
-        return await to_thread.run_sync(lambda: self._house.is_locked)
+        return await to_thread.run_sync(lambda: self._state.is_locked)  # may call the API
 
 
 def _host(connection: HTTPConnection) -> str:
-    """Without its port; IPv6 in brackets."""
+    """Returns the host name without the port; IPv6 in brackets."""
     return re.sub(r":\d+$", "", connection.headers.get("host", "")).lower()
 
 
@@ -184,19 +186,19 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
     await _deny(scope, receive, send, 421, text, "host")
 
 
-async def _ask_to_log_in(connection: HTTPConnection, scope: Scope, receive: Receive, send: Send) -> None:
-    """Pages lead to the form; for anything else the status says it."""
+async def _redirect_to_login(connection: HTTPConnection, scope: Scope, receive: Receive, send: Send) -> None:
+    """Redirects pages to the login form. Denies everything else with 401."""
     path = scope["path"]
     if scope["type"] == "websocket" or path.startswith(_STREAMLIT) or scope["method"] not in ("GET", "HEAD"):
         await _deny(scope, receive, send, 401, "Log in first: open /login.\n", "session")
         return
     wanted = path + (f"?{connection.url.query}" if connection.url.query else "")
-    away = RedirectResponse(f"/login?{urlencode({'next': wanted})}", status_code=303)
-    await away(scope, receive, send)
+    redirect = RedirectResponse(f"/login?{urlencode({'next': wanted})}", status_code=303)
+    await redirect(scope, receive, send)
 
 
 async def _deny(scope: Scope, receive: Receive, send: Send, status: int, text: str, reason: str) -> None:
-    """Answers in place of the application. A body is not read."""
+    """Responds in place of the application, without reading the request body."""
     REFUSED.labels(reason).inc()
     response = Response(text, status_code=status, media_type="text/plain")
     if scope["type"] == "http":
@@ -211,64 +213,58 @@ async def _deny(scope: Scope, receive: Receive, send: Send, status: int, text: s
 class Login:
     """`GET` and `POST /login`, and `GET /logout`."""
 
-    def __init__(self, house: AppState, *, secure: bool) -> None:
-        self._house, self._secure = house, secure
+    def __init__(self, state: AppState, *, secure: bool) -> None:
+        self._state, self._secure = state, secure
 
     async def show(self, request: Request) -> Response:
         return _page(_local(request.query_params.get("next", "/")))
 
     async def take(self, request: Request) -> Response:
-        if not _is_from_here(request):
-            return _page("/", "That form was not of this page.", status=403)
+        if not _is_same_origin(request):
+            return _page("/", "The login form was submitted from another site.", status=403)
         if int(request.headers.get("content-length") or 0) > _FORM_BYTES_MAX:
-            return _page("/", "That is too long for a key.", status=413)
+            return _page("/", "The API key is too long.", status=413)
         try:
             form = await request.form(max_files=0, max_fields=4, max_part_size=_FORM_BYTES_MAX)
         except HTTPException:
-            return _page("/", "That is not this page's form.", status=400)
+            return _page("/", "The login form is invalid.", status=400)
         key, wanted = str(form.get("key", "")).strip(), _local(str(form.get("next", "/")))
         if not key.isascii() or not key.isprintable():
-            return _page(wanted, "That is not an API key: they begin with fz_.", status=401)
+            return _page(wanted, "This is not an API key: API keys start with fz_.", status=401)
         try:
-            await to_thread.run_sync(lambda: self._house.door.request("GET", "/api/v1/tables", key))
-        except ApiError as trouble:
-            return _page(wanted, trouble.message, status=401 if trouble.is_about_the_key else 502)
-        answer = RedirectResponse(wanted, status_code=303)
-        # Lax: a link that a colleague sends opens what it shows.
-        answer.set_cookie(
-            COOKIE,
-            self._house.sessions.begin(key),
-            httponly=True,
-            samesite="lax",
-            secure=self._secure,
-            path="/",
-        )
-        return answer
+            await to_thread.run_sync(lambda: self._state.api_client.request("GET", "/api/v1/tables", key))
+        except ApiError as error:
+            return _page(wanted, error.message, status=401 if error.is_auth_error else 502)
+        response = RedirectResponse(wanted, status_code=303)
+        token = self._state.sessions.begin(key)
+        # Lax, so that links from other sites work.
+        response.set_cookie(COOKIE, token, httponly=True, samesite="lax", secure=self._secure, path="/")
+        return response
 
     async def leave(self, request: Request) -> Response:
-        self._house.sessions.end(request.cookies.get(COOKIE))
-        answer = RedirectResponse("/login", status_code=303)
-        answer.delete_cookie(COOKIE, path="/")
-        return answer
+        self._state.sessions.end(request.cookies.get(COOKIE))
+        response = RedirectResponse("/login", status_code=303)
+        response.delete_cookie(COOKIE, path="/")
+        return response
 
 
-def _page(wanted: str, trouble: str = "", status: int = 200) -> Response:
-    said = f'<p class="trouble">{html.escape(trouble)}</p>' if trouble else ""
+def _page(wanted: str, message: str = "", status: int = 200) -> Response:
+    error = f'<p class="error">{html.escape(message)}</p>' if message else ""
     return HTMLResponse(
-        _PAGE.substitute(trouble=said, next=html.escape(wanted, quote=True)),
+        _PAGE.substitute(error=error, next=html.escape(wanted, quote=True)),
         status_code=status,
         headers={
             "cache-control": "no-store",
             "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
             "frame-ancestors 'none'",
-            "referrer-policy": "same-origin",  # with none, a browser hides the form's origin too
+            "referrer-policy": "same-origin",  # with no-referrer, browsers hide the form's origin too
             "x-content-type-options": "nosniff",
         },
     )
 
 
 def _local(wanted: str) -> str:
-    """A path of this dashboard, whatever the address said."""
+    """Returns the path if it is one of this dashboard, else /."""
     parts = urlsplit(wanted)
     is_local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not parts.netloc
     return (
@@ -278,7 +274,7 @@ def _local(wanted: str) -> str:
     )
 
 
-def _is_from_here(connection: HTTPConnection) -> bool:
-    """A form elsewhere could log somebody in as somebody else, a script elsewhere read over their socket."""
+def _is_same_origin(connection: HTTPConnection) -> bool:
+    """Prevents login CSRF, and scripts of other sites from opening a websocket with the user's cookie."""
     origin = connection.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == connection.headers.get("host")

@@ -1,4 +1,4 @@
-"""The pipeline in words and numbers: what `GET /api/v1/status` says, stage by stage."""
+"""Prepares the response of `GET /api/v1/status` for the Pipeline page."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frazil.dashboard.format import ago, count, size
+from frazil.dashboard.format import format_count, format_elapsed, format_size
 
 Status = Mapping[str, Any]
+Formatter = Callable[[float | None], str]
 
 
 @dataclass(frozen=True)
 class Card:
-    """One stage: what it does now, first the number that says most."""
+    """One stage: a headline figure, and further figures below it."""
 
     title: str
     headline: str
     unit: str
     lines: Sequence[tuple[str, str]]
-    trouble: str | None = None
+    problem: str | None = None
 
 
 def cards(status: Status) -> list[Card]:
-    """In the order in which data goes."""
+    """Returns a card per stage, in the order of the data flow."""
     stages = status["stages"]
     return [
         _receive(stages["receive"]),
@@ -36,12 +37,16 @@ def cards(status: Status) -> list[Card]:
     ]
 
 
-def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{count(value)}/s"
+def _rate(value: float | None, written: Formatter = format_count) -> str:
+    return "–" if value is None else f"{written(value)}/s"
 
 
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else ago(value)
+def _two(first: float | None, second: float | None, written: Formatter) -> str:
+    return f"{written(first)} · {written(second)}"
+
+
+def _since(time: float | None, now: float) -> str:
+    return "–" if time is None else f"{format_elapsed(max(0.0, now - time))} ago"
 
 
 def _worst(values: Sequence[float | None]) -> float | None:
@@ -63,11 +68,11 @@ def _receive(stage: Mapping[str, Any]) -> Card:
         "records",
         [
             ("requests", _rate(total["requests_per_second"])),
-            ("bytes", "–" if total["bytes_per_second"] is None else f"{size(total['bytes_per_second'])}/s"),
-            ("p50 · p99", f"{_seconds(ack['p50_seconds'])} · {_seconds(ack['p99_seconds'])}"),
+            ("bytes", _rate(total["bytes_per_second"], format_size)),
+            ("p50 · p99", _two(ack["p50_seconds"], ack["p99_seconds"], format_elapsed)),
             ("refused", _rate(refused)),
         ],
-        f"refuses: {reasons}" if reasons else None,
+        f"refused requests: {reasons}" if reasons else None,
     )
 
 
@@ -76,15 +81,15 @@ def _wal(stage: Mapping[str, Any]) -> Card:
     failing = stage["failures_per_second"]
     return Card(
         "Write-ahead log",
-        size(backlog["bytes"]),
+        format_size(backlog["bytes"]),
         "not landed yet",
         [
-            ("oldest of it", _seconds(backlog["age_seconds"])),
-            ("waiting", count(backlog["segments"])),
-            ("written", _rate(stage["segments_per_second"])),
-            ("store p99", _seconds(stage["store"]["p99_seconds"])),
+            ("oldest", format_elapsed(backlog["age_seconds"])),
+            ("segments", format_count(backlog["segments"])),
+            ("writes", _rate(stage["segments_per_second"])),
+            ("store p99", format_elapsed(stage["store"]["p99_seconds"])),
         ],
-        f"writes fail: {_rate(failing)}" if failing else None,
+        f"failed writes: {_rate(failing)}" if failing else None,
     )
 
 
@@ -92,20 +97,20 @@ def _land(stage: Mapping[str, Any], now: float) -> Card:
     tables = stage["tables"]
     stopped = [name for name, table in tables.items() if table["is_stopped"]]
     last = _worst([table["last_commit_at"] for table in tables.values()])
-    trouble = f"{', '.join(stopped)} wait for someone to decide" if stopped else None
-    if trouble is None and not stage["has_leader"]:
-        trouble = "no pipeline leads"
+    problem = f"landing stopped, operator action required: {', '.join(stopped)}" if stopped else None
+    if problem is None and not stage["has_leader"]:
+        problem = "no pipeline holds the lease"
     return Card(
         "Land",
         _rate(_total([table["rows_per_second"] for table in tables.values()])),
         "rows",
         [
-            ("lag", _seconds(_worst([table["lag_seconds"] for table in tables.values()]))),
-            ("last commit", "–" if last is None else f"{ago(max(0.0, now - last))} ago"),
-            ("commit p95", _seconds(stage["commit"]["p95_seconds"])),
-            ("set aside", count(_total([table["set_aside"] for table in tables.values()]))),
+            ("lag", format_elapsed(_worst([table["lag_seconds"] for table in tables.values()]))),
+            ("last commit", _since(last, now)),
+            ("commit p95", format_elapsed(stage["commit"]["p95_seconds"])),
+            ("set aside", format_count(_total([table["set_aside"] for table in tables.values()]))),
         ],
-        trouble,
+        problem,
     )
 
 
@@ -117,13 +122,13 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
         rows = _total([table.get("rows") for table in tables])
     return Card(
         "Tables",
-        count(rows),
+        format_count(rows),
         "rows",
         [
-            ("bytes", size(_total([table["bytes"] for table in whole]))),
-            ("files", count(_total([table["files"] for table in whole]))),
-            ("to be merged", count(_total([table["small_files"] for table in whole]))),
-            ("a month", "–" if cost is None else f"≈ ${cost:,.2f}"),
+            ("bytes", format_size(_total([table["bytes"] for table in whole]))),
+            ("files", format_count(_total([table["files"] for table in whole]))),
+            ("small files", format_count(_total([table["small_files"] for table in whole]))),
+            ("cost/month", "–" if cost is None else f"≈ ${cost:,.2f}"),
         ],
     )
 
@@ -131,18 +136,18 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
 def _maintain(stage: Mapping[str, Any], now: float) -> Card:
     tasks, waiting = stage["tasks"], stage["waiting"].values()
     failing = [
-        f"{name} of {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
+        f"{name} on {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
     ]
     merged = (tasks.get("compact") or {}).get("last_at")
     return Card(
         "Maintain",
-        size(_total([table["bytes"] for table in waiting])),
+        format_size(_total([table["bytes"] for table in waiting])),
         "to merge",
         [
-            ("behind by", _seconds(_worst([table["lag_seconds"] for table in waiting]))),
-            ("last merge", "–" if merged is None else f"{ago(max(0.0, now - merged))} ago"),
-            ("runs", count(sum(sum(task["runs"].values()) for task in tasks.values()))),
-            ("failed", count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),
+            ("lag", format_elapsed(_worst([table["lag_seconds"] for table in waiting]))),
+            ("last merge", _since(merged, now)),
+            ("runs", format_count(sum(sum(task["runs"].values()) for task in tasks.values()))),
+            ("failed", format_count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),
         ],
         f"failed: {'; '.join(failing)}" if failing else None,
     )
@@ -154,26 +159,29 @@ def _query(stage: Mapping[str, Any]) -> Card:
     return Card(
         "Query",
         _rate(stage["per_second"]),
-        "questions",
+        "queries",
         [
-            ("p50 · p95", f"{_seconds(latency['p50_seconds'])} · {_seconds(latency['p95_seconds'])}"),
-            ("run · wait", f"{count(stage['running'])} · {count(stage['waiting'])}"),
-            ("from memory", _rate(stage["cached_per_second"])),
-            ("killed", count(stage["workers_killed"])),
+            ("p50 · p95", _two(latency["p50_seconds"], latency["p95_seconds"], format_elapsed)),
+            ("running · queued", _two(stage["running"], stage["waiting"], format_count)),
+            ("cache hits", _rate(stage["cached_per_second"])),
+            ("killed workers", format_count(stage["workers_killed"])),
         ],
-        "some fail by a defect: see the log of the API" if failed else None,
+        "internal errors: see the log of the API" if failed else None,
     )
 
 
 OBJECTIVES = {
-    "ack": ("Ack, p99", "From a request that has arrived to its OK, when it is durable."),
-    "freshness": ("Freshness", "From the OK until SQL sees it, in the slowest table."),
-    "landing_lag": ("Landing lag", "How long the oldest that is not in its table yet has waited."),
+    "ack": ("Ack, p99", "Time from receiving a request to acknowledging it, once its data is durable."),
+    "freshness": (
+        "Freshness",
+        "Time from acknowledgement until SQL queries see the data, in the slowest table.",
+    ),
+    "landing_lag": ("Landing lag", "Age of the oldest data that has not landed in its table."),
 }
 
 
-def lines_of(status: Status, name: str) -> list[dict[str, Any]]:
-    """A point a row, of each line of that name in the history."""
+def history_rows(status: Status, name: str) -> list[dict[str, Any]]:
+    """Returns one row per point of the history's series of that name."""
     history = status.get("history") or {"times": [], "series": []}
     times = [dt.datetime.fromtimestamp(at, dt.UTC) for at in history["times"]]
     return [
@@ -192,15 +200,15 @@ TABLE_COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "files": ("Files", lambda table: _health(table, "files")),
     "bytes": ("Size", lambda table: _mb(_health(table, "bytes"))),
     "small": ("Small files", lambda table: _health(table, "small_files")),
-    "overlap": ("Files a moment", lambda table: _health(table, "files_per_moment")),
+    "overlap": ("Overlapping files (avg)", lambda table: _health(table, "files_per_moment")),
     "waiting": ("To merge", lambda table: _mb(_health(table, "waiting_bytes"))),
     "snapshots": ("Snapshots", lambda table: _health(table, "snapshots")),
-    "cost": ("A month", lambda table: _health(table, "monthly_cost")),
+    "cost": ("Est. cost per month", lambda table: _health(table, "monthly_cost")),
 }
 
 
 def table_rows(status: Status) -> list[dict[str, Any]]:
-    """Of tables that hold something of their own: views do not."""
+    """Returns one row per table. Views are omitted."""
     return [
         {name: read(table) for name, (_, read) in TABLE_COLUMNS.items()}
         for table in status.get("tables") or ()
@@ -209,7 +217,7 @@ def table_rows(status: Status) -> list[dict[str, Any]]:
 
 
 def _health(table: Mapping[str, Any], name: str) -> Any:
-    """Of all tenants' files, where that is to be seen."""
+    """Returns the figure of all tenants if it is known, else that of the own tenant."""
     health = table.get("health") or {}
     return (health.get("whole") or health).get(name)
 

@@ -1,4 +1,4 @@
-"""`frazil dashboard`: Streamlit's application on uvicorn, until it is told to stop."""
+"""`frazil dashboard`: serves Streamlit's application, login and health endpoints with uvicorn."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from anyio import to_thread
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from frazil import telemetry, tls
 from frazil.config import Config, split_listen
-from frazil.dashboard.app_state import AppState, open_house
+from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.app_state import AppState, open_app_state
+from frazil.health import PATHS, Health
 from frazil.ports import check_free, with_ports
+from frazil.role_metrics import RoleCollector
+from frazil.role_status import RoleStatus
 
 _STOP_SECONDS_MAX = 3
 _SCRIPT = Path(__file__).parent / "script" / "main.py"
@@ -41,7 +50,7 @@ _OPTIONS: dict[str, Any] = {
     "logger.level": "error",
     "runner.magicEnabled": False,
     "runner.fastReruns": True,
-    "server.enableCORS": False,  # the gate compares origin and host, whatever names lead here
+    "server.enableCORS": False,  # the gate compares origin and host
     "server.enableXsrfProtection": False,  # the gate refuses uploads
     "server.enableStaticServing": False,
     "server.fileWatcherType": "none",
@@ -59,57 +68,86 @@ log = structlog.get_logger("frazil.dashboard")
 
 
 def run(config: Config) -> int:
-    """Runs until SIGINT or SIGTERM."""
+    """Runs until SIGINT or SIGTERM. Returns the exit code."""
     config = with_ports(config)
     check_free("dashboard.listen", config.dashboard.listen)
     tls.check_dashboard(config)
-    house = open_house(config)
-    log.info("showing", url=config.dashboard.url, api=house.door.url)
+    state = open_app_state(config)
+    log.info("dashboard started", url=config.dashboard.url, api=state.api_client.url)
     telemetry.start(config, "dashboard")
     try:
-        asyncio.run(_serve(config, house))
+        asyncio.run(_serve(config, state))
     finally:
         telemetry.stop()
     log.info("dashboard stopped")
     return 0
 
 
-def app(config: Config, house: AppState) -> Any:
+def app(config: Config, state: AppState) -> Any:
     import streamlit as st
     from starlette.middleware import Middleware
-    from starlette.routing import Route
     from streamlit.web import bootstrap
 
-    from frazil.dashboard import health
     from frazil.dashboard.assets import CompressedAssets
     from frazil.dashboard.login import Gate, Login, Sockets
-    from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces  # noqa: F401  the first to come need not wait for them
+    from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces  # noqa: F401  so that the first user does not wait for the imports
 
     host, port = split_listen(config.dashboard.listen)
     options = {**_OPTIONS, "server.address": host, "server.port": port}
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
     logging.getLogger("streamlit").setLevel(logging.ERROR)
-    login = Login(house, secure=config.dashboard.tls is not None)
+    login = Login(state, secure=config.dashboard.tls is not None)
     routes = [
         Route("/login", login.show, methods=["GET"]),
         Route("/login", login.take, methods=["POST"]),
         Route("/logout", login.leave, methods=["GET"]),
-        *health.routes(house, config),
+        *health_routes(state, config),
     ]
     sockets = Sockets(config.dashboard.sockets_max, config.dashboard.sockets_per_address_max)
     return st.App(
         _SCRIPT,
         routes=routes,
-        middleware=[Middleware(Gate, house=house, sockets=sockets), Middleware(CompressedAssets)],
+        middleware=[Middleware(Gate, state=state, sockets=sockets), Middleware(CompressedAssets)],
     )
 
 
-async def _serve(config: Config, house: AppState) -> None:
+def health_routes(state: AppState, config: Config) -> list[Route]:
+    own = CollectorRegistry()
+    own.register(RoleCollector("dashboard", config))
+    status = RoleStatus(list)  # `frazil status` shows no metrics of the dashboard
+
+    def problems() -> dict[str, str]:
+        """Checks the API: without it the dashboard shows nothing."""
+        try:
+            state.api_client.request("GET", "/livez", None, accept="*/*")
+        except ApiError as error:
+            return {"api": error.message}
+        return {}
+
+    async def health(request: Request) -> Response:
+        path = request.url.path
+        degraded = await to_thread.run_sync(problems) if path in ("/healthz", "/status") else {}
+        health = Health("dashboard", degraded=degraded)
+        if path == "/status":
+            report = await to_thread.run_sync(status.report, health)
+            return Response(report.model_dump_json(), media_type="application/json")
+        found = health.response(path, request.headers.get("accept", ""))
+        return Response(found.body, found.status, media_type=found.content_type)
+
+    async def metrics(_: Request) -> Response:
+        return Response(
+            generate_latest() + generate_latest(own), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
+
+    return [*(Route(path, health) for path in (*PATHS, "/status")), Route("/metrics", metrics)]
+
+
+async def _serve(config: Config, state: AppState) -> None:
     import uvicorn
 
     host, port = split_listen(config.dashboard.listen)
     settings = uvicorn.Config(
-        app(config, house),
+        app(config, state),
         host=host,
         port=port,
         log_level="warning",
@@ -119,7 +157,7 @@ async def _serve(config: Config, house: AppState) -> None:
         ws_max_size=32 << 20,
         timeout_graceful_shutdown=_STOP_SECONDS_MAX,
     )
-    settings.load()  # which would make a context of its own, that never changes
+    settings.load()  # before the context is set: load would replace it with one that is never renewed
     if config.dashboard.tls is not None:
         settings.ssl = tls.renewing_context(config.dashboard.tls)
     await uvicorn.Server(settings).serve()

@@ -1,4 +1,4 @@
-"""The same colours, words and numbers on every page."""
+"""Colours, legends and chart elements that all pages share."""
 
 from __future__ import annotations
 
@@ -30,23 +30,22 @@ SERVICE_COLOURS = (
     "#0e93b5", "#8e6bd8", "#30a46c", "#e07b39", "#d6589f", "#5b7bd5", "#a38b1f", "#1fb5a0",
     "#b5654a", "#7c8d2e", "#b04fc4", "#4d9de0", "#c77d9b", "#5f8f6b", "#8c7bb0", "#c99a5b",
 )  # fmt: skip
-"""All of them to be read on the light and the dark ground; red and amber mean errors and warnings alone."""
-_COLOURED_MAX = 1000
-_coloured: dict[str, str] = {}
-_colouring = threading.Lock()
+"""Legible on the light and the dark background. Red and amber are reserved for errors and warnings."""
+_ASSIGNED_MAX = 1000
+_assigned: dict[str, str] = {}
+_lock = threading.Lock()
 
 
 def service_colour(name: str) -> str:
-    """A service has one colour on every page and in every session, as long as the dashboard runs: the one its
-    name stands for, or the next that fewer have where that is taken. Only names of services belong here: what
-    is remembered is bounded.
+    """Returns the service's colour, the same on every page and in every session while the dashboard runs. Use
+    it only for services: the number of assigned colours is bounded.
     """
-    with _colouring:
-        if name not in _coloured:
-            if len(_coloured) >= _COLOURED_MAX:
+    with _lock:
+        if name not in _assigned:
+            if len(_assigned) >= _ASSIGNED_MAX:
                 return _free_colour(name, ())
-            _coloured[name] = _free_colour(name, _coloured.values())
-        return _coloured[name]
+            _assigned[name] = _free_colour(name, _assigned.values())
+        return _assigned[name]
 
 
 def service_colours(names: Iterable[str]) -> dict[str, str]:
@@ -54,7 +53,7 @@ def service_colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def series_colours(names: Iterable[str]) -> dict[str, str]:
-    """Of one chart's lines that are no services: nothing is remembered of them."""
+    """Returns colours for the series of one chart that are not services."""
     found: dict[str, str] = {}
     for name in sorted(set(names)):
         found[name] = _free_colour(name, found.values())
@@ -62,15 +61,15 @@ def series_colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def _free_colour(name: str, taken: Iterable[str]) -> str:
-    """The one that the name stands for, or the next that fewer have."""
+    """Returns the least used colour. Among equals, the hash of the name decides."""
     start = zlib.crc32(name.encode()) % len(SERVICE_COLOURS)
-    turned = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
-    times = Counter(taken)
-    return min(turned, key=lambda colour: times[colour])
+    rotated = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
+    uses = Counter(taken)
+    return min(rotated, key=lambda colour: uses[colour])
 
 
 def legend(colours: Mapping[str, str]) -> None:
-    """One for several charts."""
+    """Shows one legend for several charts."""
     marks = "".join(
         f'<span style="white-space:nowrap"><span style="display:inline-block;width:.7em;height:.7em;'
         f'border-radius:2px;background:{colour};margin-right:.4em"></span>{html.escape(name)}</span>'
@@ -80,14 +79,14 @@ def legend(colours: Mapping[str, str]) -> None:
 
 
 def severity_level(number: int | None) -> str:
-    """The level of OTLP's severity number: four numbers each, from 1."""
+    """Returns the level of an OTLP severity number. Each level has four numbers, from 1."""
     if number is None or not 1 <= number <= 24:
         return "unset"
     return SEVERITIES[(number - 1) // 4]
 
 
 def link(label: str, address: str) -> None:
-    """To a page of this dashboard, in the same tab; Streamlit's own buttons open another."""
+    """Shows a link to a page of this dashboard, in the same tab. Streamlit's link buttons open another."""
     st.html(
         f'<a href="{html.escape(address, quote=True)}" target="_self" style="display:block;text-align:center;'
         "padding:.4rem .8rem;border:1px solid rgba(128,150,165,.45);border-radius:.5rem;text-decoration:none;"
@@ -95,21 +94,19 @@ def link(label: str, address: str) -> None:
     )
 
 
-def chart(made: alt.Chart | alt.LayerChart, *, height: int | None = None, **given: Any) -> Any:
-    """An Altair chart that follows the theme, as wide as its place. `given` goes to `st.altair_chart`."""
-    if height is not None:
-        made = made.properties(height=height)
-    return st.altair_chart(made, width="stretch", theme="streamlit", **given)
+def show_chart(chart: alt.Chart | alt.LayerChart, *, height: int, **options: Any) -> Any:
+    """Shows an Altair chart in full width. `options` are those of `st.altair_chart`."""
+    return st.altair_chart(chart.properties(height=height), width="stretch", theme="streamlit", **options)
 
 
-def colours(names: list[str], given: dict[str, str] | None = None) -> alt.Scale:
-    """A scale for `names`: those of `given`, else of services."""
+def colour_scale(names: list[str], given: dict[str, str] | None = None) -> alt.Scale:
+    """Returns a scale of the `given` colours, by default those of services."""
     given = given or service_colours(names)
     return alt.Scale(domain=names, range=[given.get(name, QUIET) for name in names])
 
 
 def time_axis(field: str, start: dt.datetime | None = None, end: dt.datetime | None = None) -> alt.X:
-    """In UTC, by the 24-hour clock; with the day where there are several, with seconds within few minutes."""
+    """Returns a UTC axis. Labels have the day if it is longer than a day, and seconds if it is short."""
     length = (end - start).total_seconds() if start is not None and end is not None else 3600.0
     form = "%d %b %H:%M" if length > 86400 else "%H:%M" if length > 600 else "%H:%M:%S"
     domain = alt.Undefined if start is None or end is None else [start, end]
@@ -121,14 +118,14 @@ def time_axis(field: str, start: dt.datetime | None = None, end: dt.datetime | N
     )
 
 
-def time_tip(
+def time_tooltip(
     field: str, start: dt.datetime | None = None, end: dt.datetime | None = None, *, title: str = "time (UTC)"
 ) -> alt.Tooltip:
-    """In UTC, as the axis is. With the day where there are several, with milliseconds within a minute; with
-    both where the range is not known.
+    """Returns a tooltip in UTC: with the day if the range is longer than a day, with milliseconds if it is
+    within a minute, with both if it is unknown.
 
-    Vega writes times of tooltips in the browser's zone, but for a unit that says UTC. One that is "binned"
-    leaves the time as it is: others would cut it to whole seconds.
+    Vega shows tooltip times in the browser's time zone unless the time unit is a UTC unit. A "binned" unit
+    does not truncate the time to whole seconds.
     """
     length = None if start is None or end is None else (end - start).total_seconds()
     day = "%Y-%m-%d " if length is None or length > 86400 else ""

@@ -1,4 +1,4 @@
-"""The time range of a page, as the address has it: `15m`, or `2026-11-15T10:00Z..2026-11-15T11:00Z`."""
+"""The time range that a user selects: `15m`, or `2026-11-15T10:00Z..2026-11-15T11:00Z`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from dataclasses import dataclass
 
+from frazil.query.reads.time_range import TimeRange
 from frazil.times import duration_nanos
 
 RANGES = ("5m", "15m", "1h", "3h", "12h", "24h", "7d", "30d")
@@ -16,53 +17,52 @@ _BETWEEN = re.compile(r"\s*(?:\.\.|\bto\b|–|/)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class TimeRange:
-    """From `seconds` ago until now, or from `start` to `end`."""
+class SelectedRange:
+    """Relative, from `seconds` ago until now, or fixed, from `start` to `end`."""
 
     seconds: float | None
     start: dt.datetime | None = None
     end: dt.datetime | None = None
 
-    def at(self, now: dt.datetime | None = None) -> tuple[dt.datetime, dt.datetime]:
+    def bounds(self, now: dt.datetime | None = None) -> tuple[dt.datetime, dt.datetime]:
         if self.start is not None and self.end is not None:
             return self.start, self.end
         now = dt.datetime.now(dt.UTC) if now is None else now
         return now - dt.timedelta(seconds=self.seconds or 0), now
 
-    def steady(self, step_seconds: float = 1) -> tuple[dt.datetime, dt.datetime]:
-        """As `at`, but the same within each step: a question about it can be asked once and remembered.
-
-        The end is rounded up: what has just arrived is within.
+    def rounded(self, step_seconds: float) -> TimeRange:
+        """Returns the bounds with the end rounded up to a step, so that results can be cached for a step. New
+        data is always included.
         """
-        if not self.is_moving:
-            return self.at()
+        if not self.is_relative:
+            return TimeRange.between(*self.bounds())
         end = -(-dt.datetime.now(dt.UTC).timestamp() // step_seconds) * step_seconds
-        return self.at(dt.datetime.fromtimestamp(end, dt.UTC))
+        return TimeRange.between(*self.bounds(dt.datetime.fromtimestamp(end, dt.UTC)))
 
     @property
-    def is_moving(self) -> bool:
+    def is_relative(self) -> bool:
         return self.start is None
 
     @property
     def length_seconds(self) -> float:
-        start, end = self.at()
+        start, end = self.bounds()
         return (end - start).total_seconds()
 
-    def parameters(self, step_seconds: float = 1) -> dict[str, str]:
-        """`from` and `to` for the API."""
-        start, end = self.steady(step_seconds)
-        return {"from": start.isoformat(), "to": end.isoformat()}
+    def parameters(self, step_seconds: float) -> dict[str, str]:
+        """Returns the parameters `from` and `to` of the API."""
+        rounded = self.rounded(step_seconds)
+        return {"from": rounded.start_time.isoformat(), "to": rounded.end_time.isoformat()}
 
 
-def parse(text: str, now: dt.datetime | None = None) -> TimeRange:
-    """Raises ValueError, whose text is for the person who wrote it."""
+def parse_range(text: str, now: dt.datetime | None = None) -> SelectedRange:
+    """Raises ValueError with a message for the user."""
     text = text.strip()
     nanos = duration_nanos(re.sub(r"^(?:last\s+)?-?", "", text.lower()), _UNITS)
     if nanos is not None:
         seconds = nanos / 1e9
         if not 1 <= seconds <= 366 * 86400:
-            raise ValueError(f"{text} is not between a second and a year")
-        return TimeRange(seconds)
+            raise ValueError(f"{text} is not between 1 second and 1 year")
+        return SelectedRange(seconds)
     ends = _BETWEEN.split(text)
     if len(ends) != 2:
         raise ValueError(
@@ -70,25 +70,25 @@ def parse(text: str, now: dt.datetime | None = None) -> TimeRange:
             "such as 2026-11-15 10:00 to 2026-11-15 11:30"
         )
     now = dt.datetime.now(dt.UTC) if now is None else now
-    start = _moment(ends[0], now)
-    end = _moment(ends[1], now, start)
+    start = _parse_time(ends[0], now)
+    end = _parse_time(ends[1], now, start)
     if end <= start:
-        raise ValueError("the range ends before it begins")
-    return TimeRange(None, start, end)
+        raise ValueError("the time range ends before it starts")
+    return SelectedRange(None, start, end)
 
 
-def between(start: dt.datetime, end: dt.datetime) -> str:
-    """How a fixed range is written in the address."""
-    return f"{_written(start)}..{_written(end)}"
+def format_range(start: dt.datetime, end: dt.datetime) -> str:
+    """Formats a fixed range for the page's URL."""
+    return f"{_format_time(start)}..{_format_time(end)}"
 
 
-def _written(time: dt.datetime) -> str:
+def _format_time(time: dt.datetime) -> str:
     time = time.astimezone(dt.UTC)
     return time.isoformat(timespec="milliseconds" if time.microsecond else "seconds").replace("+00:00", "Z")
 
 
-def _moment(text: str, now: dt.datetime, after: dt.datetime | None = None) -> dt.datetime:
-    """A time of no day is the first `after` another, or else the last until now."""
+def _parse_time(text: str, now: dt.datetime, after: dt.datetime | None = None) -> dt.datetime:
+    """A time without a date is the first one `after` the given time, or else the last one before now."""
     if text.lower() == "now":
         return now
     try:

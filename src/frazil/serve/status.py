@@ -98,7 +98,7 @@ async def status(
         sampler.status(history=history), _tables(queries, caller), ledgers.read() if ledger else _nothing()
     )
     whole = dataclasses.replace(seen, tables=tables, ledger=balance)
-    return Response(orjson.dumps(whole.to_json()), media_type="application/json")
+    return Response(orjson.dumps(whole), media_type="application/json")
 
 
 async def _tables(queries: Any, caller: Caller) -> Sequence[Mapping[str, Any]] | None:

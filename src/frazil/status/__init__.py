@@ -1,11 +1,11 @@
 """The status of all roles together, for the API, the dashboard and the terminal.
 
-Each role answers /status about itself (`frazil.role_status`). This package merges the answers (`stages`) and
-judges them (`watcher`). It reads what every role shows without an API key, and changes nothing.
+Each role reports on itself at /status (`frazil.role_status`). `poll` requests the reports, `stages` merges
+them, `watcher` judges them and keeps history. Nothing here needs an API key or changes anything.
 """
 
 from frazil.status.model import Status
-from frazil.status.sampler import Looker, Sampler
+from frazil.status.poll import Sampler, StatusPoller
 from frazil.status.watcher import Watcher
 
-__all__ = ["Looker", "Sampler", "Status", "Watcher"]
+__all__ = ["Sampler", "Status", "StatusPoller", "Watcher"]

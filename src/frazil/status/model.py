@@ -1,30 +1,28 @@
-"""The picture: what `GET /api/v1/status` answers, and what the terminal and the dashboard draw.
+"""The response of `GET /api/v1/status`, which the terminal and the dashboard also show.
 
-None: unknown, because the role that reports it is down, or was asked only once. Rates are per second
-and of the last minute; so are latencies, but those of landing and of stores are of the last five.
+None means unknown: the role that reports the value is down, or was polled only once. Rates and latencies
+cover the last minute, those of landing and of stores the last five minutes. Times are in seconds since 1970.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from frazil.status.poll import State
+State = Literal["ok", "degraded", "down"]
 
 
 @dataclass(frozen=True)
-class RoleStatus:
+class RoleSummary:
     name: str
     url: str
     state: State
-    reasons: Sequence[str]
-    """Why it is not ok, in words."""
+    reasons: Sequence[str]  # why the role is not ok
     up_seconds: float | None = None
     version: str | None = None
     memory_bytes: float | None = None
-    cpu_seconds: float | None = None
-    """Of all its processes, since they began."""
+    cpu_seconds: float | None = None  # of all processes of the role, since they started
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,9 @@ class Latency:
 class Received:
     records_per_second: float | None
     requests_per_second: float | None
-    bytes_per_second: float | None
-    """Of accepted requests, decompressed."""
-    refused_per_second: float | None
-    rejected_per_second: float | None
-    """Records of accepted requests that were not."""
+    bytes_per_second: float | None  # of accepted requests, decompressed
+    refused_per_second: float | None  # requests
+    rejected_per_second: float | None  # records within accepted requests
     ack: Latency
 
 
@@ -53,19 +49,17 @@ class Received:
 class ReceiveStage:
     total: Received
     signals: Mapping[str, Received]
-    refusals: Mapping[str, float]
-    """Requests a second, by the reason that was given."""
+    refusals: Mapping[str, float]  # requests per second, by reason
     in_flight_bytes: float | None
     ready_workers: float | None
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """Durable, and not in its table yet."""
+    """Durable data that has not landed in its table."""
 
     bytes: float | None
-    age_seconds: float | None
-    """For how long the oldest of it has waited."""
+    age_seconds: float | None  # of the oldest data
     segments: float | None
 
 
@@ -83,30 +77,25 @@ class WalStage:
 
 @dataclass(frozen=True)
 class LandedTable:
+    """`commits`, `errors` and `set_aside` count since the pipeline started."""
+
     rows_per_second: float | None
     bytes_per_second: float | None
-    lag_seconds: float | None
-    """How long the oldest that has not landed has waited."""
-    freshness_seconds: float | None
-    """How long after its ack a record is seen by SQL, as questions of the last minute found."""
+    lag_seconds: float | None  # age of the oldest data that has not landed
+    freshness_seconds: float | None  # time from ack until SQL sees a record, by queries of the last minute
     commits: float | None
-    """Since the pipeline began; so are the two below."""
     errors: float | None
     set_aside: float | None
     last_commit_at: float | None
-    """Seconds since 1970."""
-    is_stopped: bool
-    """It waits for someone to decide."""
+    is_stopped: bool  # landing stopped: operator action required
 
 
 @dataclass(frozen=True)
 class LandStage:
     tables: Mapping[str, LandedTable]
-    batch: Latency
-    """From the position to the commit."""
+    batch: Latency  # from reading the position to the commit
     commit: Latency
-    has_leader: bool
-    """Of several pipelines one works."""
+    has_leader: bool  # one of the pipelines holds the lease
 
 
 @dataclass(frozen=True)
@@ -122,18 +111,15 @@ class LakeTable:
 
 @dataclass(frozen=True)
 class LakeStage:
-    tables: Mapping[str, LakeTable]
-    """Of all tenants, as the roles measure them now and then."""
-    stores: Mapping[str, Latency]
-    """By store and operation: `wal put`, `lake get`, …"""
+    tables: Mapping[str, LakeTable]  # of all tenants, measured from time to time
+    stores: Mapping[str, Latency]  # by store and operation: `wal put`, `lake get`, …
     store_failures_per_second: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class QueryStage:
     per_second: float | None
-    outcomes: Mapping[str, float]
-    """Queries a second, by what came of them."""
+    outcomes: Mapping[str, float]  # queries per second, by outcome
     latency: Latency
     planning: Latency
     running: float | None
@@ -144,12 +130,9 @@ class QueryStage:
 
 @dataclass(frozen=True)
 class MaintainTask:
-    runs: Mapping[str, float]
-    """By what came of them, since the pipeline began: done, nothing, failed."""
-    last_at: float | None
-    """When it last ended well, on any table; seconds since 1970."""
-    failing: Sequence[str] = ()
-    """Tables on which it failed when it last ran."""
+    runs: Mapping[str, float]  # since the pipeline started, by outcome: done, nothing, failed
+    last_at: float | None  # last success on any table
+    failing: Sequence[str] = ()  # tables on which the last run failed
 
 
 @dataclass(frozen=True)
@@ -161,8 +144,7 @@ class Waiting:
 @dataclass(frozen=True)
 class MaintainStage:
     tasks: Mapping[str, MaintainTask]
-    waiting: Mapping[str, Waiting]
-    """What is worth merging now, by table."""
+    waiting: Mapping[str, Waiting]  # data to merge now, by table
 
 
 @dataclass(frozen=True)
@@ -178,45 +160,33 @@ class Stages:
 @dataclass(frozen=True)
 class Objective:
     name: str
-    target: float
-    """Seconds; the value is to be no more."""
+    target: float  # the highest value allowed, in seconds
     value: float | None
-    kept: bool
-    """Now. Where nothing has happened that could be slow, it is."""
-    kept_ratio: float | None
-    """The share of looks in which it was, of those in `status.kept_seconds`."""
+    kept: bool  # now; an objective without measurements is kept
+    kept_ratio: float | None  # share of the samples within `status.kept_seconds`
 
 
 @dataclass(frozen=True)
 class Series:
     name: str
-    of: str | None
-    """The signal or table, where there is one line for each."""
+    of: str | None  # the signal or table, for a series per signal or table
     values: Sequence[float | None]
 
 
 @dataclass(frozen=True)
 class History:
     sample_seconds: float
-    times: Sequence[float]
-    """Seconds since 1970; as many as each series has values."""
+    times: Sequence[float]  # one for each value of a series
     series: Sequence[Series]
 
 
 @dataclass(frozen=True)
 class Status:
     at: float
-    """Seconds since 1970."""
-    state: State
-    """ok if all roles are, down if all roles are down."""
-    roles: Sequence[RoleStatus]
+    state: State  # ok if all roles are ok, down if all roles are down
+    roles: Sequence[RoleSummary]
     stages: Stages
     objectives: Sequence[Objective]
     history: History | None = None
-    ledger: Mapping[str, Any] | None = None
-    """As the API's `LedgerCache` returns it, if it was requested."""
-    tables: Sequence[Mapping[str, Any]] | None = None
-    """As the API describes them, without their columns; None where it was not asked, or does not know."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    ledger: Mapping[str, Any] | None = None  # from the API's `LedgerCache`, if requested
+    tables: Sequence[Mapping[str, Any]] | None = None  # as the API describes them, without columns

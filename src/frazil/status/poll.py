@@ -1,14 +1,19 @@
-"""Requests the status of every role over HTTP. A role that does not answer is reported with the reason."""
+"""Requests the status of every role over HTTP: once for a command, or periodically inside the API.
+
+A role that does not respond is reported as down, with the reason.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ssl
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+import structlog
 from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutError
 
 from frazil import http_client, role_status
@@ -16,84 +21,63 @@ from frazil.config import Config, StatusConfig, TlsConfig
 from frazil.config.values import local_url
 from frazil.health import Role
 from frazil.http_client import HttpClient
-from frazil.role_status import RoleReport
+from frazil.status.model import Status
+from frazil.status.stages import Endpoint, PolledRole
+from frazil.status.watcher import Watcher
 
-State = Literal["ok", "degraded", "down"]
-
-NOTHING_LISTENS = "nothing listens there"
+NOTHING_LISTENS = "connection refused: nothing listens at this address"
 CONNECT_SECONDS_MAX = 1.0
 READ_SECONDS_MAX = 3.0
 BODY_BYTES_MAX = 8 << 20
-_ASKED_AT_ONCE_MAX = 16
+_CONCURRENT_MAX = 16
 _REASONS_MAX = 20
 _REASON_LENGTH_MAX = 500
+PAUSE_SECONDS_MIN = 0.5  # between two polls, however long they take
+_START_SECONDS = 1.0  # before the first poll: the API polls itself too, and responds only after startup
+FRESH_SECONDS = 1.5  # `Sampler.status` polls again if the last poll is older
+APART_SECONDS = 1.0  # between the two polls that rates need
+
+log = structlog.get_logger("frazil.status")
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    role: Role
-    url: str
-    certificate: Path | None = None
-    """Of this configuration's own role, which is identified by it, whatever name the certificate is for. None
-    for plain text and for other roles.
-    """
-
-
-def places(config: Config) -> list[Endpoint]:
-    """Returns every role to be asked, in the order in which data goes through them."""
+def endpoints(config: Config) -> list[Endpoint]:
+    """Returns the endpoints of all roles, in the order of the data flow."""
     status, receive, serve, dashboard = config.status, config.receive, config.serve, config.dashboard
-    pipeline = local_url(config.pipeline.listen, tls=False)
-    found = [
-        *_of("receiver", status.receivers, receive.url("http"), receive.tls),
-        *_of("pipeline", status.pipelines, pipeline, None),
-        *_of("api", status.apis, serve.url, serve.tls),
+    roles: list[tuple[Role, tuple[str, ...], str, TlsConfig | None]] = [
+        ("receiver", status.receivers, receive.url("http"), receive.tls),
+        ("pipeline", status.pipelines, local_url(config.pipeline.listen, tls=False), None),
+        ("api", status.apis, serve.url, serve.tls),
     ]
     if status.dashboard or dashboard.enabled:
-        found += _of("dashboard", status.dashboard, dashboard.url, dashboard.tls)
-    return found
-
-
-def _of(role: Role, named: tuple[str, ...], own: str, tls: TlsConfig | None) -> list[Endpoint]:
-    if named:
-        return [Endpoint(role, url) for url in named]
-    return [Endpoint(role, own, None if tls is None else tls.cert_file)]
-
-
-@dataclass(frozen=True)
-class PolledRole:
-    """What a role has answered. `report` is None if it has not."""
-
-    place: Endpoint
-    state: State
-    reasons: Sequence[str] = ()
-    report: RoleReport | None = field(default=None, repr=False)
+        roles.append(("dashboard", status.dashboard, dashboard.url, dashboard.tls))
+    return [
+        Endpoint(role, url, None if configured or tls is None else tls.cert_file)
+        for role, configured, own, tls in roles
+        for url in configured or (own,)
+    ]
 
 
 class Poller:
-    """Keeps connections, and a thread for each role that is asked: one that hangs must not delay others."""
+    """Keeps connections, and a thread per role: a role that hangs does not delay the others."""
 
     def __init__(self, config: StatusConfig) -> None:
         self._config = config
         self._clients: dict[Path | None, HttpClient] = {}
-        self._threads = ThreadPoolExecutor(_ASKED_AT_ONCE_MAX, "status")
+        self._threads = ThreadPoolExecutor(_CONCURRENT_MAX, "status")
 
-    def asking(self, places: Sequence[Endpoint]) -> list[Future[PolledRole]]:
-        """All of them at once."""
-        return [self._threads.submit(self.ask, place) for place in places]
+    def submit(self, endpoints: Sequence[Endpoint]) -> list[Future[PolledRole]]:
+        return [self._threads.submit(self.poll, endpoint) for endpoint in endpoints]
 
-    def ask_all(self, places: Sequence[Endpoint]) -> list[PolledRole]:
-        return [asked.result() for asked in self.asking(places)]
-
-    def ask(self, place: Endpoint) -> PolledRole:
-        """Does not raise, whatever a role answers."""
+    def poll(self, endpoint: Endpoint) -> PolledRole:
+        """Does not raise, whatever the role responds."""
         try:
-            client = self._clients.setdefault(place.certificate, self._client(place.certificate))
+            client = self._clients.setdefault(endpoint.certificate, self._client(endpoint.certificate))
             status, body = client.get(
-                f"{place.url}/status", seconds_max=READ_SECONDS_MAX, bytes_max=BODY_BYTES_MAX
+                f"{endpoint.url}/status", seconds_max=READ_SECONDS_MAX, bytes_max=BODY_BYTES_MAX
             )
         except (HTTPError, OSError, ValueError) as error:
-            return PolledRole(place, "down", [_why(error)])
-        return understand(place, status, body)
+            return PolledRole(endpoint, "down", [_why(error)])
+        return parse_response(endpoint, status, body)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -111,20 +95,97 @@ class Poller:
         )
 
 
-def understand(place: Endpoint, status: int, body: bytes) -> PolledRole:
+def parse_response(endpoint: Endpoint, status: int, body: bytes) -> PolledRole:
     report = role_status.parse(body) if status == 200 else None
     if report is None:
-        why = f"something else answers there ({status}), or another release: check the address"
-        return PolledRole(place, "down", [why])
+        why = f"unexpected response (HTTP {status}): another service, or another release of frazil"
+        return PolledRole(endpoint, "down", [why])
     reasons = [reason[:_REASON_LENGTH_MAX] for reason in report.reasons()[:_REASONS_MAX]]
-    return PolledRole(place, "degraded" if reasons else "ok", reasons, report)
+    return PolledRole(endpoint, "degraded" if reasons else "ok", reasons, report)
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLError):
-        return f"its certificate is not trusted, or it wants ours: {str(error).rpartition(': ')[2]}"[:300]
+        reason = str(error).rpartition(": ")[2]
+        return f"TLS failed (untrusted certificate, or client certificate required): {reason}"[:300]
     if isinstance(error.__cause__, ConnectionRefusedError):
         return NOTHING_LISTENS
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
-        return "it does not answer in time"
+        return "no response in time"
     return http_client.reason(error)
+
+
+class StatusPoller:
+    """For a caller without an event loop. Keeps no history."""
+
+    def __init__(self, config: Config) -> None:
+        self._poller, self._endpoints, self._watcher = (
+            Poller(config.status),
+            endpoints(config),
+            Watcher(config),
+        )
+        self._has_rates = False
+
+    def poll(self) -> Status:
+        """The first call polls twice, to have rates, unless all roles are down."""
+        while True:
+            self._watcher.update([future.result() for future in self._poller.submit(self._endpoints)])
+            found = self._watcher.status(history=False)
+            if self._has_rates or found.state == "down":
+                return found
+            self._has_rates = True
+            time.sleep(APART_SECONDS)
+
+    def close(self) -> None:
+        self._poller.close()
+
+
+class Sampler:
+    """Polls periodically in one event loop. `stop` is safe without `start`, and when called twice."""
+
+    def __init__(self, config: Config) -> None:
+        self._poller, self._endpoints, self._watcher = (
+            Poller(config.status),
+            endpoints(config),
+            Watcher(config),
+        )
+        self._seconds = config.status.sample_seconds
+        self._lock = asyncio.Lock()
+        self._polled_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        self._poller.close()
+
+    async def status(self, *, history: bool = True) -> Status:
+        """Returns the current status. Polls if the last poll is older than FRESH_SECONDS."""
+        await self._poll(FRESH_SECONDS)
+        return self._watcher.status(history=history)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(_START_SECONDS)
+        while True:
+            begin = time.monotonic()
+            try:
+                await self._poll(0.0)
+                self._watcher.sample()
+            except Exception:  # must end neither the API nor this loop
+                log.exception("polling the roles failed")
+            await asyncio.sleep(max(PAUSE_SECONDS_MIN, begin + self._seconds - time.monotonic()))
+
+    async def _poll(self, age_seconds_max: float) -> None:
+        async with self._lock:
+            if self._polled_at is not None and time.monotonic() - self._polled_at < age_seconds_max:
+                return
+            # In threads of the poller: queries must not wait for threads that wait for a role.
+            polled = await asyncio.gather(*map(asyncio.wrap_future, self._poller.submit(self._endpoints)))
+            self._polled_at = time.monotonic()
+            self._watcher.update(polled)

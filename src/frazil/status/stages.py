@@ -1,250 +1,211 @@
-"""From what roles have counted to what each stage does."""
+"""Computes the state of each stage from the metrics that roles report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from frazil.config import Config
-from frazil.role_status import LATENCY_SECONDS, RATE_SECONDS, RECENT_SECONDS, RoleReport
-from frazil.status.model import (
-    Backlog,
-    LakeStage,
-    LakeTable,
-    LandedTable,
-    LandStage,
-    Latency,
-    MaintainStage,
-    MaintainTask,
-    QueryStage,
-    Received,
-    ReceiveStage,
-    Stages,
-    Waiting,
-    WalStage,
-)
-from frazil.status.poll import PolledRole
-from frazil.status.rates import Rates, Samples, by_label, samples_of, value
+from frazil.health import Role
+from frazil.role_status import WINDOWS_SECONDS, RoleReport
+from frazil.status import model
+from frazil.status.rates import Rates, Samples, by_label, largest, samples_of, value
 from frazil.tables import SIGNALS, table_specs
 
-_TAKEN = ("ok", "partial")
+_ACCEPTED = ("ok", "partial")
 _STORES = ("wal", "lake")
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What all roles have answered at one time, with their rates added up."""
-
-    heard: Sequence[PolledRole]
-
-    def of(self, role: str) -> list[Samples]:
-        return [samples for name, samples in self._values if name == role]
-
-    @cached_property
-    def _values(self) -> list[tuple[str, Samples]]:
-        there = [(heard.place.role, heard.report) for heard in self.heard]
-        return [(role, samples_of(report.values)) for role, report in there if report is not None]
-
-    @cached_property
-    def _reports(self) -> list[RoleReport]:
-        return [heard.report for heard in self.heard if heard.report is not None]
-
-    @cached_property
-    def recent(self) -> Rates:
-        return Rates.of(self._reports, RECENT_SECONDS)
-
-    @cached_property
-    def minute(self) -> Rates:
-        return Rates.of(self._reports, RATE_SECONDS)
-
-    @cached_property
-    def minutes(self) -> Rates:
-        """For what happens less often than once a second."""
-        return Rates.of(self._reports, LATENCY_SECONDS)
-
-    @property
-    def leader(self) -> list[Samples]:
-        """The pipeline that works, alone: others know old things."""
-        found = self.of("pipeline")
-        leading = [samples for samples in found if value(samples, "frazil_pipeline_leader")]
-        return leading[:1] if leading else found[:1]
+class Endpoint:
+    role: Role
+    url: str
+    certificate: Path | None = None  # of this configuration's own role; trusted for any host name
 
 
-def stages(looked: Looked, config: Config) -> Stages:
-    return Stages(
-        receive=_receive(looked),
-        wal=_wal(looked),
-        land=_land(looked, config),
-        lake=_lake(looked),
-        query=_query(looked),
-        maintain=_maintain(looked),
+@dataclass(frozen=True)
+class PolledRole:
+    """The result of polling one role. `report` is None if the role did not respond."""
+
+    endpoint: Endpoint
+    state: model.State
+    reasons: Sequence[str] = ()
+    report: RoleReport | None = field(default=None, repr=False)
+
+
+class PolledRoles:
+    """The results of polling all roles at one time, with their rates added up."""
+
+    def __init__(self, roles: Sequence[PolledRole]) -> None:
+        self.roles = roles
+        reports = [(role.endpoint.role, role.report) for role in roles if role.report is not None]
+        self.samples: dict[str, list[Samples]] = defaultdict(list)
+        for role, report in reports:
+            self.samples[role].append(samples_of(report.values))
+        # The five minutes are for events that are rarer than one per second.
+        self.recent, self.minute, self.minutes = (
+            Rates.of([report for _, report in reports], seconds) for seconds in WINDOWS_SECONDS
+        )
+        pipelines = self.samples["pipeline"]
+        leading = [samples for samples in pipelines if value(samples, "frazil_pipeline_leader")]
+        self.has_leader = bool(leading)
+        self.leader: Samples = next(iter([*leading, *pipelines]), {})  # metrics of the others are stale
+
+    def sum(self, role: Role, name: str) -> float | None:
+        numbers = [number for each in self.samples[role] if (number := value(each, name)) is not None]
+        return sum(numbers) if numbers else None
+
+    def first_with(self, name: str, table: str) -> Samples | None:
+        """Returns the samples of the first role that has measured `name` of the table."""
+        measured = [self.leader, *self.samples["api"]]
+        return next((samples for samples in measured if value(samples, name, table=table) is not None), None)
+
+
+def stages(roles: PolledRoles, config: Config) -> model.Stages:
+    land = _land(roles, config)
+    return model.Stages(_receive(roles), _wal(roles), land, _lake(roles), _query(roles), _maintain(roles))
+
+
+def refused(rates: Rates, **labels: str) -> dict[str, float]:
+    """Returns refused requests per second, by reason."""
+    outcomes = by_label(rates.grown, "frazil_receive_requests_total", "outcome", **labels)
+    return {outcome: rate for outcome, rate in sorted(outcomes.items()) if outcome not in _ACCEPTED}
+
+
+def _receive(roles: PolledRoles) -> model.ReceiveStage:
+    return model.ReceiveStage(
+        total=_received(roles.minute),
+        signals={signal: _received(roles.minute, signal=signal) for signal in SIGNALS},
+        refusals=refused(roles.minute),
+        in_flight_bytes=roles.sum("receiver", "frazil_receive_in_flight_bytes"),
+        ready_workers=roles.sum("receiver", "frazil_receive_ready_workers"),
     )
 
 
-def _receive(looked: Looked) -> ReceiveStage:
-    span, workers = looked.minute, looked.of("receiver")
-    outcomes = span.rates("frazil_receive_requests_total", "outcome")
-    return ReceiveStage(
-        total=_received(span),
-        signals={signal: _received(span, signal=signal) for signal in SIGNALS},
-        refusals={reason: rate for reason, rate in sorted(outcomes.items()) if reason not in _TAKEN},
-        in_flight_bytes=_sum(workers, "frazil_receive_in_flight_bytes"),
-        ready_workers=_sum(workers, "frazil_receive_ready_workers"),
+def _received(rates: Rates, **labels: str) -> model.Received:
+    return model.Received(
+        records_per_second=rates.rate("frazil_receive_records_total", outcome="accepted", **labels),
+        requests_per_second=rates.rate("frazil_receive_requests_total", **labels),
+        bytes_per_second=rates.rate("frazil_receive_bytes_total", **labels),
+        refused_per_second=sum(refused(rates, **labels).values()) if rates.is_known else None,
+        rejected_per_second=rates.rate("frazil_receive_records_total", outcome="rejected", **labels),
+        ack=_latency(rates, "frazil_receive_ack_seconds", **labels),
     )
 
 
-def _received(span: Rates, **labels: str) -> Received:
-    outcomes = span.rates("frazil_receive_requests_total", "outcome", **labels)
-    known = span.is_known
-    return Received(
-        records_per_second=span.rate("frazil_receive_records_total", outcome="accepted", **labels),
-        requests_per_second=sum(outcomes.values()) if known else None,
-        bytes_per_second=span.rate("frazil_receive_bytes_total", **labels),
-        refused_per_second=sum(r for o, r in outcomes.items() if o not in _TAKEN) if known else None,
-        rejected_per_second=span.rate("frazil_receive_records_total", outcome="rejected", **labels),
-        ack=_latency(span, "frazil_receive_ack_seconds", **labels),
-    )
-
-
-def _wal(looked: Looked) -> WalStage:
-    span = looked.minute
-    signals: dict[str, Backlog] = {signal: _backlog(looked, signal) for signal in SIGNALS}
-    ages = [backlog.age_seconds for backlog in signals.values() if backlog.age_seconds is not None]
-    return WalStage(
-        rows_per_second=span.rate("frazil_wal_rows_total"),
-        bytes_per_second=span.rate("frazil_wal_bytes_total"),
-        segments_per_second=span.rate("frazil_wal_segments_total"),
-        failures_per_second=span.rate("frazil_wal_failures_total"),
-        encode=_latency(span, "frazil_wal_encode_seconds"),
-        store=_latency(span, "frazil_wal_store_seconds"),
-        backlog=Backlog(
-            bytes=_sum(looked.leader, "frazil_land_pending_bytes"),
-            age_seconds=max(ages, default=None),
-            segments=_sum(looked.leader, "frazil_land_pending_segments"),
-        ),
+def _wal(roles: PolledRoles) -> model.WalStage:
+    rates = roles.minute
+    signals: dict[str, model.Backlog] = {signal: _backlog(roles.leader, table=signal) for signal in SIGNALS}
+    age = largest(backlog.age_seconds for backlog in signals.values())
+    return model.WalStage(
+        rows_per_second=rates.rate("frazil_wal_rows_total"),
+        bytes_per_second=rates.rate("frazil_wal_bytes_total"),
+        segments_per_second=rates.rate("frazil_wal_segments_total"),
+        failures_per_second=rates.rate("frazil_wal_failures_total"),
+        encode=_latency(rates, "frazil_wal_encode_seconds"),
+        store=_latency(rates, "frazil_wal_store_seconds"),
+        backlog=replace(_backlog(roles.leader), age_seconds=age),
         signals=signals,
     )
 
 
-def _backlog(looked: Looked, table: str) -> Backlog:
-    return Backlog(
-        bytes=_sum(looked.leader, "frazil_land_pending_bytes", table=table),
-        age_seconds=_sum(looked.leader, "frazil_land_pending_age_seconds", table=table),
-        segments=_sum(looked.leader, "frazil_land_pending_segments", table=table),
+def _backlog(leader: Samples, **labels: str) -> model.Backlog:
+    names = ("bytes", "age_seconds", "segments")
+    return model.Backlog(*(value(leader, f"frazil_land_pending_{name}", **labels) for name in names))
+
+
+def _land(roles: PolledRoles, config: Config) -> model.LandStage:
+    return model.LandStage(
+        tables={table: _landed(roles, config, table) for table in SIGNALS},
+        batch=_latency(roles.minutes, "frazil_land_seconds"),
+        commit=_latency(roles.minutes, "frazil_land_commit_seconds"),
+        has_leader=roles.has_leader,
     )
 
 
-def _land(looked: Looked, config: Config) -> LandStage:
-    return LandStage(
-        tables={table: _landed(looked, config, table) for table in SIGNALS},
-        batch=_latency(looked.minutes, "frazil_land_seconds"),
-        commit=_latency(looked.minutes, "frazil_land_commit_seconds"),
-        has_leader=any(value(samples, "frazil_pipeline_leader") for samples in looked.of("pipeline")),
-    )
-
-
-def _landed(looked: Looked, config: Config, table: str) -> LandedTable:
-    span, leader = looked.minute, looked.leader
-    lag = _sum(leader, "frazil_land_pending_age_seconds", table=table)
-    return LandedTable(
-        rows_per_second=span.rate("frazil_landed_rows_total", table=table),
-        bytes_per_second=span.rate("frazil_landed_bytes_total", table=table),
+def _landed(roles: PolledRoles, config: Config, table: str) -> model.LandedTable:
+    rates, leader = roles.minute, roles.leader
+    lag = value(leader, "frazil_land_pending_age_seconds", table=table)
+    return model.LandedTable(
+        rows_per_second=rates.rate("frazil_landed_rows_total", table=table),
+        bytes_per_second=rates.rate("frazil_landed_bytes_total", table=table),
         lag_seconds=lag,
-        freshness_seconds=_freshness(looked, config, lag),
-        commits=_sum(leader, "frazil_land_commits_total", table=table),
-        errors=_sum(leader, "frazil_land_errors_total", table=table),
-        set_aside=_sum(leader, "frazil_land_set_aside_total", table=table),
-        last_commit_at=_sum(leader, "frazil_land_last_commit_timestamp_seconds", table=table) or None,
-        is_stopped=bool(_sum(leader, "frazil_land_stopped", table=table)),
+        freshness_seconds=_freshness(roles, config, lag),
+        commits=value(leader, "frazil_land_commits_total", table=table),
+        errors=value(leader, "frazil_land_errors_total", table=table),
+        set_aside=value(leader, "frazil_land_set_aside_total", table=table),
+        last_commit_at=value(leader, "frazil_land_last_commit_timestamp_seconds", table=table) or None,
+        is_stopped=bool(value(leader, "frazil_land_stopped", table=table)),
     )
 
 
-def _freshness(looked: Looked, config: Config, lag: float | None) -> float | None:
-    """A question sees all that was acked before it began to look at the catalog and the log. Kafka has no
-    tail: there, what has not landed is not seen.
-    """
-    if not looked.of("api"):
+def _freshness(roles: PolledRoles, config: Config, lag: float | None) -> float | None:
+    # A query sees all data acked before its planning started; with Kafka, without a tail, only landed data.
+    if not roles.samples["api"]:
         return None
-    if config.wal.type == "kafka":
-        return lag
-    return looked.minute.quantile(0.99, "frazil_query_planning_seconds")
+    return lag if config.wal.type == "kafka" else roles.minute.quantile(0.99, "frazil_query_planning_seconds")
 
 
-def _lake(looked: Looked) -> LakeStage:
-    span = looked.minutes
-    stores: dict[str, Latency] = {}
+def _lake(roles: PolledRoles) -> model.LakeStage:
+    rates = roles.minutes
+    stores: dict[str, model.Latency] = {}
     failures: dict[str, float] = {}
     for store in _STORES:
-        for operation in sorted(span.rates("frazil_store_seconds_count", "operation", store=store)):
+        timed = by_label(rates.grown, "frazil_store_seconds_count", "operation", store=store)
+        for operation in sorted(timed):
             labels = {"store": store, "operation": operation}
-            stores[f"{store} {operation}"] = _latency(span, "frazil_store_seconds", **labels)
-        failed = span.rates("frazil_store_failures_total", "operation", store=store)
+            stores[f"{store} {operation}"] = _latency(rates, "frazil_store_seconds", **labels)
+        failed = by_label(rates.grown, "frazil_store_failures_total", "operation", store=store)
         failures |= {f"{store} {operation}": rate for operation, rate in sorted(failed.items())}
-    measured = [*looked.leader, *looked.of("api")]
-    return LakeStage(
-        tables={table: found for table in table_specs() if (found := _table(measured, table)) is not None},
-        stores=stores,
-        store_failures_per_second=failures,
+    tables = {table: found for table in table_specs() if (found := _table(roles, table)) is not None}
+    return model.LakeStage(tables, stores, failures)
+
+
+def _table(roles: PolledRoles, table: str) -> model.LakeTable | None:
+    samples = roles.first_with("frazil_table_files", table)
+    if samples is None:
+        return None
+    names = ("files", "bytes", "rows", "small_files", "files_per_moment", "snapshots", "monthly_cost")
+    return model.LakeTable(*(value(samples, f"frazil_table_{name}", table=table) for name in names))
+
+
+def _query(roles: PolledRoles) -> model.QueryStage:
+    rates = roles.minute
+    return model.QueryStage(
+        per_second=rates.rate("frazil_queries_total"),
+        outcomes=dict(sorted(by_label(rates.grown, "frazil_queries_total", "outcome").items())),
+        latency=_latency(rates, "frazil_query_seconds"),
+        planning=_latency(rates, "frazil_query_planning_seconds"),
+        running=roles.sum("api", "frazil_queries_running"),
+        waiting=roles.sum("api", "frazil_queries_waiting"),
+        cached_per_second=rates.rate("frazil_query_cached_total"),
+        workers_killed=roles.sum("api", "frazil_query_workers_killed_total"),
     )
 
 
-def _table(measured: Sequence[Samples], table: str) -> LakeTable | None:
-    """As the first says that has measured it."""
-    for samples in measured:
-        if value(samples, "frazil_table_files", table=table) is not None:
-            names = ("files", "bytes", "rows", "small_files", "files_per_moment", "snapshots", "monthly_cost")
-            return LakeTable(*(value(samples, f"frazil_table_{name}", table=table) for name in names))
-    return None
-
-
-def _query(looked: Looked) -> QueryStage:
-    span, apis = looked.minute, looked.of("api")
-    return QueryStage(
-        per_second=span.rate("frazil_queries_total"),
-        outcomes=dict(sorted(span.rates("frazil_queries_total", "outcome").items())),
-        latency=_latency(span, "frazil_query_seconds"),
-        planning=_latency(span, "frazil_query_planning_seconds"),
-        running=_sum(apis, "frazil_queries_running"),
-        waiting=_sum(apis, "frazil_queries_waiting"),
-        cached_per_second=span.rate("frazil_query_cached_total"),
-        workers_killed=_sum(apis, "frazil_query_workers_killed_total"),
-    )
-
-
-def _maintain(looked: Looked) -> MaintainStage:
-    tasks: dict[str, MaintainTask] = {}
-    for samples in looked.leader:
-        for task in sorted(by_label(samples, "frazil_maintain_runs_total", "task")):
-            last = by_label(samples, "frazil_maintain_last_timestamp_seconds", "table", task=task)
-            failing = by_label(samples, "frazil_maintain_failing", "table", task=task)
-            tasks[task] = MaintainTask(
-                runs=by_label(samples, "frazil_maintain_runs_total", "outcome", task=task),
-                last_at=max(last.values(), default=None),
-                failing=sorted(table for table, is_failing in failing.items() if is_failing),
-            )
-    measured = [*looked.leader, *looked.of("api")]
+def _maintain(roles: PolledRoles) -> model.MaintainStage:
+    leader = roles.leader
+    tasks: dict[str, model.MaintainTask] = {}
+    for task in sorted(by_label(leader, "frazil_maintain_runs_total", "task")):
+        failing = by_label(leader, "frazil_maintain_failing", "table", task=task)
+        last = by_label(leader, "frazil_maintain_last_timestamp_seconds", "table", task=task)
+        tasks[task] = model.MaintainTask(
+            runs=by_label(leader, "frazil_maintain_runs_total", "outcome", task=task),
+            last_at=max(last.values(), default=None),
+            failing=sorted(table for table, is_failing in failing.items() if is_failing),
+        )
     merged = [name for name, spec in table_specs().items() if spec.merged_as is not None]
-    return MaintainStage(tasks, {table: _waiting(measured, table) for table in merged})
+    return model.MaintainStage(tasks, {table: _waiting(roles, table) for table in merged})
 
 
-def _waiting(measured: Iterable[Samples], table: str) -> Waiting:
-    for samples in measured:
-        size = value(samples, "frazil_maintain_waiting_bytes", table=table)
-        if size is not None:
-            return Waiting(size, value(samples, "frazil_maintain_lag_seconds", table=table))
-    return Waiting(None, None)
+def _waiting(roles: PolledRoles, table: str) -> model.Waiting:
+    samples = roles.first_with("frazil_maintain_waiting_bytes", table) or {}
+    names = ("waiting_bytes", "lag_seconds")
+    return model.Waiting(*(value(samples, f"frazil_maintain_{name}", table=table) for name in names))
 
 
-def _sum(found: Iterable[Samples], name: str, **labels: str) -> float | None:
-    numbers = [number for samples in found if (number := value(samples, name, **labels)) is not None]
-    return sum(numbers) if numbers else None
-
-
-def _latency(span: Rates, name: str, **labels: str) -> Latency:
-    return Latency(
-        p50_seconds=span.quantile(0.5, name, **labels),
-        p95_seconds=span.quantile(0.95, name, **labels),
-        p99_seconds=span.quantile(0.99, name, **labels),
-        per_second=span.rate(f"{name}_count", **labels),
-    )
+def _latency(rates: Rates, name: str, **labels: str) -> model.Latency:
+    p50, p95, p99 = (rates.quantile(q, name, **labels) for q in (0.5, 0.95, 0.99))
+    return model.Latency(p50, p95, p99, per_second=rates.rate(f"{name}_count", **labels))

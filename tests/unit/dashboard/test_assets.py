@@ -101,7 +101,7 @@ def test_what_gains_nothing_or_cannot_be_goes_as_it_is(
 
 
 def test_more_than_a_bound_is_not_kept(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assets, "_KEPT_BYTES_MAX", 10)
+    monkeypatch.setattr(assets, "_CACHE_BYTES_MAX", 10)
     for _ in range(2):
         assert served.get("/static/js/a.js").content == SCRIPT
     assert len(served.compressed) == 2

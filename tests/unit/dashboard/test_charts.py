@@ -10,7 +10,7 @@ import altair as alt
 import pyarrow as pa
 import pytest
 
-from frazil.dashboard import theme as look
+from frazil.dashboard import theme
 from frazil.dashboard.pages import metrics, overview, pipeline, traces
 from frazil.dashboard.sql import chart as sql_chart
 from frazil.dashboard.sql import quick_chart
@@ -43,7 +43,7 @@ def times(chart: alt.Chart | alt.LayerChart) -> list[Spec]:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[alt.Chart]:
     """What pages draw."""
     charts: list[alt.Chart] = []
-    monkeypatch.setattr(look, "chart", lambda chart, **_: charts.append(chart))
+    monkeypatch.setattr(theme, "show_chart", lambda chart, **_: charts.append(chart))
     return charts
 
 
@@ -74,7 +74,7 @@ def metric_chart(length: dt.timedelta = HOUR) -> alt.LayerChart:
 def sql_chart_of(column: pa.Array) -> alt.Chart:
     table = pa.table({"at": column, "rows": list(range(len(column)))})
     choice = quick_chart.Choice("line", "at", "rows")
-    return sql_chart._drawing(table, choice, quick_chart.columns(table))
+    return sql_chart._chart(table, choice, quick_chart.columns(table))
 
 
 def test_times_in_tooltips_are_in_utc_on_all_pages(shown: list[alt.Chart]) -> None:
@@ -97,11 +97,11 @@ def test_a_tooltip_has_the_day_where_there_are_several_and_milliseconds_within_o
     seconds: float, form: str
 ) -> None:
     end = BEGIN + dt.timedelta(seconds=seconds)
-    assert look.time_tip("time", BEGIN, end).to_dict()["format"] == form
+    assert theme.time_tooltip("time", BEGIN, end).to_dict()["format"] == form
 
 
 def test_a_tooltip_says_all_where_nothing_is_known_of_the_range() -> None:
-    assert look.time_tip("time").to_dict()["format"] == "%Y-%m-%d %H:%M:%S.%L"
+    assert theme.time_tooltip("time").to_dict()["format"] == "%Y-%m-%d %H:%M:%S.%L"
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("s"), pa.date32()])

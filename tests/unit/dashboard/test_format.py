@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.dashboard import format as words
+from frazil.dashboard import format
 from frazil.query.reads.metrics import Metric
 
 
@@ -33,7 +33,7 @@ from frazil.query.reads.metrics import Metric
     ],
 )
 def test_durations(milliseconds: float | None, said: str) -> None:
-    assert words.duration(milliseconds) == said
+    assert format.format_duration(milliseconds) == said
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_durations(milliseconds: float | None, said: str) -> None:
     ],
 )
 def test_lengths_of_time(seconds: float | None, said: str) -> None:
-    assert words.ago(seconds) == said
+    assert format.format_elapsed(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_lengths_of_time(seconds: float | None, said: str) -> None:
     ],
 )
 def test_counts(number: float | None, said: str) -> None:
-    assert words.count(number) == said
+    assert format.format_count(number) == said
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_counts(number: float | None, said: str) -> None:
     ],
 )
 def test_sizes(count_bytes: float | None, said: str) -> None:
-    assert words.size(count_bytes) == said
+    assert format.format_size(count_bytes) == said
 
 
 POSITIVE = st.floats(0, 1e12) | st.floats(0, 1000)
@@ -100,7 +100,10 @@ NEXT = dict.fromkeys(("µs", "ms", "B", "kB", "MB", "GB", "k", "M", "G"), 1000) 
 """How much of each unit is one of the next."""
 
 
-@given(st.sampled_from([words.duration, words.ago, words.count, words.size]), POSITIVE)
+@given(
+    st.sampled_from([format.format_duration, format.format_elapsed, format.format_count, format.format_size]),
+    POSITIVE,
+)
 def test_no_number_has_an_exponent_or_is_as_much_as_one_of_the_next_unit(
     say: Callable[[float], str], number: float
 ) -> None:
@@ -113,18 +116,18 @@ def test_no_number_has_an_exponent_or_is_as_much_as_one_of_the_next_unit(
 
 def test_clocks_are_in_utc() -> None:
     there = dt.timezone(dt.timedelta(hours=2))
-    assert words.clock(dt.datetime(2026, 11, 15, 1, 2, 3, 456789, there)) == "23:02:03.456"
+    assert format.format_clock(dt.datetime(2026, 11, 15, 1, 2, 3, 456789, there)) == "23:02:03.456"
 
 
 @given(st.text())
 def test_text_from_elsewhere_has_no_sign_that_means_something_in_markdown(text: str) -> None:
-    said = words.plain(text)
+    said = format.escape_markdown(text)
     assert said.replace("\\\\", "").count("`") == said.replace("\\\\", "").count("\\`")
     assert "\n" not in said
 
 
 def test_plain_text_stays_readable() -> None:
-    assert words.plain("a *b* [c](d) <e>") == r"a \*b\* \[c\]\(d\) \<e\>"
+    assert format.escape_markdown("a *b* [c](d) <e>") == r"a \*b\* \[c\]\(d\) \<e\>"
 
 
 @pytest.mark.parametrize(
@@ -142,4 +145,4 @@ def test_plain_text_stays_readable() -> None:
 )
 def test_the_axis_says_the_unit(type: str, unit: str, aggregation: Any, expected: str) -> None:
     metric = Metric("m", type, unit, "", (), True, True, 1)
-    assert words.axis_unit(metric, aggregation, 300) == expected
+    assert format.axis_unit(metric, aggregation, 300) == expected

@@ -16,10 +16,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from frazil.dashboard.api_client import Api, ApiClient, ApiError
-from frazil.dashboard.app_state import AppState
+from frazil.dashboard.api_client import ApiClient, ApiError, ApiSession
+from frazil.dashboard.app_state import COOKIE, AppState, Sessions
 from frazil.dashboard.login import Gate, Login, Sockets
-from frazil.dashboard.sessions import COOKIE, Sessions
 from tests.support.event_loop import in_a_loop
 
 KEY = "fz_" + "a" * 40
@@ -61,18 +60,18 @@ def answering() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 @pytest.fixture
-def house() -> Iterator[AppState]:
+def state() -> Iterator[AppState]:
     with answering() as server:
-        door = ApiClient(f"http://127.0.0.1:{server.server_port}")
-        yield AppState(door, Sessions(60), has_keys=True, is_demo=False, otlp_http="", otlp_grpc="")
-        door.close()
+        api_client = ApiClient(f"http://127.0.0.1:{server.server_port}")
+        yield AppState(api_client, Sessions(60), has_keys=True, is_demo=False, otlp_http="", otlp_grpc="")
+        api_client.close()
 
 
-def client(house: AppState, **given: Any) -> httpx.AsyncClient:
+def client(state: AppState, **given: Any) -> httpx.AsyncClient:
     async def shown(request: Request) -> PlainTextResponse:
         return PlainTextResponse(f"page {request.url.path}")
 
-    login = Login(house, secure=False)
+    login = Login(state, secure=False)
     app = Starlette(
         routes=[
             Route("/login", login.show, methods=["GET"]),
@@ -80,15 +79,15 @@ def client(house: AppState, **given: Any) -> httpx.AsyncClient:
             Route("/logout", login.leave),
             Route("/{path:path}", shown),
         ],
-        middleware=[Middleware(Gate, house=house, sockets=Sockets(10, 10))],
+        middleware=[Middleware(Gate, state=state, sockets=Sockets(10, 10))],
     )
     base = {"base_url": "http://localhost:8501"} | given
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), **base)
 
 
 @in_a_loop
-async def test_a_page_without_a_login_leads_to_the_login_and_back(house: AppState) -> None:
-    async with client(house) as browser:
+async def test_a_page_without_a_login_leads_to_the_login_and_back(state: AppState) -> None:
+    async with client(state) as browser:
         away = await browser.get("/logs?q=a+b&service=cart")
         assert (away.status_code, away.headers["location"]) == (
             303,
@@ -108,8 +107,8 @@ async def test_a_page_without_a_login_leads_to_the_login_and_back(house: AppStat
 
 
 @in_a_loop
-async def test_a_wrong_key_is_told_so_and_gets_no_session(house: AppState) -> None:
-    async with client(house) as browser:
+async def test_a_wrong_key_is_told_so_and_gets_no_session(state: AppState) -> None:
+    async with client(state) as browser:
         for key in ("fz_wrong", "schlüssel", "line\nbreak", ""):
             answer = await browser.post("/login", data={"key": key})
             assert answer.status_code == 401
@@ -130,23 +129,23 @@ async def test_a_wrong_key_is_told_so_and_gets_no_session(house: AppState) -> No
     ],
 )
 @in_a_loop
-async def test_a_login_leads_to_no_other_place(house: AppState, wanted: str) -> None:
-    async with client(house) as browser:
+async def test_a_login_leads_to_no_other_place(state: AppState, wanted: str) -> None:
+    async with client(state) as browser:
         answer = await browser.post("/login", data={"key": KEY, "next": wanted})
         assert answer.headers["location"] == "/"
 
 
 @in_a_loop
-async def test_what_an_address_says_is_not_html(house: AppState) -> None:
-    async with client(house) as browser:
+async def test_what_an_address_says_is_not_html(state: AppState) -> None:
+    async with client(state) as browser:
         page = await browser.get("/login", params={"next": '/"><script>alert(1)</script>'})
         assert "<script>" not in page.text
         assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
 @in_a_loop
-async def test_a_form_of_another_page_is_refused(house: AppState) -> None:
-    async with client(house) as browser:
+async def test_a_form_of_another_page_is_refused(state: AppState) -> None:
+    async with client(state) as browser:
         data = {"key": KEY}
         refused = await browser.post("/login", data=data, headers={"origin": "http://evil.example"})
         assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
@@ -155,29 +154,29 @@ async def test_a_form_of_another_page_is_refused(house: AppState) -> None:
 
 
 @in_a_loop
-async def test_without_keys_only_names_of_this_machine_lead_here(house: AppState) -> None:
-    house.has_keys = False
-    house._locked = (float("inf"), False)
+async def test_without_keys_only_names_of_this_machine_lead_here(state: AppState) -> None:
+    state.has_keys = False
+    state._locked = (float("inf"), False)
     for name, status in (("localhost", 200), ("127.0.0.1", 200), ("[::1]", 200), ("evil.example", 421)):
-        async with client(house, base_url=f"http://{name}:8501") as browser:
+        async with client(state, base_url=f"http://{name}:8501") as browser:
             assert (await browser.get("/logs")).status_code == status
 
 
 @in_a_loop
-async def test_a_stranger_is_told_the_ways_in(house: AppState) -> None:
-    house.has_keys = False
-    house._locked = (float("inf"), False)
-    async with client(house, base_url="http://frazil.example:8501") as browser:
+async def test_a_stranger_is_told_the_ways_in(state: AppState) -> None:
+    state.has_keys = False
+    state._locked = (float("inf"), False)
+    async with client(state, base_url="http://frazil.example:8501") as browser:
         said = (await browser.get("/logs")).text
     for way in ("http://127.0.0.1:8501", "ssh -L 8501:127.0.0.1:8501", "frazil keys new"):
         assert way in said
 
 
 @in_a_loop
-async def test_who_watches_it_may_use_any_name(house: AppState) -> None:
-    house.has_keys = False
-    house._locked = (float("inf"), False)
-    async with client(house, base_url="http://10.1.2.3:8501") as browser:
+async def test_who_watches_it_may_use_any_name(state: AppState) -> None:
+    state.has_keys = False
+    state._locked = (float("inf"), False)
+    async with client(state, base_url="http://10.1.2.3:8501") as browser:
         for path, status in (
             ("/livez", 200),
             ("/metrics", 200),
@@ -189,26 +188,26 @@ async def test_who_watches_it_may_use_any_name(house: AppState) -> None:
 
 
 @in_a_loop
-async def test_a_form_that_is_none_of_this_page_takes_no_memory(house: AppState) -> None:
-    async with client(house) as browser:
+async def test_a_form_that_is_none_of_this_page_takes_no_memory(state: AppState) -> None:
+    async with client(state) as browser:
         many = await browser.post("/login", data={str(number): "x" for number in range(5)})
         assert many.status_code == 400
         files = await browser.post("/login", files={"key": b"x"})
         assert files.status_code == 400
 
 
-def test_a_session_that_has_ended_asks_nothing_more(house: AppState) -> None:
-    token = house.sessions.begin(KEY)
-    api = Api(house.door, lambda: house.key_of(token))
+def test_a_session_that_has_ended_asks_nothing_more(state: AppState) -> None:
+    token = state.sessions.begin(KEY)
+    api = ApiSession(state.api_client, lambda: state.key_of(token))
     assert api.get("tables") == {"tables": []}
-    house.sessions.end(token)
+    state.sessions.end(token)
     with pytest.raises(ApiError, match="log in") as caught:
         api.get("tables")
-    assert caught.value.is_about_the_key
+    assert caught.value.is_auth_error
 
 
 @in_a_loop
-async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: AppState) -> None:
+async def test_a_socket_that_a_page_elsewhere_opens_is_closed(state: AppState) -> None:
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -224,10 +223,10 @@ async def test_a_socket_that_a_page_elsewhere_opens_is_closed(house: AppState) -
         ("http://evil.example", "websocket.close"),
         ("http://localhost:8501", "websocket.accept"),
     ):
-        cookie = f"{COOKIE}={house.sessions.begin(KEY)}"
+        cookie = f"{COOKIE}={state.sessions.begin(KEY)}"
         headers = [(b"host", b"localhost:8501"), (b"origin", origin.encode()), (b"cookie", cookie.encode())]
         scope = {"type": "websocket", "path": "/_stcore/stream", "headers": headers, "query_string": b""}
-        await Gate(app, house, Sockets(10, 10))(scope, receive, send)
+        await Gate(app, state, Sockets(10, 10))(scope, receive, send)
         assert sent.pop()["type"] == first
 
 
@@ -257,30 +256,30 @@ def test_addresses_of_ipv4_stay_apart_when_they_are_written_as_ipv6() -> None:
 
 
 def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_has_none(
-    house: AppState,
+    state: AppState,
 ) -> None:
-    house.has_keys = False
-    assert house.is_locked
+    state.has_keys = False
+    assert state.is_locked
 
 
 def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
     with answering() as server:
-        door = ApiClient(f"http://127.0.0.1:{server.server_port}")
-        api = Api(door, lambda: KEY)
+        api_client = ApiClient(f"http://127.0.0.1:{server.server_port}")
+        api = ApiSession(api_client, lambda: KEY)
         for _ in range(3):
-            api.get("tables", {"a": [1, 2], "b": None, "c": ""}, fresh_seconds=60)
-        api.get("tables", fresh_seconds=0)
-        api.get("tables", fresh_seconds=0)
-        api.forget()
-        api.get("tables", {"a": [1, 2]}, fresh_seconds=60)
-        door.close()
+            api.get("tables", {"a": [1, 2], "b": None, "c": ""}, cache_seconds=60)
+        api.get("tables", cache_seconds=0)
+        api.get("tables", cache_seconds=0)
+        api.clear_cache()
+        api.get("tables", {"a": [1, 2]}, cache_seconds=60)
+        api_client.close()
         asked = server.asked  # type: ignore[attr-defined]
     assert asked == ["/api/v1/tables?a=1&a=2", "/api/v1/tables", "/api/v1/tables", "/api/v1/tables?a=1&a=2"]
 
 
 def test_an_api_that_is_not_there_is_said_with_what_to_do() -> None:
-    door = ApiClient("http://127.0.0.1:1")
-    with pytest.raises(ApiError, match=r"does not answer.*frazil status") as caught:
-        Api(door, lambda: None).get("tables")
+    api_client = ApiClient("http://127.0.0.1:1")
+    with pytest.raises(ApiError, match=r"is not responding.*frazil status") as caught:
+        ApiSession(api_client, lambda: None).get("tables")
     assert caught.value.code == "unreachable"
-    door.close()
+    api_client.close()

@@ -10,12 +10,11 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-from frazil.dashboard import app_state as house_module
+from frazil.dashboard import app_state as app_state_module
 from frazil.dashboard.api_client import ApiClient
-from frazil.dashboard.app_state import AppState
+from frazil.dashboard.app_state import COOKIE, AppState, Sessions
 from frazil.dashboard.pages import overview, pipeline, sql
 from frazil.dashboard.script import __file__ as package
-from frazil.dashboard.sessions import COOKIE, Sessions
 from frazil.dashboard.view import View
 
 SCRIPT = Path(package).with_name("main.py")
@@ -36,18 +35,20 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def house(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppState]:
+def state(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppState]:
     """Whose API does not answer."""
-    door = ApiClient("http://127.0.0.1:1")
-    house = AppState(door, Sessions(60, clock), has_keys=False, is_demo=False, otlp_http="", otlp_grpc="")
-    house._locked = (float("inf"), False)
-    monkeypatch.setattr(house_module, "_open", [house])
-    yield house
-    door.close()
+    api_client = ApiClient("http://127.0.0.1:1")
+    state = AppState(
+        api_client, Sessions(60, clock), has_keys=False, is_demo=False, otlp_http="", otlp_grpc=""
+    )
+    state._locked = (float("inf"), False)
+    monkeypatch.setattr(app_state_module, "_current", [state])
+    yield state
+    api_client.close()
 
 
 @pytest.fixture
-def views(house: AppState, monkeypatch: pytest.MonkeyPatch) -> list[View]:
+def views(state: AppState, monkeypatch: pytest.MonkeyPatch) -> list[View]:
     """What pages were given; they draw nothing."""
     given: list[View] = []
     for page in (overview, pipeline, sql):
@@ -83,17 +84,17 @@ def test_what_shows_the_present_refreshes_by_itself_whatever_range_was_chosen_el
 
 
 @pytest.fixture
-def token(house: AppState, monkeypatch: pytest.MonkeyPatch) -> str:
+def token(state: AppState, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of somebody who is logged in."""
-    house.has_keys = True
-    token = house.sessions.begin(KEY)
+    state.has_keys = True
+    token = state.sessions.begin(KEY)
     monkeypatch.setattr(type(st.context), "cookies", property(lambda _: {COOKIE: token}))
     return token
 
 
 @pytest.mark.parametrize("how", ["expires", "logs out"])
 def test_with_a_login_goes_what_its_session_held(
-    how: str, house: AppState, clock: Clock, token: str, views: list[View]
+    how: str, state: AppState, clock: Clock, token: str, views: list[View]
 ) -> None:
     app = opened("overview")
     app.session_state["logs_listing"] = "what somebody looked at"
@@ -102,37 +103,37 @@ def test_with_a_login_goes_what_its_session_held(
     if how == "expires":
         clock.now += 61
     else:
-        house.sessions.end(token)
+        state.sessions.end(token)
     app.run()
-    assert [warning.value for warning in app.warning] == ["Your login has ended."]
+    assert [warning.value for warning in app.warning] == ["Your session has expired."]
     assert len(views) == 2
     for name in ("api_key", "api", "logs_listing"):
         assert name not in app.session_state
 
 
 def test_choosing_something_is_use_and_refreshing_is_none(
-    house: AppState, clock: Clock, token: str, views: list[View]
+    state: AppState, clock: Clock, token: str, views: list[View]
 ) -> None:
     app = opened("overview")
     for _ in range(3):
         clock.now += 50
         app.run()
-        assert views[-1].api._key_now() == KEY
+        assert views[-1].api._current_key() == KEY
     for _ in range(3):
         clock.now += 25
-        key = house.sessions.key_of(token)
+        key = state.sessions.key_of(token)
     assert key is None
 
 
 def test_a_part_that_finds_the_login_ended_takes_the_whole_page_away(
-    house: AppState, token: str, views: list[View], monkeypatch: pytest.MonkeyPatch
+    state: AppState, token: str, views: list[View], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def page(view: View) -> None:
         st.text("what it showed")
-        house.sessions.end(token)  # meanwhile
+        state.sessions.end(token)  # meanwhile
         view.api.get("tables")
 
     monkeypatch.setattr(overview, "page", page)
     app = opened("overview")
-    assert [warning.value for warning in app.warning] == ["Your login has ended."]
+    assert [warning.value for warning in app.warning] == ["Your session has expired."]
     assert not app.text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from frazil.dashboard import pipeline_view as flow
+from frazil.dashboard import pipeline_view
 from tests.support.status_roles import down
 from tests.unit.status.test_watcher import Story, api, pipeline, receiver
 
 
-def said(story: Story) -> dict[str, flow.Card]:
-    return {card.title: card for card in flow.cards(story.status)}
+def said(story: Story) -> dict[str, pipeline_view.Card]:
+    return {card.title: card for card in pipeline_view.cards(story.status)}
 
 
 def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
@@ -20,21 +20,21 @@ def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
     cards = said(story)
     assert list(cards) == ["Receive", "Write-ahead log", "Land", "Tables", "Maintain", "Query"]
     assert (cards["Receive"].headline, dict(cards["Receive"].lines)["bytes"]) == ("100/s", "10 kB/s")
-    assert cards["Receive"].trouble == "refuses: busy 1/s"
-    assert (cards["Write-ahead log"].headline, dict(cards["Write-ahead log"].lines)["oldest of it"]) == (
+    assert cards["Receive"].problem == "refused requests: busy 1/s"
+    assert (cards["Write-ahead log"].headline, dict(cards["Write-ahead log"].lines)["oldest"]) == (
         "1.5 kB",
         "30 s",
     )
     assert (cards["Land"].headline, dict(cards["Land"].lines)["lag"]) == ("50/s", "30 s")
     assert dict(cards["Tables"].lines)["files"] == "9"
-    assert cards["Maintain"].trouble == "failed: compact of logs"
+    assert cards["Maintain"].problem == "failed: compact on logs"
     assert cards["Query"].headline == "2/s"
 
 
 def test_what_failed_once_and_went_well_since_is_a_number_and_no_trouble() -> None:
     story = Story().look(pipeline()).look(pipeline(failing=1)).look(pipeline())
     card = said(story)["Maintain"]
-    assert (dict(card.lines)["failed"], card.trouble) == ("1", None)
+    assert (dict(card.lines)["failed"], card.problem) == ("1", None)
 
 
 def test_what_nobody_knows_is_a_dash_and_no_error() -> None:
@@ -43,15 +43,15 @@ def test_what_nobody_knows_is_a_dash_and_no_error() -> None:
         assert card.headline
         assert all(value for _, value in card.lines)
     assert said(story)["Receive"].headline == "–"
-    assert flow.table_rows(story.status) == []
+    assert pipeline_view.table_rows(story.status) == []
 
 
 def test_lines_of_the_history_are_points_by_signal() -> None:
     story = Story().look(receiver(0), pipeline()).look(receiver(1000), pipeline(30))
-    points = flow.lines_of(story.status, "received_records_per_second")
+    points = pipeline_view.history_rows(story.status, "received_records_per_second")
     assert [(point["of"], point["value"]) for point in points if point["value"]] == [("logs", 100.0)]
-    assert {point["of"] for point in flow.lines_of(story.status, "backlog_bytes")} == {"all"}
-    assert flow.lines_of({**story.status, "history": None}, "backlog_bytes") == []
+    assert {point["of"] for point in pipeline_view.history_rows(story.status, "backlog_bytes")} == {"all"}
+    assert pipeline_view.history_rows({**story.status, "history": None}, "backlog_bytes") == []
 
 
 def test_a_table_is_shown_as_all_tenants_see_it_where_that_is_known() -> None:
@@ -62,7 +62,7 @@ def test_a_table_is_shown_as_all_tenants_see_it_where_that_is_known() -> None:
         {"name": "spans", "rows": 7, "tail_rows": 0, "health": own},
         {"name": "events", "rows": None, "health": None},
     ]
-    rows = {row["table"]: row for row in flow.table_rows({"tables": tables})}
+    rows = {row["table"]: row for row in pipeline_view.table_rows({"tables": tables})}
     assert (rows["logs"]["files"], rows["logs"]["bytes"], rows["logs"]["snapshots"]) == (10, 20.0, 3)
     assert (rows["spans"]["files"], rows["spans"]["bytes"], rows["spans"]["snapshots"]) == (1, 2.0, None)
     assert set(rows) == {"logs", "spans"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from frazil.dashboard import sessions as module
-from frazil.dashboard.sessions import Sessions
+from frazil.dashboard import app_state as module
+from frazil.dashboard.app_state import Sessions
 
 
 class Clock:

@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from frazil.dashboard import theme as look
+from frazil.dashboard import theme
 from frazil.dashboard.pages import metrics
 from frazil.dashboard.sql import chart as sql_chart
 from frazil.dashboard.sql import quick_chart
@@ -22,7 +22,7 @@ BEGIN = dt.datetime(2026, 11, 15, 10, tzinfo=dt.UTC)
 def coloured(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The services that have a colour."""
     found: dict[str, str] = {}
-    monkeypatch.setattr(look, "_coloured", found)
+    monkeypatch.setattr(theme, "_assigned", found)
     return found
 
 
@@ -38,31 +38,31 @@ def range_of_metric(names: list[str], by: str | None) -> list[str]:
 def range_of_sql(names: list[str], column: str) -> list[str]:
     table = pa.table({"x": [1.0] * len(names), "y": [2.0] * len(names), column: names})
     choice = quick_chart.Choice("points", "x", "y", column)
-    spec = sql_chart._drawing(table, choice, quick_chart.columns(table)).to_dict()
+    spec = sql_chart._chart(table, choice, quick_chart.columns(table)).to_dict()
     colours: list[str] = spec["encoding"]["color"]["scale"]["range"]
     return colours
 
 
 def test_the_first_services_differ() -> None:
-    names = [f"service-{number}" for number in range(len(look.SERVICE_COLOURS))]
-    assert sorted(look.service_colours(names).values()) == sorted(look.SERVICE_COLOURS)
+    names = [f"service-{number}" for number in range(len(theme.SERVICE_COLOURS))]
+    assert sorted(theme.service_colours(names).values()) == sorted(theme.SERVICE_COLOURS)
 
 
 def test_a_service_has_the_same_colour_on_all_pages() -> None:
     names = [f"service-{number}" for number in range(8)]
-    known = [look.service_colours(names)[name] for name in names]
+    known = [theme.service_colours(names)[name] for name in names]
     assert range_of_metric(names, "service") == known
     assert range_of_sql(names, "service_name") == known
-    assert look.colours(names).to_dict()["range"] == known
+    assert theme.colour_scale(names).to_dict()["range"] == known
 
 
 def test_only_services_are_remembered(coloured: dict[str, str]) -> None:
     names = [f"/path/{number}" for number in range(8)]
     for drawn in (range_of_metric(names, "http.route"), range_of_sql(names, "route")):
         assert len(set(drawn)) == len(names), "two lines of a chart have one colour"
-        assert set(drawn) <= set(look.SERVICE_COLOURS)
+        assert set(drawn) <= set(theme.SERVICE_COLOURS)
     range_of_metric(["shop.orders"], None)
-    assert range_of_metric([OTHERS], "service") == [look.QUIET]
+    assert range_of_metric([OTHERS], "service") == [theme.QUIET]
     assert coloured == {}
 
 
@@ -73,9 +73,9 @@ def test_a_series_alone_has_the_colour_of_its_name() -> None:
 def test_more_services_than_are_remembered_have_colours_too(
     coloured: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "_COLOURED_MAX", 3)
-    first = look.service_colours(f"service-{number}" for number in range(40))
+    monkeypatch.setattr(theme, "_ASSIGNED_MAX", 3)
+    first = theme.service_colours(f"service-{number}" for number in range(40))
     assert len(coloured) == 3
-    assert set(first.values()) <= set(look.SERVICE_COLOURS)
+    assert set(first.values()) <= set(theme.SERVICE_COLOURS)
     assert len(set(first.values())) > 8
-    assert look.service_colours(first) == first
+    assert theme.service_colours(first) == first

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frazil.dashboard import time_range as span
+from frazil.dashboard import time_range
 
 NOW = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 TIMES = st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2100, 1, 1), timezones=st.just(dt.UTC))
@@ -23,9 +23,9 @@ def utc(text: str) -> dt.datetime:
     [("15m", 900), ("last 2h", 7200), ("-30s", 30), ("1.5d", 129_600), ("1W", 604_800), (" 5m ", 300)],
 )
 def test_a_length_ends_now(text: str, seconds: float) -> None:
-    found = span.parse(text)
-    assert found.is_moving
-    assert found.at(NOW) == (NOW - dt.timedelta(seconds=seconds), NOW)
+    found = time_range.parse_range(text)
+    assert found.is_relative
+    assert found.bounds(NOW) == (NOW - dt.timedelta(seconds=seconds), NOW)
     assert found.length_seconds == pytest.approx(seconds)
 
 
@@ -41,10 +41,11 @@ def test_a_length_ends_now(text: str, seconds: float) -> None:
     ],
 )
 def test_two_times_stay_where_they_are(text: str, start: str, end: str) -> None:
-    found = span.parse(text, NOW)
-    assert not found.is_moving
-    assert found.at() == found.steady(5) == (utc(start), utc(end))
-    assert found.parameters() == {"from": utc(start).isoformat(), "to": utc(end).isoformat()}
+    found = time_range.parse_range(text, NOW)
+    assert not found.is_relative
+    rounded = found.rounded(5)
+    assert found.bounds() == (rounded.start_time, rounded.end_time) == (utc(start), utc(end))
+    assert found.parameters(5) == {"from": utc(start).isoformat(), "to": utc(end).isoformat()}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_two_times_stay_where_they_are(text: str, start: str, end: str) -> None:
 def test_a_time_of_no_day_is_of_the_nearest_that_makes_a_range(
     now: str, text: str, start: str, end: str
 ) -> None:
-    assert span.parse(text, utc(now)).at() == (utc(start), utc(end))
+    assert time_range.parse_range(text, utc(now)).bounds() == (utc(start), utc(end))
 
 
 @pytest.mark.parametrize(
@@ -86,13 +87,13 @@ def test_a_time_of_no_day_is_of_the_nearest_that_makes_a_range(
 )
 def test_what_is_no_range_is_said_in_words(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        span.parse(text, NOW)
+        time_range.parse_range(text, NOW)
 
 
 @given(st.text(max_size=40))
 def test_whatever_an_address_says_is_a_range_or_refused(text: str) -> None:
     try:
-        start, end = span.parse(text).at()
+        start, end = time_range.parse_range(text).bounds()
     except ValueError:
         return
     assert start < end
@@ -102,12 +103,13 @@ def test_whatever_an_address_says_is_a_range_or_refused(text: str) -> None:
 def test_what_is_written_in_the_address_comes_back(start: dt.datetime, length: dt.timedelta) -> None:
     start = start.replace(microsecond=start.microsecond // 1000 * 1000)
     end = start + dt.timedelta(seconds=int(length.total_seconds()))
-    assert span.parse(span.between(start, end)).at() == (start, end)
+    assert time_range.parse_range(time_range.format_range(start, end)).bounds() == (start, end)
 
 
 def test_a_moving_range_is_the_same_within_a_step_and_holds_the_present() -> None:
-    hour = span.parse("1h")
-    start, end = hour.steady(3600)
+    hour = time_range.parse_range("1h")
+    rounded = hour.rounded(3600)
+    start, end = rounded.start_time, rounded.end_time
     assert end.minute == end.second == 0
     assert end >= dt.datetime.now(dt.UTC) > start
     assert (end - start).total_seconds() == 3600

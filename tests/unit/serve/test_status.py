@@ -36,7 +36,7 @@ def test_the_status_tells_of_every_role_and_of_tables(
         ("api", "down"),
         ("dashboard", "down"),
     ]
-    assert status["roles"][1]["reasons"] == ["nothing listens there"]
+    assert status["roles"][1]["reasons"] == ["connection refused: nothing listens at this address"]
     (table,) = status["tables"]
     assert (table["rows"], table["health"]["whole"]["rows"]) == (2, 3)
     assert "columns" not in table
@@ -94,20 +94,20 @@ def test_the_example_names_what_an_answer_has(client: Client) -> None:
 def test_the_api_looks_by_itself_and_a_look_that_fails_does_not_end_it(
     asking: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, log: io.StringIO
 ) -> None:
-    monkeypatch.setattr("frazil.status.sampler.PAUSE_SECONDS_MIN", 0.01)
+    monkeypatch.setattr("frazil.status.poll.PAUSE_SECONDS_MIN", 0.01)
     with serving(RECEIVER) as url:
         client = asking(status={"receivers": [url], "sample_seconds": 1, **ALONE})
         sampler = client.app.state.sampler
         sampler._seconds = 0.01
         failing = [RuntimeError("out of threads")]
-        real = sampler._asker.asking
+        real = sampler._poller.submit
 
         def asks(places: object) -> object:
             if failing:
                 raise failing.pop()
             return real(places)
 
-        monkeypatch.setattr(sampler._asker, "asking", asks)
+        monkeypatch.setattr(sampler._poller, "submit", asks)
 
         async def live() -> list[float]:
             async with client.app.router.lifespan_context(client.app):
@@ -118,4 +118,4 @@ def test_the_api_looks_by_itself_and_a_look_that_fails_does_not_end_it(
 
         times = asyncio.run(live())
     assert times == sorted(times)
-    assert "a look at the roles failed" in log.getvalue()
+    assert "polling the roles failed" in log.getvalue()

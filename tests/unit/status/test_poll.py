@@ -1,4 +1,4 @@
-"""Asking roles over real HTTP, and understanding what they say."""
+"""BackgroundQuery roles over real HTTP, and understanding what they say."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from starlette.applications import Starlette
 
 from frazil import __version__
 from frazil.config import Config, StatusConfig
-from frazil.dashboard import health
-from frazil.dashboard.app_state import open_house
+from frazil.dashboard.app_state import open_app_state
+from frazil.dashboard.run import health_routes
 from frazil.errors import ConfigError
 from frazil.health import Role
-from frazil.status.poll import Endpoint, PolledRole, Poller, places, understand
+from frazil.status.poll import Poller, endpoints, parse_response
+from frazil.status.stages import Endpoint, PolledRole
 from tests.support.integration.authority import Authority
-from tests.support.status_roles import page, place, reported, serving
+from tests.support.status_roles import endpoint, page, reported, serving
 
 PAGES = page("receiver", "frazil_receive_ready_workers 1\n")
 
 
-def ask(url: str, role: Role = "receiver") -> PolledRole:
-    asker = Poller(StatusConfig())
+def poll(url: str, role: Role = "receiver") -> PolledRole:
+    poller = Poller(StatusConfig())
     try:
-        return asker.ask(Endpoint(role, url))
+        return poller.poll(Endpoint(role, url))
     finally:
-        asker.close()
+        poller.close()
 
 
 def test_a_role_answers_with_its_health_and_its_numbers() -> None:
     with serving(PAGES) as url:
-        found = ask(url)
+        found = poll(url)
     assert found.report is not None
     assert (found.state, found.reasons, found.report.version) == ("ok", [], "1.2.3")
     assert found.report.values == [("frazil_receive_ready_workers", {}, 1.0)]
@@ -55,27 +56,27 @@ def test_a_role_answers_with_its_health_and_its_numbers() -> None:
     ],
 )
 def test_reasons_name_what_has_the_problem(role: Role, problems: dict[str, str], reasons: list[str]) -> None:
-    found = understand(place(role), 200, reported(role, **problems).model_dump_json().encode())
+    found = parse_response(endpoint(role), 200, reported(role, **problems).model_dump_json().encode())
     assert (found.state, found.reasons) == ("degraded", reasons)
 
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[1, 2]", b'{"status": "up"}', b"\xff\xfe"])
 def test_a_stranger_on_the_port_is_said_to_be_one(body: bytes) -> None:
-    found = understand(place("receiver"), 200, body)
+    found = parse_response(endpoint("receiver"), 200, body)
     assert (found.state, found.report) == ("down", None)
-    assert "something else answers there" in found.reasons[0]
+    assert "unexpected response" in found.reasons[0]
 
 
 def test_nothing_on_the_port_is_said_in_plain_words() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
-        found = ask(f"http://127.0.0.1:{taken.getsockname()[1]}")
-    assert (found.state, found.reasons) == ("down", ["nothing listens there"])
+        found = poll(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert (found.state, found.reasons) == ("down", ["connection refused: nothing listens at this address"])
 
 
 def test_a_dashboard_says_how_it_is_and_what_it_uses() -> None:
     config = Config.model_validate({"dashboard": {"api_url": "http://127.0.0.1:9"}})
-    app = Starlette(routes=health.routes(open_house(config), config))
+    app = Starlette(routes=health_routes(open_app_state(config), config))
 
     async def get(path: str) -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -85,7 +86,7 @@ def test_a_dashboard_says_how_it_is_and_what_it_uses() -> None:
     assert asyncio.run(get("/healthz")).status_code == 503
     answer = asyncio.run(get("/status"))
     with serving({"/status": (answer.status_code, answer.content)}) as url:
-        found = ask(url, "dashboard")
+        found = poll(url, "dashboard")
     assert found.report is not None
     assert (found.state, found.report.version) == ("degraded", __version__)
     assert found.reasons[0].startswith("api: ")
@@ -99,13 +100,13 @@ def test_a_role_that_hangs_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPa
         socket.create_server(("127.0.0.1", 0)) as silent,
         serving(PAGES) as url,
     ):
-        asker = Poller(StatusConfig())
+        poller = Poller(StatusConfig())
         begin = time.monotonic()
         hung = Endpoint("pipeline", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        found = asker.ask_all([hung, Endpoint("receiver", url)])
-        asker.close()
+        found = [future.result() for future in poller.submit([hung, Endpoint("receiver", url)])]
+        poller.close()
     assert [each.state for each in found] == ["down", "ok"]
-    assert found[0].reasons == ["it does not answer in time"]
+    assert found[0].reasons == ["no response in time"]
     assert time.monotonic() - begin < 3
 
 
@@ -133,21 +134,21 @@ def test_an_own_role_is_known_by_its_certificate_and_a_stranger_by_the_lack_of_i
     theirs.mkdir()
     own = Certificate(ours, Authority("a"), "frazil.example.com")
     other = Certificate(theirs, Authority("a"))
-    asker = Poller(StatusConfig())
+    poller = Poller(StatusConfig())
     with serving(PAGES, own.server()) as url:
-        assert asker.ask(Endpoint("receiver", url, own.file)).state == "ok"
-        stranger = asker.ask(Endpoint("receiver", url, other.file))
-        unnamed = asker.ask(Endpoint("receiver", url))
-        absent = asker.ask(Endpoint("receiver", url, tmp_path / "gone.crt"))
-    asker.close()
+        assert poller.poll(Endpoint("receiver", url, own.file)).state == "ok"
+        stranger = poller.poll(Endpoint("receiver", url, other.file))
+        unnamed = poller.poll(Endpoint("receiver", url))
+        absent = poller.poll(Endpoint("receiver", url, tmp_path / "gone.crt"))
+    poller.close()
     assert (stranger.state, unnamed.state, absent.state) == ("down", "down", "down")
-    assert "certificate is not trusted" in stranger.reasons[0]
-    assert "certificate is not trusted" in unnamed.reasons[0]
+    assert "untrusted certificate" in stranger.reasons[0]
+    assert "untrusted certificate" in unnamed.reasons[0]
     assert absent.reasons == [f"{tmp_path / 'gone.crt'}: No such file or directory"]
 
 
 def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp_path: Path) -> None:
-    asker = Poller(StatusConfig())
+    poller = Poller(StatusConfig())
     states = []
     with contextlib.ExitStack() as stack:
         urls = []
@@ -155,8 +156,8 @@ def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp
             certificate = Certificate(tmp_path, Authority("a"))
             os.utime(certificate.file, (day, day))
             urls.append(stack.enter_context(serving(PAGES, certificate.server())))
-            states.append([asker.ask(Endpoint("receiver", url, certificate.file)).state for url in urls])
-    asker.close()
+            states.append([poller.poll(Endpoint("receiver", url, certificate.file)).state for url in urls])
+    poller.close()
     assert states == [["ok"], ["ok", "ok"], ["down", "ok", "ok"]]
 
 
@@ -167,16 +168,16 @@ def test_other_roles_are_known_by_their_authority_and_shown_our_certificate(tmp_
     own = Certificate(tmp_path, authority)
     settings = {"ca_file": ca, "client_cert_file": own.file, "client_key_file": own.key}
     with serving(PAGES, own.server(clients=ca)) as url:
-        asker, keyless = Poller(StatusConfig.model_validate(settings)), Poller(StatusConfig(ca_file=ca))
-        assert asker.ask(Endpoint("receiver", url)).state == "ok"
-        refused = keyless.ask(Endpoint("receiver", url))
-        asker.close()
+        poller, keyless = Poller(StatusConfig.model_validate(settings)), Poller(StatusConfig(ca_file=ca))
+        assert poller.poll(Endpoint("receiver", url)).state == "ok"
+        refused = keyless.poll(Endpoint("receiver", url))
+        poller.close()
         keyless.close()
     assert refused.state == "down"
 
 
 def test_by_default_this_configurations_own_roles_are_asked() -> None:
-    assert [(each.role, each.url) for each in places(Config())] == [
+    assert [(each.role, each.url) for each in endpoints(Config())] == [
         ("receiver", "http://127.0.0.1:4318"),
         ("pipeline", "http://127.0.0.1:4381"),
         ("api", "http://127.0.0.1:4380"),
@@ -184,8 +185,8 @@ def test_by_default_this_configurations_own_roles_are_asked() -> None:
     ]
     named = {"receivers": ["http://10.0.0.1:4318/", "http://10.0.0.2:4318"]}
     config = Config.model_validate({"status": named, "dashboard": {"enabled": False}})
-    assert [each.url for each in places(config)][:2] == ["http://10.0.0.1:4318", "http://10.0.0.2:4318"]
-    assert "dashboard" not in {each.role for each in places(config)}
+    assert [each.url for each in endpoints(config)][:2] == ["http://10.0.0.1:4318", "http://10.0.0.2:4318"]
+    assert "dashboard" not in {each.role for each in endpoints(config)}
 
 
 @pytest.mark.parametrize(

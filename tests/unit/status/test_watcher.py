@@ -11,11 +11,23 @@ import pytest
 from frazil.config import Config
 from frazil.health import Role
 from frazil.status import Watcher
-from frazil.status.history import SERIES
-from frazil.status.poll import PolledRole
-from tests.support.status_roles import Speaker, down, place, reported
+from frazil.status.stages import PolledRole
+from tests.support.status_roles import Speaker, down, endpoint, reported
 
 START = 1_790_000_000.0
+SIGNALS = ("logs", "spans", "metrics")
+SERIES = {
+    *(("received_records_per_second", signal) for signal in SIGNALS),
+    *(("landed_rows_per_second", table) for table in SIGNALS),
+    *(("landing_lag_seconds", table) for table in SIGNALS),
+    *(("freshness_seconds", table) for table in SIGNALS),
+    ("backlog_bytes", None),
+    ("backlog_age_seconds", None),
+    ("ack_p99_seconds", None),
+    ("refusals_per_second", None),
+    ("queries_per_second", None),
+    ("query_p95_seconds", None),
+}
 
 
 @dataclass(frozen=True)
@@ -40,21 +52,21 @@ class Story:
     def heard(self, said: Said | PolledRole) -> PolledRole:
         if isinstance(said, PolledRole):
             return said
-        where = place(said.role, said.url)
+        where = endpoint(said.role, said.url)
         speaker = self.speakers.setdefault((where.url, said.started), Speaker(said.role))
         report = speaker.report(self.now, said.text)
         use = {"started_at": said.started, "memory_bytes": 3e8, "cpu_seconds": 12.5}
         return PolledRole(where, "ok", (), report.model_copy(update=use))
 
     def look(self, *roles: Said | PolledRole) -> Story:
-        self.watcher.take([self.heard(each) for each in roles])
+        self.watcher.update([self.heard(each) for each in roles])
         self.watcher.sample()
         self.now += 10
         return self
 
     @property
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(orjson.dumps(self.watcher.status().to_json()))
+        found: dict[str, Any] = orjson.loads(orjson.dumps(self.watcher.status()))
         return found
 
     def line(self, name: str, of: str | None = None) -> list[float | None]:
@@ -199,7 +211,7 @@ def test_a_role_says_how_long_it_is_up_and_what_it_takes() -> None:
     [
         ([receiver(1), pipeline(), api()], "ok"),
         ([receiver(1), down("pipeline"), api()], "degraded"),
-        ([PolledRole(place("receiver"), "degraded", ("disk full",), reported("receiver"))], "degraded"),
+        ([PolledRole(endpoint("receiver"), "degraded", ("disk full",), reported("receiver"))], "degraded"),
         ([down("receiver"), down("pipeline"), down("api")], "down"),
     ],
 )
@@ -258,7 +270,8 @@ def test_lines_have_a_point_a_look_and_rates_of_the_time_between_looks() -> None
     assert story.line("received_records_per_second", "logs") == [None, 10, 0, 30]
     assert story.line("landing_lag_seconds", "spans") == [2.5] * 4
     assert story.line("backlog_bytes") == [1500] * 4
-    assert {(s["name"], s["of"]) for s in story.status["history"]["series"]} == set(SERIES)
+    assert {(s["name"], s["of"]) for s in story.status["history"]["series"]} == SERIES
+    assert {(s["name"], s["of"]) for s in Story().status["history"]["series"]} == SERIES
 
 
 def test_a_restart_is_no_growth_and_hides_no_other_role() -> None:
@@ -281,7 +294,7 @@ def test_lines_are_bounded() -> None:
 def test_looks_between_samples_show_what_is_new_and_add_no_points() -> None:
     story = Story().look(receiver(1000))
     story.now = 4
-    story.watcher.take([story.heard(receiver(1100)), down("api")])
+    story.watcher.update([story.heard(receiver(1100)), down("api")])
     status = story.status
     assert status["stages"]["receive"]["total"]["records_per_second"] == 25
     assert status["state"] == "degraded"

@@ -1,4 +1,4 @@
-"""Everything that is known about one log record, with the types that its sender gave."""
+"""The details of one log record, with the types that its sender used."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _LABELS = {
 _VALUE_CHARS_MAX = 20_000
 
 
-def stored_of(record: Record, candidates: Sequence[Record]) -> Record:
-    """Which of the stored rows is this record: {} if none is."""
+def find_stored(record: Record, candidates: Sequence[Record]) -> Record:
+    """Returns the stored row of this record, or {} if there is none."""
     return next((row for row in candidates if _is_same(record, row)), {})
 
 
@@ -43,14 +43,14 @@ def _is_same(record: Record, row: Record) -> bool:
 
 
 def _agree(shown: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
-    """By their keys, and by the values that are text in both."""
+    """Compares the keys, and the values that are text in both."""
     return shown.keys() == stored.keys() and all(
         not isinstance(value, str) or stored[key] == value for key, value in shown.items()
     )
 
 
 def detail(key: str, record: Record, stored: Record) -> dict[str, Any]:
-    """What the list shows under an opened record."""
+    """Returns what the list shows below an open record."""
     body = record.get("body")
     is_structured = isinstance(body, (dict, list))
     groups = [
@@ -70,14 +70,14 @@ def detail(key: str, record: Record, stored: Record) -> dict[str, Any]:
 
 
 def _fields(record: Record) -> list[dict[str, Any]]:
-    """The record's own, in the order of the table. Promoted columns are copies of attributes."""
+    """Returns the fields in the order of the table. Promoted columns are copies of attributes and omitted."""
     shown = [_row("Time", f"{record['time']}")] if "time_unix_nano" not in record else []
     for name, value in record.items():
         if name in _SHOWN_ELSEWHERE or name in _COPIES or value in (0, "", None) or value == {}:
             continue
         label = _LABELS.get(name) or name.replace("_", " ").capitalize()
         if name.endswith("_unix_nano"):
-            value = exactly(value)
+            value = format_nanos(value)
         elif name == "severity_number":
             value = f"{record['severity_text']} ({value})" if record.get("severity_text") else str(value)
         filters = f"{name}={value}" if name == "trace_id" else None
@@ -115,15 +115,15 @@ def _pretty(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """As far as JSON tells."""
+    """Returns the type of a JSON value."""
     for kind, types in (("bool", bool), ("int", int), ("double", float), ("string", str), ("array", list)):
         if isinstance(value, types):
             return kind
     return "map" if isinstance(value, dict) else "empty"
 
 
-def exactly(nanos: str) -> str:
-    """Nanoseconds since 1970 as a time, to the last of them."""
+def format_nanos(nanos: str) -> str:
+    """Formats nanoseconds since 1970 as a time with all digits."""
     seconds, rest = divmod(int(nanos), 10**9)
     try:
         whole = dt.datetime.fromtimestamp(seconds, dt.UTC)

@@ -1,4 +1,4 @@
-"""Log records as lines of a list: their keys, and what a line says."""
+"""Log records as rows of a list: their keys, and their text on one line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from frazil.times import EPOCH, micros_of
 
 Record = Mapping[str, Any]
-Keyed = dict[str, Record]
-"""Records by their keys, in the order of the list."""
+RecordsByKey = dict[str, Record]
+"""In the order of the list."""
 
 _LINE_CHARS_MAX = 600
 _MARK_BEGIN, _MARK_END = "\x02", "\x03"
@@ -27,12 +27,12 @@ def micros(record: Record) -> int:
     return micros_of(dt.datetime.fromisoformat(record["time"]))
 
 
-def keyed(records: Iterable[Record]) -> Keyed:
-    """The time and a hash of the rest: the same for the same record in whatever answer it comes. Of records
-    that are equal in everything the second has a key of its own.
+def by_key(records: Iterable[Record]) -> RecordsByKey:
+    """A key is the record's time and a hash of the record, so it is stable across responses. Further copies
+    of an identical record get a number.
     """
     seen: Counter[str] = Counter()
-    found: Keyed = {}
+    found: RecordsByKey = {}
     for record in records:
         digest = hashlib.blake2b(orjson.dumps(record, option=orjson.OPT_SORT_KEYS), digest_size=6).hexdigest()
         key = f"{micros(record)}-{digest}"
@@ -41,13 +41,13 @@ def keyed(records: Iterable[Record]) -> Keyed:
     return found
 
 
-def with_linked(records: Keyed, linked: Keyed) -> Keyed:
-    """Those of a link among the others, where they belong by their time."""
+def with_linked(records: RecordsByKey, linked: RecordsByKey) -> RecordsByKey:
+    """Adds the linked records, ordered by time."""
     return dict(sorted((records | linked).items(), key=lambda item: str(item[1]["time"]), reverse=True))
 
 
 def time_of_key(key: str) -> dt.datetime | None:
-    """When the record of a key happened; None for what is no key."""
+    """Returns the time of the record with this key, or None if the key is invalid."""
     try:
         return EPOCH + dt.timedelta(microseconds=int(key.split("-")[0]))
     except (ValueError, OverflowError):
@@ -55,14 +55,14 @@ def time_of_key(key: str) -> dt.datetime | None:
 
 
 def body_text(body: Any) -> str:
-    """As a person reads it; structures in JSON."""
+    """Returns a string as it is, and other values as JSON."""
     if isinstance(body, str):
         return body
     return "" if body is None else orjson.dumps(body).decode()
 
 
 def compact(body: Any) -> str:
-    """In one line: of a structure its message first, then what else it holds."""
+    """Returns the body on one line: for a map its message first, then the other entries."""
     if not isinstance(body, Mapping):
         return body_text(body)
     message = next((name for name in ("message", "msg") if isinstance(body.get(name), str)), None)
@@ -71,14 +71,14 @@ def compact(body: Any) -> str:
 
 
 def line(record: Record) -> str:
-    """One line: the body, else the event's name, else the attributes."""
+    """Returns the body on one line, else the event's name, else the attributes."""
     text = compact(record.get("body")) or record.get("event_name") or compact(record.get("attributes"))
     return str(text)[:_LINE_CHARS_MAX].translate(_CONTROL).strip()
 
 
-def marked(lines: Sequence[str], pattern: str | None) -> list[list[str]]:
-    """Each line in parts: not marked, marked, not marked, … By RE2, as the API searches: however a pattern is
-    written, it takes no longer than the text is long.
+def highlighted(lines: Sequence[str], pattern: str | None) -> list[list[str]]:
+    """Splits each line into parts that alternately do not match and match. Uses RE2, like the API: its time
+    is linear in the text for any pattern.
     """
     if not pattern or not lines:
         return [[text] for text in lines]
@@ -88,18 +88,17 @@ def marked(lines: Sequence[str], pattern: str | None) -> list[list[str]]:
             pattern=f"({pattern})",
             replacement=f"{_MARK_BEGIN}\\1{_MARK_END}",
         ).to_pylist()
-    except pa.ArrowInvalid:  # the API says what is wrong with it
+    except pa.ArrowInvalid:  # the API reports the error
         return [[text] for text in lines]
     return [text.replace(_MARK_END, _MARK_BEGIN).split(_MARK_BEGIN) for text in found]
 
 
-def rows(records: Keyed, pattern: str | None, *, with_date: bool = False) -> list[dict[str, Any]]:
-    """What the list draws."""
-    lines = marked([line(record) for record in records.values()], pattern)
+def rows(records: RecordsByKey, pattern: str | None, *, with_date: bool = False) -> list[dict[str, Any]]:
+    lines = highlighted([line(record) for record in records.values()], pattern)
     return [
         {
             "key": key,
-            "time": _shown(record["time"], with_date),
+            "time": _format_time(record["time"], with_date),
             "severity": record.get("severity_number"),
             "service": record.get("service_name") or "",
             "text": text,
@@ -108,5 +107,5 @@ def rows(records: Keyed, pattern: str | None, *, with_date: bool = False) -> lis
     ]
 
 
-def _shown(time: str, with_date: bool) -> str:
+def _format_time(time: str, with_date: bool) -> str:
     return f"{time[5:10]} {time[11:23]}" if with_date else time[11:23]

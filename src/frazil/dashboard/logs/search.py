@@ -1,4 +1,4 @@
-"""What a person looks for among the logs, as the address has it and as the API wants it."""
+"""The log search of the page: its filters, and the parameters of the API."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 
 TRACE = "trace_id"
 _REGEX = re.compile(r"/(.+)/(i?)", re.DOTALL)
-_KEY_OF_A_CHIP = re.compile(r"[^=:]+")
+_CHIP_KEY = re.compile(r"[^=:]+")
 _CHIP_CHARS_MAX = 400
 
 
 @dataclass(frozen=True)
 class LogSearch:
     text: str = ""
-    """Words, or a regular expression between slashes: `/timeout after \\d+/`, with `i` behind in any case."""
+    """Words, or a regular expression between slashes: `/timeout after \\d+/`, with `i` at the end to ignore
+    case.
+    """
     services: tuple[str, ...] = ()
     severity: str | None = None
-    """The lowest."""
+    """The lowest severity to show."""
     chips: tuple[str, ...] = ()
-    """`key=value` of attributes. `trace_id=…` is the record's trace, `trace_id:…` an attribute so called."""
+    """Attributes as `key=value`. `trace_id=…` is the record's trace, `trace_id:…` an attribute of that name.
+    """
 
     @property
     def is_empty(self) -> bool:
@@ -38,15 +41,15 @@ class LogSearch:
         return [] if self.regex is not None else self.text.split()
 
     @property
-    def marks(self) -> str | None:
-        """A regular expression (RE2) for what to mark in a text that was found."""
+    def highlight_pattern(self) -> str | None:
+        """The regular expression (RE2) of the text to highlight in results."""
         if self.regex is not None:
             return self.regex
         longest_first = sorted({re.escape(word.lower()) for word in self.words}, key=lambda w: (-len(w), w))
         return f"(?i){'|'.join(longest_first)}" if longest_first else None
 
     def parameters(self) -> dict[str, Any]:
-        """For `/api/v1/logs` and `/api/v1/logs/counts`."""
+        """Returns the parameters of `/api/v1/logs` and `/api/v1/logs/counts`."""
         traces = [chip for chip in self.chips if chip.startswith(f"{TRACE}=")]
         return {
             "q": " ".join(self.words),
@@ -59,14 +62,14 @@ class LogSearch:
 
 
 def chip(key: str, value: str) -> str | None:
-    """An attribute as an entry of the filter; None where there is no way to write it."""
-    if _KEY_OF_A_CHIP.fullmatch(key) is None or len(key) + len(value) > _CHIP_CHARS_MAX:
+    """Returns the filter entry of an attribute, or None if it cannot be written as one."""
+    if _CHIP_KEY.fullmatch(key) is None or len(key) + len(value) > _CHIP_CHARS_MAX:
         return None
     return f"{key}:{value}" if key == TRACE else f"{key}={value}"
 
 
 def with_chip(chips: list[str], added: str) -> list[str]:
-    """`chips` and one more. A record has one trace: another takes its place."""
+    """Adds a filter entry. A record has one trace, so a new trace replaces the old one."""
     if added.startswith(f"{TRACE}="):
         chips = [chip for chip in chips if not chip.startswith(f"{TRACE}=")]
     return [*(chip for chip in chips if chip != added), added]

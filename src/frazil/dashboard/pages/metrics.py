@@ -1,6 +1,6 @@
-"""One metric over time: its value or its rate, by service or attribute.
+"""Metrics: one metric over time, by service or attribute.
 
-Everything that is chosen is in the address: metric, service, attr, by, as.
+The URL has all choices: metric, service, attr, by, as.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import format as words
-from frazil.dashboard import theme as look
-from frazil.dashboard.empty_state import show_how_to_send
-from frazil.dashboard.fragment import present
+from frazil.dashboard import theme
+from frazil.dashboard.format import axis_unit, escape_markdown, format_count
 from frazil.dashboard.sql import text as sql_text
-from frazil.dashboard.view import View
+from frazil.dashboard.view import View, show_fragment, show_how_to_send
 from frazil.query.reads.metric_series import (
     HOLD_SECONDS,
     OTHERS,
@@ -40,28 +38,28 @@ from frazil.query.reads.metrics import (
 from frazil.query.reads.statement import Statement
 from frazil.query.reads.time_range import TimeRange
 
-_LIST_FRESH_SECONDS = 60
-_DRAWN_FRESH_SECONDS = 4
+_LIST_CACHE_SECONDS = 60
+_SERIES_CACHE_SECONDS = 4
 _KEYS_SECONDS_MAX = 3600
-"""Attributes to choose from are those of the last hour of the range: all of a month would cost."""
+"""Attributes to choose from are read from the last hour of the range only, to limit the cost."""
 _FIRST = "http.server.request.duration"
-"""Shown at first where it is sent: it is what most people look for."""
+"""Shown first if it exists: most users look for it."""
 _SERVICE = "service"
 _KINDS: dict[Kind, str] = {
     "gauge": "gauge",
-    "level": "sum that goes up and down",
+    "level": "non-monotonic sum",
     "counter": "counter",
-    "changes": "sum that goes up and down, sent as changes",
+    "changes": "non-monotonic sum (delta)",
     "histogram": "histogram",
     "exponential_histogram": "exponential histogram",
     "summary": "summary",
 }
-_COLOURS_OF_QUANTILES = dict(zip(("p50", "p95", "p99"), look.SERVICE_COLOURS, strict=False))
+_QUANTILE_COLOURS = dict(zip(("p50", "p95", "p99"), theme.SERVICE_COLOURS, strict=False))
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """The attributes of a metric: of its points first, then of its resources."""
+    """The attributes of a metric: those of its points first, then those of its resources."""
 
     names: tuple[str, ...]
     pairs: tuple[str, ...]
@@ -73,64 +71,66 @@ def page(view: View) -> None:
     if not listed:
         _show_nothing(view)
         return
-    wanted = st.query_params.get("metric")
+    requested = st.query_params.get("metric")
     left, right = st.columns([9, 8])
     with left:
         metric = _chosen_metric(listed)
     with right:
         aggregation = _chosen_aggregation(metric)
     st.caption(_about(metric))
-    if wanted is not None and wanted not in listed:
-        st.info(f"**{words.plain(wanted)}** has sent nothing in this range.", icon=":material/info:")
+    if requested is not None and requested not in listed:
+        st.info(f"**{escape_markdown(requested)}** has no data in this time range.", icon=":material/info:")
     keys = _keys(view, metric)
     services, attributes, by = _chosen_filters(metric, keys)
     if aggregation == "quantiles" and by is not None:
         aggregation = "p95"
-        st.caption("Of several groups, p95 is shown.")
+        st.caption("Groups are shown with p95 only.")
 
     def draw(view: View) -> None:
         _draw(view, metric, aggregation, services, attributes, by)
 
-    present(draw, view)
+    show_fragment(draw, view)
 
 
 def _listed(view: View) -> dict[str, Metric]:
-    listed = metric_list(TimeRange.between(*view.span.steady(_LIST_FRESH_SECONDS)))
-    return metrics(view.api.read(listed, fresh_seconds=_LIST_FRESH_SECONDS))
+    statement = metric_list(view.time_range.rounded(_LIST_CACHE_SECONDS))
+    return metrics(view.api.read(statement, cache_seconds=_LIST_CACHE_SECONDS))
 
 
 def _show_nothing(view: View) -> None:
-    tables = view.api.get("tables", fresh_seconds=_LIST_FRESH_SECONDS)["tables"]
+    tables = view.api.get("tables", cache_seconds=_LIST_CACHE_SECONDS)["tables"]
     rows = next((table for table in tables if table["name"] == "metrics"), {"rows": 0, "tail_rows": 0})
     if (rows["rows"] or 0) + (rows["tail_rows"] or 0):
-        st.info("No metrics in this time range. Choose a longer one at the left.", icon=":material/info:")
+        st.info("No metrics in this time range. Choose a longer one in the sidebar.", icon=":material/info:")
     else:
         show_how_to_send(view, "metrics")
 
 
 def _chosen_metric(listed: dict[str, Metric]) -> Metric:
     labels = list(listed)
-    first = next((place for place, label in enumerate(labels) if label.startswith(_FIRST)), 0)
+    first = next((label for label in labels if label.startswith(_FIRST)), labels[0])
     name, browse = st.columns([6, 1], vertical_alignment="bottom")
     if "metric" not in st.session_state and st.query_params.get("metric") not in listed:
-        # Set and not a default, which would be left out of the address: what comes first differs by range.
-        st.session_state["metric"] = labels[first]
+        # Set explicitly: a default is not written to the URL, and it differs by time range.
+        st.session_state["metric"] = first
     chosen = name.selectbox(
         "Metric",
         labels,
         index=None,
-        placeholder=labels[first],
+        placeholder=first,
         key="metric",
         bind="query-params",
-        on_change=_forget_filters,
+        on_change=_reset_filters,
     )
-    with browse.popover("", icon=":material/list:", help="All metrics of this range", key="metric_browse"):
+    with browse.popover(
+        "", icon=":material/list:", help="All metrics in this time range", key="metric_browse"
+    ):
         _show_all(listed)
-    return listed.get(chosen or "", listed[labels[first]])
+    return listed.get(chosen or "", listed[first])
 
 
 def _show_all(listed: dict[str, Metric]) -> None:
-    """Names, what they mean and who sends them; the table's own search finds words in any of it."""
+    """Shows a searchable table of all metrics."""
     labels = list(listed)
     rows = [
         {
@@ -143,25 +143,25 @@ def _show_all(listed: dict[str, Metric]) -> None:
         for label, metric in listed.items()
     ]
 
-    def take() -> None:
-        places = st.session_state["metric_all"].selection.rows
-        if places:
-            st.session_state["metric"] = labels[places[0]]
-            _forget_filters()
+    def choose() -> None:
+        selected = st.session_state["metric_all"].selection.rows
+        if selected:
+            st.session_state["metric"] = labels[selected[0]]
+            _reset_filters()
 
     st.dataframe(
         pd.DataFrame(rows),
         hide_index=True,
         width=820,
         height=420,
-        on_select=take,
+        on_select=choose,
         selection_mode="single-row",
         key="metric_all",
     )
 
 
-def _forget_filters() -> None:
-    """What was chosen for another metric has no meaning for this one."""
+def _reset_filters() -> None:
+    """Clears the choices that were made for another metric."""
     st.session_state["attr"], st.session_state["by"] = [], None
     st.session_state.pop("as", None)
 
@@ -169,17 +169,17 @@ def _forget_filters() -> None:
 def _about(metric: Metric) -> str:
     unit = f" in {metric.unit}" if metric.unit not in ("", "1") else ""
     services = f"{len(metric.services)} service{'' if len(metric.services) == 1 else 's'}"
-    sent = f"{words.count(metric.points)} points of {services} in this range"
+    sent = f"{format_count(metric.points)} points from {services} in this time range"
     return " · ".join(
-        words.plain(part)
+        escape_markdown(part)
         for part in (metric.description, _KINDS[metric.kind].capitalize() + unit, sent)
         if part
     )
 
 
 def _keys(view: View, metric: Metric) -> _Keys:
-    range = TimeRange.between(*view.span.steady(_LIST_FRESH_SECONDS)).last(_KEYS_SECONDS_MAX)
-    rows = view.api.read(metric_attributes(metric, range), fresh_seconds=_LIST_FRESH_SECONDS)
+    range = view.time_range.rounded(_LIST_CACHE_SECONDS).last(_KEYS_SECONDS_MAX)
+    rows = view.api.read(metric_attributes(metric, range), cache_seconds=_LIST_CACHE_SECONDS)
     return _Keys(
         tuple(dict.fromkeys(row["key"] for row in rows)),
         tuple(dict.fromkeys(f"{row['key']}={row['value']}" for row in rows)),
@@ -201,7 +201,7 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
         keys.pairs,
         key="attr",
         bind="query-params",
-        placeholder="key=value, all must hold",
+        placeholder="key=value (all must match)",
         accept_new_options=True,
     )
     by = right.selectbox(
@@ -210,13 +210,13 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
         index=None,
         key="by",
         bind="query-params",
-        placeholder="Nothing: one line",
+        placeholder="None",
         accept_new_options=True,
     )
     split = [pair.partition("=") for pair in pairs]
-    if wrong := [pair for pair, (_, sign, _) in zip(pairs, split, strict=True) if not sign]:
+    if invalid := [pair for pair, (_, sign, _) in zip(pairs, split, strict=True) if not sign]:
         st.warning(
-            f"Write an attribute as key=value, not {words.plain(wrong[0])}.", icon=":material/warning:"
+            f"Write an attribute as key=value, not {escape_markdown(invalid[0])}.", icon=":material/warning:"
         )
     return services, [(key, value) for key, sign, value in split if sign], by
 
@@ -224,7 +224,7 @@ def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[
 def _chosen_aggregation(metric: Metric) -> Aggregation:
     offered = AGGREGATIONS[metric.kind]
     if st.session_state.get("as", offered[0]) not in offered:
-        st.session_state["as"] = offered[0]  # chosen for a metric of another kind
+        st.session_state["as"] = offered[0]  # was chosen for a metric of another kind
     chosen = st.segmented_control(
         "Show",
         offered,
@@ -241,18 +241,17 @@ def _help(metric: Metric) -> str:
     match metric.kind:
         case "counter" | "changes":
             return (
-                "What was counted, shared out evenly over the time between two points; restarts are no dips."
+                "The increase between two points is spread evenly over the time between them. Counter "
+                "resets do not cause dips."
             )
         case "histogram" | "exponential_histogram":
-            return (
-                "Quantiles are estimated within the buckets that the client chose: a straight line in each."
-            )
+            return "Quantiles are estimated by linear interpolation within the buckets that the client sent."
         case "summary":
-            return "Quantiles are the client's own, of several series the highest."
+            return "Quantiles as sent by the client. For several series, the highest is shown."
         case _:
             return (
-                f"A value holds until the next, for {HOLD_SECONDS // 60} minutes at most. Average: of all "
-                "series. Total: the latest of each, added up."
+                f"A value is held until the next point, for at most {HOLD_SECONDS // 60} minutes. Average: "
+                "over all series. Total: the sum of the latest value of each series."
             )
 
 
@@ -266,14 +265,14 @@ def _draw(
 ) -> None:
     request = _request(view, metric, aggregation, services, attributes, by)
     statement = metric_series(request)
-    drawn = read_series(view.api.read(statement, fresh_seconds=_DRAWN_FRESH_SECONDS), request)
-    if not drawn:
-        _show_no_lines(metric, aggregation, bool(services or attributes))
+    series = read_series(view.api.read(statement, cache_seconds=_SERIES_CACHE_SECONDS), request)
+    if not series:
+        _show_no_series(metric, aggregation, bool(services or attributes))
         _show_as_sql(statement)
         return
-    unit = words.axis_unit(metric, aggregation, request.width)
-    look.chart(_chart(drawn, request, unit, by), height=330, key="metric_chart")
-    _show_table(drawn, by, unit)
+    unit = axis_unit(metric, aggregation, request.width)
+    theme.show_chart(_chart(series, request, unit, by), height=330, key="metric_chart")
+    _show_table(series, by, unit)
     _show_as_sql(statement)
 
 
@@ -285,30 +284,29 @@ def _request(
     attributes: Sequence[tuple[str, str]],
     by: str | None,
 ) -> MetricRequest:
-    """The range begins and ends with buckets: so it is the same until the next bucket begins."""
-    width = MetricRequest(metric, aggregation, TimeRange.between(*view.span.at())).width
-    start, end = view.span.steady(width)
-    now = end if view.span.is_moving else None
-    range = TimeRange.between(start, end)
+    """Aligns the range with buckets, so that the result can be cached until the next bucket starts."""
+    width = MetricRequest(metric, aggregation, TimeRange.between(*view.time_range.bounds())).width
+    range = view.time_range.rounded(width)
+    now = range.end_time if view.time_range.is_relative else None
     return MetricRequest(metric, aggregation, range, services, attributes, by, width, now)
 
 
-def _show_no_lines(metric: Metric, aggregation: Aggregation, is_filtered: bool) -> None:
+def _show_no_series(metric: Metric, aggregation: Aggregation, is_filtered: bool) -> None:
     if metric.kind in ("histogram", "exponential_histogram", "summary") and aggregation not in (
         "rate",
         "mean",
     ):
         st.info(
-            "No quantiles can be told: nothing was measured in this range, or it came without buckets. "
-            "Mean and rate may be there.",
+            "No quantiles: nothing was measured in this time range, or the metric has no buckets. Try mean "
+            "or rate.",
             icon=":material/info:",
         )
     elif is_filtered:
-        st.info("Nothing matches these filters in this time range.", icon=":material/filter_alt_off:")
-        st.button("Clear the filters", on_click=_clear_filters, key="metric_clear")
+        st.info("No data matches these filters in this time range.", icon=":material/filter_alt_off:")
+        st.button("Clear filters", on_click=_clear_filters, key="metric_clear")
     else:
         st.info(
-            "Nothing to draw yet: a rate needs two points of a series, or a start.", icon=":material/info:"
+            "Not enough data: a rate needs two points of a series, or a start time.", icon=":material/info:"
         )
 
 
@@ -317,18 +315,18 @@ def _clear_filters() -> None:
 
 
 def _chart(
-    drawn: Sequence[MetricSeries], request: MetricRequest, unit: str, by: str | None
+    series: Sequence[MetricSeries], request: MetricRequest, unit: str, by: str | None
 ) -> alt.LayerChart:
     frame = pd.DataFrame(
-        [(time, line.name, value) for line in drawn for time, value in line.with_gaps(request.width)],
+        [(time, line.name, value) for line in series for time, value in line.with_gaps(request.width)],
         columns=["time", "series", "value"],
     )
-    names = [line.name for line in drawn]
+    names = [line.name for line in series]
     hover = alt.selection_point(
         fields=["time"], nearest=True, on="pointerover", clear="pointerout", empty=False, name="hover"
     )
     base = alt.Chart(frame).encode(
-        x=look.time_axis("time", request.range.start_time, request.range.end_time),
+        x=theme.time_axis("time", request.range.start_time, request.range.end_time),
         y=alt.Y(
             "value:Q", title=unit or None, axis=alt.Axis(format="~s" if unit.startswith("byte") else "~g")
         ),
@@ -340,33 +338,33 @@ def _chart(
         ),
     )
     tooltip = [
-        look.time_tip("time", request.range.start_time, request.range.end_time),
+        theme.time_tooltip("time", request.range.start_time, request.range.end_time),
         alt.Tooltip("series:N", title=by or "series"),
         alt.Tooltip("value:Q", title=unit or "value", format=",.4~g"),
     ]
-    # A point is seen when the pointer is near, or when a line of one point would be none.
-    alone = {line.name for line in drawn if len(line.points) == 1}
-    seen = alt.condition(hover, alt.value(1), alt.value(0))
-    dots = base.mark_circle(size=60).encode(opacity=seen, tooltip=tooltip).add_params(hover)
+    # A point is visible near the pointer, or if its series has no other point.
+    alone = {line.name for line in series if len(line.points) == 1}
+    visible = alt.condition(hover, alt.value(1), alt.value(0))
+    dots = base.mark_circle(size=60).encode(opacity=visible, tooltip=tooltip).add_params(hover)
     layers: list[alt.Chart] = [base.mark_line(strokeWidth=2), dots]
     if alone:
         layers.append(
             base.transform_filter(alt.FieldOneOfPredicate("series", sorted(alone))).mark_circle(size=60)
         )
-    made: alt.LayerChart = alt.LayerChart(layer=layers)
-    return made
+    chart: alt.LayerChart = alt.LayerChart(layer=layers)
+    return chart
 
 
 def _colours(names: Sequence[str], by: str | None) -> list[str]:
-    colours_of = look.service_colours if by == _SERVICE else look.series_colours
-    fixed = {OTHERS: look.QUIET} | ({} if by else _COLOURS_OF_QUANTILES)
+    colours_of = theme.service_colours if by == _SERVICE else theme.series_colours
+    fixed = {OTHERS: theme.QUIET} | ({} if by else _QUANTILE_COLOURS)
     known = colours_of(name for name in names if name not in fixed) | fixed
     return [known[name] for name in names]
 
 
-def _show_table(drawn: Sequence[MetricSeries], by: str | None, unit: str) -> None:
+def _show_table(series: Sequence[MetricSeries], by: str | None, unit: str) -> None:
     number = st.column_config.NumberColumn(format="bytes" if unit.startswith("byte") else "%.4g")
-    rows: list[dict[str, Any]] = [{by or "series": line.name, **line.summary} for line in drawn]
+    rows: list[dict[str, Any]] = [{by or "series": line.name, **line.summary} for line in series]
     st.dataframe(
         pd.DataFrame(rows),
         hide_index=True,
@@ -382,5 +380,5 @@ def _show_as_sql(statement: Statement) -> None:
         address = f"/sql?{urlencode({'q': sql, 'run': '1'})}"
         st.link_button("Open as SQL", address, icon=":material/database:", key="metric_sql")
     else:
-        with st.expander("As SQL"):
+        with st.expander("SQL"):
             st.code(sql, language="sql")

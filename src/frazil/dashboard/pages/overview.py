@@ -1,4 +1,4 @@
-"""How everything is doing, in one look: traffic, errors and latency by service, and how fresh it all is."""
+"""Overview: traffic, errors and latency by service, and the freshness of data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import format as words
-from frazil.dashboard import theme as look
-from frazil.dashboard.empty_state import show_how_to_send
-from frazil.dashboard.fragment import present
-from frazil.dashboard.view import View
+from frazil.dashboard import theme
+from frazil.dashboard.format import format_count, format_duration, format_elapsed
+from frazil.dashboard.view import View, show_fragment, show_how_to_send
 from frazil.query.reads.services import (
     UNNAMED,
     BucketFigures,
@@ -27,52 +25,51 @@ from frazil.query.reads.services import (
 from frazil.query.reads.time_range import Buckets, TimeRange
 from frazil.tables import SIGNALS
 
-_FRESH_SECONDS = 4.0
-_NEWEST_FRESH_SECONDS = 1.0
-"""The age of the newest data is shown: an older answer would add its own age to it."""
+_CACHE_SECONDS = 4.0
+_NEWEST_CACHE_SECONDS = 1.0
+"""Short, because the age of the newest data is shown: a cached result adds its own age."""
 _SERVICES_SHOWN = 12
 
-Moments = dict[str, list[BucketFigures]]
-"""Of each service."""
+BucketsByService = dict[str, list[BucketFigures]]
 
 
 def page(view: View) -> None:
     st.title("Overview")
-    present(_draw, view)
+    show_fragment(_draw, view)
 
 
 def _draw(view: View) -> None:
-    listed = view.api.get("tables", fresh_seconds=_NEWEST_FRESH_SECONDS)["tables"]
+    listed = view.api.get("tables", cache_seconds=_NEWEST_CACHE_SECONDS)["tables"]
     tables = {table["name"]: table for table in listed if table["name"] in SIGNALS}
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
         return
-    range = TimeRange.between(*view.span.steady(5))
+    range = view.time_range.rounded(5)
     buckets = Buckets.of(range)
-    spans = service_figures(view.api.read(red(range, buckets), fresh_seconds=_FRESH_SECONDS))
-    logs = view.api.read(log_errors(range), fresh_seconds=_FRESH_SECONDS)
+    spans = service_figures(view.api.read(red(range, buckets), cache_seconds=_CACHE_SECONDS))
+    logs = view.api.read(log_errors(range), cache_seconds=_CACHE_SECONDS)
     _headlines(spans.whole, logs, tables, range.seconds)
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
         return
-    moments = {name: spans.over_time(name, range, buckets) for name in spans.by_service}
+    over_time = {name: spans.over_time(name, range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
-    _charts({name: moments[name] for name in busiest}, range)
-    _services(view, spans, moments, logs, range.seconds)
+    _charts({name: over_time[name] for name in busiest}, range)
+    _services(view, spans, over_time, logs, range.seconds)
 
 
 def _headlines(whole: Figures, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float) -> None:
     requests, errors, latency, in_logs, fresh = st.columns(5)
-    requests.metric("Requests", f"{words.count(whole.requests / seconds)}/s", border=True)
+    requests.metric("Requests", f"{format_count(whole.requests / seconds)}/s", border=True)
     errors.metric("Failed", f"{whole.error_share:.2%}", border=True)
-    latency.metric("p95 latency", words.duration(whole.p95_ms), border=True)
-    in_logs.metric("Error logs", words.count(sum(row["errors"] for row in logs)), border=True)
+    latency.metric("p95 latency", format_duration(whole.p95_ms), border=True)
+    in_logs.metric("Error logs", format_count(sum(row["errors"] for row in logs)), border=True)
     fresh.metric(
         "Newest data",
-        f"{words.ago(_age_seconds(tables))} ago",
+        f"{format_elapsed(_age_seconds(tables))} ago",
         border=True,
-        help="The age of the newest record that a query sees, in any table. Queries see a record as soon as "
-        "it is acknowledged, before it has landed.",
+        help="Age of the newest record that queries see, in any table. Queries see a record as soon as it is "
+        "acknowledged, before it lands.",
     )
 
 
@@ -86,46 +83,46 @@ def _age_seconds(tables: dict[str, Any]) -> float | None:
     return max(0.0, age.total_seconds())
 
 
-def _charts(moments: Moments, range: TimeRange) -> None:
+def _charts(over_time: BucketsByService, range: TimeRange) -> None:
     start, end = range.start_time, range.end_time
-    services = list(moments)
+    services = list(over_time)
     rows = [
         {
-            "time": moment.time,
+            "time": bucket.time,
             "service": service,
-            "requests": moment.requests_per_second,
-            "failed": moment.figures.error_share if moment.figures.requests else None,
-            "p95": moment.figures.p95_ms,
+            "requests": bucket.requests_per_second,
+            "failed": bucket.figures.error_share if bucket.figures.requests else None,
+            "p95": bucket.figures.p95_ms,
         }
-        for service, each in moments.items()
-        for moment in each
+        for service, buckets in over_time.items()
+        for bucket in buckets
     ]
     data = pd.DataFrame(rows, columns=["time", "service", "requests", "failed", "p95"])
-    colour = alt.Color("service:N", scale=look.colours(services), legend=None)
-    axis = look.time_axis("time", start, end)
+    colour = alt.Color("service:N", scale=theme.colour_scale(services), legend=None)
+    axis = theme.time_axis("time", start, end)
     base = alt.Chart(data).encode(x=axis, color=colour)
-    drawn = (
-        ("Requests a second", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
+    charts = (
+        ("Requests/s", "requests", base.mark_area(opacity=0.85), ",.3~f", True),
         ("Failed", "failed", base.mark_line(), ".3~p", None),
-        ("p95 latency, ms", "p95", base.mark_line(), ",.4~r", None),
+        ("p95 latency (ms)", "p95", base.mark_line(), ",.4~r", None),
     )
-    for place, (title, name, chart, form, stack) in zip(st.columns(3), drawn, strict=True):
-        with place.container(border=True):
+    for column, (title, name, chart, form, stack) in zip(st.columns(3), charts, strict=True):
+        with column.container(border=True):
             st.markdown(f"**{title}**")
             y = alt.Y(f"{name}:Q", title=None, stack=stack, axis=alt.Axis(format=form, tickCount=5))
             tooltip = [
                 alt.Tooltip("service:N"),
-                look.time_tip("time", start, end),
+                theme.time_tooltip("time", start, end),
                 alt.Tooltip(f"{name}:Q", format=form),
             ]
-            look.chart(chart.encode(y=y, tooltip=tooltip), height=190, key=f"overview-{name}")
-    look.legend(look.service_colours(services))
+            theme.show_chart(chart.encode(y=y, tooltip=tooltip), height=190, key=f"overview-{name}")
+    theme.legend(theme.service_colours(services))
 
 
 def _services(
-    view: View, spans: ServiceFigures, moments: Moments, logs: list[dict[str, Any]], seconds: float
+    view: View, spans: ServiceFigures, over_time: BucketsByService, logs: list[dict[str, Any]], seconds: float
 ) -> None:
-    """A row a service, worst first."""
+    """Shows one row per service, the one with the most errors first."""
     errors = {row["service_name"] or UNNAMED: row["errors"] for row in logs}
     names = sorted(
         spans.by_service, key=lambda name: (-spans.by_service[name].errors, -spans.by_service[name].requests)
@@ -134,7 +131,7 @@ def _services(
         pd.DataFrame(
             {
                 "service": names,
-                "traffic": [[moment.requests_per_second for moment in moments[name]] for name in names],
+                "traffic": [[bucket.requests_per_second for bucket in over_time[name]] for name in names],
                 "rate": [spans.by_service[name].requests / seconds for name in names],
                 "failed": [100 * spans.by_service[name].error_share for name in names],
                 "p50": [spans.by_service[name].p50_ms for name in names],

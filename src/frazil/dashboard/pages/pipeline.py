@@ -1,4 +1,4 @@
-"""What frazil itself does: each stage's rate and lag, what is promised and kept, and how the tables are."""
+"""Pipeline: the status of frazil itself, with roles, objectives, stages and tables."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import format as words
-from frazil.dashboard import pipeline_view as flow
-from frazil.dashboard import theme as look
+from frazil.dashboard import pipeline_view, theme
 from frazil.dashboard.api_client import ApiError
-from frazil.dashboard.errors import show_trouble
-from frazil.dashboard.format import ago, count, duration, size
-from frazil.dashboard.fragment import present
-from frazil.dashboard.view import View
+from frazil.dashboard.format import (
+    escape_markdown,
+    format_count,
+    format_duration,
+    format_elapsed,
+    format_size,
+)
+from frazil.dashboard.view import View, show_error, show_fragment
 
-_FRESH_SECONDS = 4.0
-_STATES = {"ok": look.GOOD, "degraded": look.CAUTION, "down": look.BAD}
+_CACHE_SECONDS = 4.0
+_STATES = {"ok": theme.GOOD, "degraded": theme.CAUTION, "down": theme.BAD}
 _CHARTS = (
-    ("received_records_per_second", "Received, records a second", ",.3~s"),
-    ("landed_rows_per_second", "Landed, rows a second", ",.3~s"),
-    ("backlog_bytes", "Not landed yet, bytes", ",.3~s"),
-    ("landing_lag_seconds", "Landing lag, seconds", ",.3~f"),
-    ("ack_p99_seconds", "Ack p99, seconds", ",.3~f"),
-    ("queries_per_second", "Questions a second", ",.3~f"),
+    ("received_records_per_second", "Records received/s", ",.3~s"),
+    ("landed_rows_per_second", "Rows landed/s", ",.3~s"),
+    ("backlog_bytes", "Not landed yet (bytes)", ",.3~s"),
+    ("landing_lag_seconds", "Landing lag (s)", ",.3~f"),
+    ("ack_p99_seconds", "Ack p99 (s)", ",.3~f"),
+    ("queries_per_second", "Queries/s", ",.3~f"),
 )
 _LINE_COLOURS = {"logs": "#0e93b5", "spans": "#8e6bd8", "metrics": "#e07b39", "all": "#0e93b5"}
 _STYLE = """<style>
@@ -50,25 +52,25 @@ font-size:.75rem;line-height:1.5}
 def page(view: View) -> None:
     st.title("Pipeline")
     st.html(_STYLE)
-    present(_draw, view)
+    show_fragment(_draw, view)
     _ledger(view)
 
 
 def _draw(view: View) -> None:
     try:
-        status = view.api.get("status", fresh_seconds=_FRESH_SECONDS)
-    except ApiError as trouble:
-        if trouble.code != "forbidden":
+        status = view.api.get("status", cache_seconds=_CACHE_SECONDS)
+    except ApiError as error:
+        if error.code != "forbidden":
             raise
         st.info(
-            "This page is about all tenants: it needs a key with the role `admin`. Yours sees its "
-            "own data on the other pages.",
+            "This page covers all tenants: it needs a key with the role `admin`. The other pages show your "
+            "tenant's data.",
             icon=":material/lock:",
         )
         return
     _roles(status)
     _objectives(status)
-    st.html(f'<div class="fz-flow">{"".join(_card(card) for card in flow.cards(status))}</div>')
+    st.html(f'<div class="fz-flow">{"".join(_card(card) for card in pipeline_view.cards(status))}</div>')
     _charts(status)
     _tables(status)
 
@@ -76,29 +78,29 @@ def _draw(view: View) -> None:
 def _roles(status: dict[str, Any]) -> None:
     marks = []
     for role in status["roles"]:
-        facts = [ago(role["up_seconds"]) if role["up_seconds"] else "", size(role["memory_bytes"])]
-        said = " · ".join(fact for fact in facts if fact not in ("", "–")) or html.escape(role["url"])
+        facts = [format_elapsed(role["up_seconds"]), format_size(role["memory_bytes"])]
+        detail = " · ".join(fact for fact in facts if fact != "–") or html.escape(role["url"])
         colour = _STATES[role["state"]]
         name = html.escape(role["name"])
-        marks.append(f'<span><i style="background:{colour}"></i>{name}<small>{said}</small></span>')
+        marks.append(f'<span><i style="background:{colour}"></i>{name}<small>{detail}</small></span>')
     st.html(f'<div class="fz-roles">{"".join(marks)}</div>')
     for role in status["roles"]:
         if role["state"] != "ok":
-            reasons = "; ".join(role["reasons"]) or "no reason given"
+            reasons = escape_markdown("; ".join(role["reasons"]) or "no reason given")
             show = st.error if role["state"] == "down" else st.warning
-            show(f"**{role['name']}** is {role['state']}: {words.plain(reasons)}", icon=":material/warning:")
+            show(f"**{role['name']}** is {role['state']}: {reasons}", icon=":material/warning:")
 
 
 def _objectives(status: dict[str, Any]) -> None:
-    judged = [each for each in status["objectives"] if each["name"] in flow.OBJECTIVES]
-    for place, each in zip(st.columns(max(1, len(judged))), judged, strict=True):
-        title, meaning = flow.OBJECTIVES[each["name"]]
-        ratio = "" if each["kept_ratio"] is None else f", kept {each['kept_ratio']:.1%} of the time"
+    shown = [each for each in status["objectives"] if each["name"] in pipeline_view.OBJECTIVES]
+    for column, each in zip(st.columns(max(1, len(shown))), shown, strict=True):
+        title, meaning = pipeline_view.OBJECTIVES[each["name"]]
+        ratio = "" if each["kept_ratio"] is None else f", met {each['kept_ratio']:.1%} of the time"
         value = None if each["value"] is None else each["value"] * 1000
-        place.metric(
+        column.metric(
             title,
-            duration(value),
-            delta=f"objective {duration(each['target'] * 1000)}{ratio}",
+            format_duration(value),
+            delta=f"objective {format_duration(each['target'] * 1000)}{ratio}",
             delta_color="normal" if each["kept"] else "inverse",
             delta_arrow="off",
             help=meaning,
@@ -106,26 +108,26 @@ def _objectives(status: dict[str, Any]) -> None:
         )
 
 
-def _card(card: flow.Card) -> str:
+def _card(card: pipeline_view.Card) -> str:
     rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in card.lines)
-    trouble = f"<p>{html.escape(card.trouble)}</p>" if card.trouble else ""
+    problem = f"<p>{html.escape(card.problem)}</p>" if card.problem else ""
     return (
         f'<div class="fz-card"><h4>{html.escape(card.title)}</h4><b>{html.escape(card.headline)}</b>'
-        f"<small>{html.escape(card.unit)}</small><dl>{rows}</dl>{trouble}</div>"
+        f"<small>{html.escape(card.unit)}</small><dl>{rows}</dl>{problem}</div>"
     )
 
 
 def _charts(status: dict[str, Any]) -> None:
     for first in range(0, len(_CHARTS), 3):
-        for place, (name, title, form) in zip(st.columns(3), _CHARTS[first : first + 3], strict=True):
-            with place.container(border=True):
+        for column, (name, title, form) in zip(st.columns(3), _CHARTS[first : first + 3], strict=True):
+            with column.container(border=True):
                 st.markdown(f"**{title}**")
                 _line(status, name, form)
-    look.legend({name: _LINE_COLOURS[name] for name in ("logs", "spans", "metrics")})
+    theme.legend({name: _LINE_COLOURS[name] for name in ("logs", "spans", "metrics")})
 
 
 def _line(status: dict[str, Any], name: str, form: str) -> None:
-    rows = flow.lines_of(status, name)
+    rows = pipeline_view.history_rows(status, name)
     data = pd.DataFrame(rows, columns=["time", "of", "value"])
     names = sorted(set(data["of"])) or ["all"]
     start, end = _ends(rows)
@@ -133,17 +135,17 @@ def _line(status: dict[str, Any], name: str, form: str) -> None:
         alt.Chart(data)
         .mark_line()
         .encode(
-            x=look.time_axis("time", start, end),
+            x=theme.time_axis("time", start, end),
             y=alt.Y("value:Q", title=None, axis=alt.Axis(format=form, tickCount=4)),
-            color=alt.Color("of:N", legend=None, scale=look.colours(names, _LINE_COLOURS)),
+            color=alt.Color("of:N", legend=None, scale=theme.colour_scale(names, _LINE_COLOURS)),
             tooltip=[
-                alt.Tooltip("of:N", title="of"),
-                look.time_tip("time", start, end),
+                alt.Tooltip("of:N", title="signal"),
+                theme.time_tooltip("time", start, end),
                 alt.Tooltip("value:Q", format=form),
             ],
         )
     )
-    look.chart(chart, height=130, key=f"pipeline-{name}")
+    theme.show_chart(chart, height=130, key=f"pipeline-{name}")
 
 
 def _ends(rows: list[dict[str, Any]]) -> tuple[dt.datetime | None, dt.datetime | None]:
@@ -152,24 +154,26 @@ def _ends(rows: list[dict[str, Any]]) -> tuple[dt.datetime | None, dt.datetime |
 
 
 def _tables(status: dict[str, Any]) -> None:
-    rows = flow.table_rows(status)
+    rows = pipeline_view.table_rows(status)
     if not rows:
         return
     st.subheader("Tables")
     number = st.column_config.NumberColumn
-    titles = {name: title for name, (title, _) in flow.TABLE_COLUMNS.items()}
+    titles = {name: title for name, (title, _) in pipeline_view.TABLE_COLUMNS.items()}
     st.dataframe(
         pd.DataFrame(rows),
         column_config={
             **titles,
             "rows": number(titles["rows"], format="localized"),
-            "tail": number(titles["tail"], format="localized", help="Acked; SQL sees it already"),
+            "tail": number(
+                titles["tail"], format="localized", help="Acknowledged rows that SQL queries already see"
+            ),
             "bytes": number(titles["bytes"], format="%.1f MB"),
             "overlap": number(
-                titles["overlap"], format="%.1f", help="That hold an average moment; 1 is best"
+                titles["overlap"], format="%.1f", help="Files that cover the same time; 1 is best"
             ),
-            "waiting": number(titles["waiting"], format="%.1f MB", help="Worth merging now"),
-            "cost": number(titles["cost"], format="$%.4f", help="Estimated, at maintain.storage_price"),
+            "waiting": number(titles["waiting"], format="%.1f MB", help="Size of the files to merge now"),
+            "cost": number(titles["cost"], format="$%.4f", help="Storage at maintain.storage_price"),
         },
         hide_index=True,
         width="stretch",
@@ -178,27 +182,28 @@ def _tables(status: dict[str, Any]) -> None:
 
 
 def _ledger(view: View) -> None:
-    """Asked for by hand: it reads every position and counts."""
+    """Runs only on request: it reads every position and counts rows."""
     st.subheader("Ledger")
     st.caption(
-        "Every row that was acked is in its table, waits, was set aside or was removed by a rule: once."
+        "Checks that every acknowledged row is counted once: in its table, not landed yet, set aside, or "
+        "deleted by a rule."
     )
-    if not st.button("Balance the ledger", key="balance", icon=":material/balance:"):
+    if not st.button("Verify row counts", key="balance", icon=":material/balance:"):
         return
     try:
         with st.spinner("Counting…"):
             ledger = view.api.get("status", {"ledger": "true", "history": "false"})["ledger"]
-    except ApiError as trouble:
-        show_trouble(trouble)
+    except ApiError as error:
+        show_error(error)
         return
     if ledger is None or ledger["state"] != "ready":
-        reason = (ledger or {}).get("error") or "it is still being read; try again in a moment"
-        st.warning(words.plain(reason), icon=":material/hourglass:")
+        reason = (ledger or {}).get("error") or "The ledger is still being read. Try again in a moment."
+        st.warning(escape_markdown(reason), icon=":material/hourglass:")
         return
     if ledger["ok"]:
         durable = sum(table["durable"] for table in ledger["tables"].values())
-        said = f"It balances: {count(durable)} rows, read in {ledger['seconds']:.1f} s."
-        st.success(said, icon=":material/check:")
+        rows, seconds = format_count(durable), f"{ledger['seconds']:.1f} s"
+        st.success(f"All rows accounted for: {rows} rows, checked in {seconds}.", icon=":material/check:")
     for problem in ledger["problems"]:
-        st.error(words.plain(str(problem)), icon=":material/error:")
+        st.error(escape_markdown(str(problem)), icon=":material/error:")
     st.dataframe(pd.DataFrame(ledger["tables"]).T, width="stretch", key="pipeline-ledger")

@@ -1,8 +1,7 @@
-"""Ask anything: SQL over all tables.
+"""SQL: an editor, results and charts.
 
-A link has the question in `q`. It is shown and not run, unless `run=1` is there too: then it runs once,
-within the limits of every question (it can only read). What a person runs is put into the address, without
-`run`: who opens it decides.
+The URL has the query in `q`. A link with `run=1` runs the query once, within the limits of every query;
+without it the query is only shown. When a user runs a query, it is written to the URL without `run`.
 """
 
 from __future__ import annotations
@@ -18,136 +17,132 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 import streamlit as st
 
-from frazil.dashboard import format as words
-from frazil.dashboard.api_client import ApiError, Rows
-from frazil.dashboard.asking import Asking
-from frazil.dashboard.errors import show_trouble
+from frazil.dashboard.api_client import ApiError, SqlResult
+from frazil.dashboard.format import escape_markdown, format_count, format_elapsed, format_size
 from frazil.dashboard.parts.sql_editor import Mark, sql_editor
 from frazil.dashboard.sql import quick_chart, result_table
 from frazil.dashboard.sql import text as sql_text
-from frazil.dashboard.sql.chart import show_chart
-from frazil.dashboard.sql.examples import DEFAULT, EXAMPLES
-from frazil.dashboard.view import View
+from frazil.dashboard.sql.background_query import BackgroundQuery
+from frazil.dashboard.sql.chart import show_result_chart
+from frazil.dashboard.view import View, show_error
 
 _HISTORY_MAX = 20
-_PATIENCE_SECONDS = 0.6
-"""An answer that comes this soon is shown at once, without a sign of waiting before it."""
-_LOOK_AGAIN_SECONDS = 0.7
-_TABLES_FRESH_SECONDS = 60
+_WAIT_SECONDS = 0.6
+"""A result within this time is shown without a progress bar before it."""
+_POLL_SECONDS = 0.7
+_TABLES_CACHE_SECONDS = 60
 _MIMES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet", "json": "application/json"}
 _EDITOR = "sql_editor"
 
 
 @dataclass
-class _Desk:
-    """What lies on this session's desk."""
-
-    sql: str = DEFAULT
+class _PageState:
+    sql: str = sql_text.DEFAULT
     version: int = 0
-    """Rises when `sql` is to replace what the editor holds."""
-    seen: str | None = None
-    """The question of the address, as last written or read."""
-    asking: Asking | None = None
+    """Incremented when `sql` is to replace the text of the editor."""
+    url_sql: str | None = None
+    """The query in the URL, as last written or read."""
+    query: BackgroundQuery | None = None
     history: list[tuple[dt.datetime, str]] = field(default_factory=list)
 
-    def put(self, sql: str) -> None:
+    def replace_text(self, sql: str) -> None:
         self.sql, self.version = sql, self.version + 1
 
     def run(self, view: View, sql: str) -> None:
         self.stop()
         self.sql = sql
-        self.asking = Asking(view.api, sql, result_table.ROWS_SHOWN_MAX + 1)
+        self.query = BackgroundQuery(view.api, sql, result_table.ROWS_SHOWN_MAX + 1)
         self.history = [(dt.datetime.now(dt.UTC), sql), *(old for old in self.history if old[1] != sql)]
         del self.history[_HISTORY_MAX:]
 
     def stop(self) -> None:
-        if self.asking is not None and not self.asking.wait(0):
-            with contextlib.suppress(ApiError):  # it ends by the server's limits then
-                self.asking.stop()
+        if self.query is not None and not self.query.wait(0):
+            with contextlib.suppress(ApiError):  # then the limits of the server end it
+                self.query.stop()
 
     @property
     def is_running(self) -> bool:
-        return self.asking is not None and not self.asking.wait(0)
+        return self.query is not None and not self.query.wait(0)
 
 
 def page(view: View) -> None:
-    desk: _Desk = st.session_state.setdefault("sql_desk", _Desk())
-    _read_address(view, desk)
-    if desk.asking is not None:
-        desk.asking.wait(_PATIENCE_SECONDS)
+    state: _PageState = st.session_state.setdefault("sql_state", _PageState())
+    _read_address(view, state)
+    if state.query is not None:
+        state.query.wait(_WAIT_SECONDS)
     head, tools = st.columns([2, 3], vertical_alignment="bottom")
     head.title("SQL")
     with tools.container(horizontal=True, horizontal_alignment="right"):
-        _show_tools(view, desk)
+        _show_tools(view, state)
     sql_editor(
-        desk.sql,
-        desk.version,
+        state.sql,
+        state.version,
         _tables(view),
-        _mark(desk),
-        is_running=desk.is_running,
+        _mark(state),
+        is_running=state.is_running,
         key=_EDITOR,
-        on_run=partial(_on_run, view, desk),
-        on_draft=partial(_on_draft, desk),
+        on_run=partial(_on_run, view, state),
+        on_draft=partial(_on_draft, state),
     )
-    if desk.asking is None:
+    if state.query is None:
         st.caption(
-            "One SELECT in DuckDB's dialect, over what has landed and what arrived a moment ago. The time "
-            "range at the left does not apply: say `time > now() - INTERVAL 1 HOUR`."
+            "One SELECT statement in DuckDB's SQL dialect. Results include data that has not landed yet. The "
+            "time range in the sidebar does not apply: use `time > now() - INTERVAL 1 HOUR`."
         )
-    elif desk.is_running:
-        _show_waiting(desk)
+    elif state.is_running:
+        _show_waiting(state)
     else:
-        _show_answer(view, desk.asking)
+        _show_outcome(view, state.query)
 
 
-def _read_address(view: View, desk: _Desk) -> None:
+def _read_address(view: View, state: _PageState) -> None:
     given = st.query_params.get("q")
-    if given is not None and given != desk.seen:
-        desk.seen = given
-        desk.put(given)
-        desk.asking = None
+    if given is not None and given != state.url_sql:
+        state.url_sql = given
+        state.replace_text(given)
+        state.query = None
     if st.query_params.get("run") == "1":
         del st.query_params["run"]
         if given:
-            desk.run(view, given)
-    if given is None and desk.seen is not None:  # back from another page
-        st.query_params["q"] = desk.seen
+            state.run(view, given)
+    if given is None and state.url_sql is not None:  # back from another page
+        st.query_params["q"] = state.url_sql
 
 
-def _write_address(desk: _Desk, sql: str) -> None:
-    desk.seen = sql if sql_text.can_be_shared(sql) else None
-    if desk.seen is None:
+def _write_address(state: _PageState, sql: str) -> None:
+    state.url_sql = sql if sql_text.can_be_shared(sql) else None
+    if state.url_sql is None:
         st.query_params.pop("q", None)
     else:
         st.query_params["q"] = sql
 
 
-def _on_run(view: View, desk: _Desk) -> None:
+def _on_run(view: View, state: _PageState) -> None:
     sql = st.session_state[_EDITOR].run
     if sql and sql.strip():
-        _write_address(desk, sql)
-        desk.run(view, sql)
+        _write_address(state, sql)
+        state.run(view, sql)
 
 
-def _on_draft(desk: _Desk) -> None:
+def _on_draft(state: _PageState) -> None:
     draft = st.session_state[_EDITOR].draft
     if draft is not None:
-        desk.sql = draft
+        state.sql = draft
 
 
 def _tables(view: View) -> list[dict[str, Any]]:
-    """Names, types and meanings alone. Without them the editor still works."""
+    """Returns names, types and descriptions. If the request fails, the editor still works."""
     try:
-        tables = view.api.get("tables", fresh_seconds=_TABLES_FRESH_SECONDS)["tables"]
-    except ApiError as trouble:
-        if trouble.is_about_the_key:
+        tables = view.api.get("tables", cache_seconds=_TABLES_CACHE_SECONDS)["tables"]
+    except ApiError as error:
+        if error.is_auth_error:
             raise
         return []
     return [
         {
             "name": table["name"],
             "doc": table["doc"],
-            "note": "view" if table["is_view"] else f"{words.count(table['rows'])} rows",
+            "note": "view" if table["is_view"] else f"{format_count(table['rows'])} rows",
             "columns": [
                 {name: column[name] for name in ("name", "type", "doc")} for column in table["columns"]
             ],
@@ -156,107 +151,101 @@ def _tables(view: View) -> list[dict[str, Any]]:
     ]
 
 
-def _mark(desk: _Desk) -> Mark | None:
-    asking = desk.asking
-    if asking is None or asking.trouble is None or asking.trouble.position is None or asking.sql != desk.sql:
+def _mark(state: _PageState) -> Mark | None:
+    query = state.query
+    if query is None or query.error is None or query.error.position is None or query.sql != state.sql:
         return None
-    offset = sql_text.browser_offset(asking.sql, asking.trouble.position)
-    return Mark(offset, asking.trouble.message)
+    offset = sql_text.browser_offset(query.sql, query.error.position)
+    return Mark(offset, query.error.message)
 
 
-def _show_tools(view: View, desk: _Desk) -> None:
-    """A list that something was taken from closes: it is another one then."""
+def _show_tools(view: View, state: _PageState) -> None:
+    """A popover closes when a query is chosen, because its key changes with the version."""
     with (
         st.container(key="sql_examples", width="content"),
-        st.popover("Examples", icon=":material/lightbulb:", key=f"sql_examples_{desk.version}"),
+        st.popover("Examples", icon=":material/lightbulb:", key=f"sql_examples_{state.version}"),
     ):
-        for number, (name, sql) in enumerate(EXAMPLES.items()):
-            _take_button(view, desk, name, sql, f"sql_example_{number}", None)
+        for number, (name, sql) in enumerate(sql_text.EXAMPLES.items()):
+            _query_button(view, state, name, sql, f"sql_example_{number}", None)
     with (
         st.container(key="sql_history", width="content"),
-        st.popover("History", icon=":material/history:", key=f"sql_history_of_{desk.version}"),
+        st.popover("History", icon=":material/history:", key=f"sql_history_of_{state.version}"),
     ):
-        if not desk.history:
-            st.caption("What you run in this session is kept here.")
-        for number, (at, sql) in enumerate(desk.history):
+        if not state.history:
+            st.caption("Queries that you run in this session appear here.")
+        for number, (at, sql) in enumerate(state.history):
             name = f"{at:%H:%M:%S}  {sql_text.title(sql, 60)}"
-            _take_button(view, desk, name, sql, f"sql_history_{number}", sql)
+            _query_button(view, state, name, sql, f"sql_history_{number}", sql)
     with st.popover("Share", icon=":material/link:", key="sql_share"):
-        _show_share(desk)
+        _show_share(state)
 
 
-def _take_button(view: View, desk: _Desk, name: str, sql: str, key: str, help: str | None) -> None:
-    def take() -> None:
-        desk.put(sql)
-        _write_address(desk, sql)
-        desk.run(view, sql)
+def _query_button(view: View, state: _PageState, name: str, sql: str, key: str, help: str | None) -> None:
+    def choose() -> None:
+        state.replace_text(sql)
+        _write_address(state, sql)
+        state.run(view, sql)
 
     shown = None if help is None else f"```sql\n{help.replace('```', '')}\n```"
-    st.button(words.plain(name), key=key, on_click=take, type="tertiary", help=shown)
+    st.button(escape_markdown(name), key=key, on_click=choose, type="tertiary", help=shown)
 
 
-def _show_share(desk: _Desk) -> None:
-    sql = desk.asking.sql if desk.asking is not None else desk.sql
+def _show_share(state: _PageState) -> None:
+    sql = state.query.sql if state.query is not None else state.sql
     if not sql_text.can_be_shared(sql):
-        st.caption("The question is too long for an address: save it as a file.")
+        st.caption("The query is too long for a link. Save it as a file.")
         return
     runs = st.toggle("Run when opened", key="sql_share_runs")
     place = urlsplit(st.context.url or "")
     address = f"{place.scheme}://{place.netloc}" if place.netloc else ""
     parameters = {"q": sql, "run": "1"} if runs else {"q": sql}
     st.code(f"{address}/sql?{urlencode(parameters)}", language=None, wrap_lines=True, height=120)
-    st.caption("Of the question as last run. Who opens it sees what their own key may see.")
+    st.caption("The query as last run. Readers see the data that their own key can read.")
 
 
-@st.fragment(run_every=_LOOK_AGAIN_SECONDS)
-def _show_waiting(desk: _Desk) -> None:
-    asking = desk.asking
-    if asking is None or asking.wait(0):
+@st.fragment(run_every=_POLL_SECONDS)
+def _show_waiting(state: _PageState) -> None:
+    query = state.query
+    if query is None or query.wait(0):
         st.rerun()
-    state, percent = asking.progress()
+    phase, percent = query.progress()
     left, right = st.columns([5, 1], vertical_alignment="center")
-    phases = {
-        "waiting": "Waiting for a free worker",
-        "planning": "Looking for the files",
-        "running": "Running",
-    }
+    label = {"waiting": "Waiting for a free worker", "planning": "Planning", "running": "Running"}[phase]
     done = "" if percent is None or percent <= 0 else f", {percent:.0f} %"
-    left.progress(
-        min(1.0, max(percent or 0.0, 0.0) / 100), f"{phases[state]}: {words.ago(asking.seconds)}{done}"
-    )
+    left.progress(min(1.0, max(percent or 0.0, 0.0) / 100), f"{label}: {format_elapsed(query.seconds)}{done}")
     if right.button("Stop", key="sql_stop", icon=":material/stop_circle:", width="stretch"):
         try:
-            asking.stop()
-        except ApiError as trouble:
-            asking.trouble = trouble
+            query.stop()
+        except ApiError as error:
+            query.error = error
         st.rerun()
 
 
-def _show_answer(view: View, asking: Asking) -> None:
-    if asking.trouble is not None:
-        show_trouble(asking.trouble)
-        if asking.trouble.position is not None:
-            st.code(sql_text.excerpt(asking.sql, asking.trouble.position), language=None)
-    elif asking.rows is not None:
-        _show_rows(view, asking, asking.rows)
+def _show_outcome(view: View, query: BackgroundQuery) -> None:
+    if query.error is not None:
+        show_error(query.error)
+        if query.error.position is not None:
+            st.code(sql_text.excerpt(query.sql, query.error.position), language=None)
+    elif query.result is not None:
+        _show_result(view, query, query.result)
     else:
-        st.info(f"Stopped after {words.ago(asking.seconds)}.", icon=":material/stop_circle:")
+        st.info(f"Stopped after {format_elapsed(query.seconds)}.", icon=":material/stop_circle:")
 
 
-def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
-    table = result_table.shown(rows.table)
-    said, files = st.columns([3, 2], vertical_alignment="center")
-    said.caption(_summary(table.num_rows, rows, asking.seconds))
+def _show_result(view: View, query: BackgroundQuery, result: SqlResult) -> None:
+    table = result_table.shown(result.table)
+    summary, files = st.columns([3, 2], vertical_alignment="center")
+    summary.caption(_summary(table.num_rows, result, query.seconds))
     if table.num_rows:
         with files.container(horizontal=True, horizontal_alignment="right"):
-            _show_downloads(view, asking.sql)
-    if table.num_rows < rows.table.num_rows:
+            _show_downloads(view, query.sql)
+    if table.num_rows < result.table.num_rows:
         st.caption(
-            f":material/info: The first {table.num_rows:,} rows are shown. A download has the whole answer, "
-            "up to the limits of the server."
+            f":material/info: The first {table.num_rows:,} rows are shown. A download has all rows, up to "
+            "the limits of the server."
         )
-    if missing := rows.stats.get("missing"):
-        st.warning(words.plain("Not all was read: " + "; ".join(missing)), icon=":material/warning:")
+    if missing := result.stats.get("missing"):
+        st.warning(escape_markdown("Incomplete result: " + "; ".join(missing)), icon=":material/warning:")
     choice = quick_chart.choose(table)
     if choice is None:
         _show_table(table)
@@ -265,19 +254,19 @@ def _show_rows(view: View, asking: Asking, rows: Rows) -> None:
     with as_table:
         _show_table(table)
     with as_chart:
-        show_chart(table, choice)
+        show_result_chart(table, choice)
 
 
-def _summary(count_shown: int, rows: Rows, seconds: float) -> str:
-    stats = rows.stats
-    is_cut = rows.table.num_rows > result_table.ROWS_SHOWN_MAX
-    count = f"More than {count_shown:,} rows" if is_cut else _many(rows.table.num_rows, "row")
+def _summary(count_shown: int, result: SqlResult, seconds: float) -> str:
+    stats = result.stats
+    is_cut = result.table.num_rows > result_table.ROWS_SHOWN_MAX
+    count = f"More than {count_shown:,} rows" if is_cut else _many(result.table.num_rows, "row")
     read = [f"{_many(stats.get('files', 0), 'file')} of {stats.get('files_total', 0):,}"]
     if stats.get("bytes"):
-        read.append(f"({words.size(stats['bytes'])})")
+        read.append(f"({format_size(stats['bytes'])})")
     if stats.get("tail_rows"):
         read.append(f"and {_many(stats['tail_rows'], 'row')} that had not landed yet")
-    return f"**{count}** in **{words.ago(seconds)}**. Read {' '.join(read)}."
+    return f"**{count}** in **{format_elapsed(seconds)}**. Read {' '.join(read)}."
 
 
 def _many(number: int, what: str) -> str:
@@ -285,7 +274,7 @@ def _many(number: int, what: str) -> str:
 
 
 def _show_downloads(view: View, sql: str) -> None:
-    """The question is asked again, whole, when one clicks."""
+    """Shows download buttons, which run the query again."""
     for format in ("csv", "parquet", "json"):
         st.download_button(
             format.upper() if format != "parquet" else "Parquet",
@@ -295,7 +284,7 @@ def _show_downloads(view: View, sql: str) -> None:
             on_click="ignore",
             key=f"sql_download_{format}",
             icon=":material/download:",
-            help="The whole answer, asked anew",
+            help="Re-runs the query and downloads all rows",
         )
 
 

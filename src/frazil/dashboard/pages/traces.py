@@ -1,4 +1,4 @@
-"""Traces: the search, and the way to one of them."""
+"""Traces: the search, or one trace."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import altair as alt
 import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import format as words
-from frazil.dashboard import theme as look
+from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError
-from frazil.dashboard.empty_state import show_how_to_send
-from frazil.dashboard.fragment import present
-from frazil.dashboard.parts.trace_list import trace_list
+from frazil.dashboard.format import format_duration
+from frazil.dashboard.parts.traces import trace_list
 from frazil.dashboard.traces import view as trace_view
 from frazil.dashboard.traces.query import (
     FILTERS,
@@ -24,16 +22,15 @@ from frazil.dashboard.traces.query import (
     parameters,
     trace_id,
 )
-from frazil.dashboard.view import View
+from frazil.dashboard.view import View, show_fragment, show_how_to_send
 from frazil.query.reads import services
-from frazil.query.reads.time_range import TimeRange
 
 _STEP_SECONDS = 5.0
 _OPERATIONS_STEP_SECONDS = 60.0
 _KEPT = "traces_kept"
-"""Where the filters are while a trace is open: Streamlit forgets widgets that it does not draw."""
+"""Keeps the filters while a trace is open: Streamlit drops the state of widgets that are not drawn."""
 _CHANGED = "traces_changed"
-"""A click among the results changed what is outside them: the whole page is to be drawn again."""
+"""Set by a click in the results that changes the rest of the page."""
 _ORDERS = {"newest": "Newest", "slowest": "Slowest"}
 _DECADES_MS = [10.0**power for power in range(-3, 8)]
 _COLOURS = {"status": "By status", "service": "By service"}
@@ -41,9 +38,9 @@ _COLOURS = {"status": "By status", "service": "By service"}
 
 def page(view: View) -> None:
     st.session_state.pop(_CHANGED, None)
-    asked = st.query_params.get("trace")
-    if asked:
-        trace_view.show(view, asked, _back)
+    trace = st.query_params.get("trace")
+    if trace:
+        trace_view.show(view, trace, _back)
     else:
         _search(view)
 
@@ -58,31 +55,31 @@ def _search(view: View) -> None:
     def draw(view: View) -> None:
         _results(view, filters, bool(records))
 
-    present(draw, view)
+    show_fragment(draw, view)
 
 
 def _operations(view: View) -> list[dict[str, Any]]:
-    """Only to choose from: without them one can still write a name."""
-    range = TimeRange.between(*view.span.steady(_OPERATIONS_STEP_SECONDS)).last(OPERATIONS_SECONDS)
+    """Returns operations to choose from. If the query fails, users can still type a name."""
+    range = view.time_range.rounded(_OPERATIONS_STEP_SECONDS).last(OPERATIONS_SECONDS)
     try:
-        return view.api.read(services.operations(range), fresh_seconds=_OPERATIONS_STEP_SECONDS)
-    except ApiError as trouble:
-        if trouble.is_about_the_key or trouble.code == "unreachable":
+        return view.api.read(services.operations(range), cache_seconds=_OPERATIONS_STEP_SECONDS)
+    except ApiError as error:
+        if error.is_auth_error or error.code == "unreachable":
             raise
         return []
 
 
 def _filters(records: list[dict[str, Any]]) -> None:
     chosen = operations(records, st.session_state.get("service") or [])
-    words, service, name = st.columns([3, 3, 3])
-    words.text_input(
-        "Words or a trace id",
+    search, service, name = st.columns([3, 3, 3])
+    search.text_input(
+        "Search words or trace ID",
         key="q",
         bind="query-params",
         placeholder="timeout, or 5b8efff7…",
-        help="Words in the name or the status message of a span, or in its events, such as the message of an "
-        "exception; the id of a trace opens it.",
-        on_change=_open_written,
+        help="Words in a span's name, status message or events, such as the message of an exception. A trace "
+        "ID opens that trace.",
+        on_change=_open_typed,
     )
     service.multiselect(
         "Service", chosen.services, key="service", bind="query-params", accept_new_options=True,
@@ -96,10 +93,10 @@ def _filters(records: list[dict[str, Any]]) -> None:
     attribute.multiselect(
         "Attributes", [], key="attr", bind="query-params", accept_new_options=True,
         placeholder="http.route=/cart",
-        help="key=value of a span, its resource or one of its events; all must hold.",
+        help="key=value of a span, its resource or one of its events; all must match.",
     )  # fmt: skip
-    least.text_input("At least", key="min", bind="query-params", placeholder="250ms")
-    most.text_input("At most", key="max", bind="query-params", placeholder="1.5s")
+    least.text_input("Min duration", key="min", bind="query-params", placeholder="250ms")
+    most.text_input("Max duration", key="max", bind="query-params", placeholder="1.5s")
     errors.toggle("Errors only", key="errors", bind="query-params")
     order.segmented_control(
         "Order", list(_ORDERS), default="newest", format_func=lambda name: _ORDERS[name],
@@ -111,15 +108,15 @@ def _results(view: View, filters: dict[str, Any], is_any: bool) -> None:
     if st.session_state.pop(_CHANGED, False):
         st.rerun()
     order = st.session_state.get("order") or "newest"
-    asked = parameters(filters, order) | view.span.parameters(_STEP_SECONDS)
-    answer = view.api.get("traces", asked, fresh_seconds=_STEP_SECONDS)
-    found = answer["traces"]
+    given = parameters(filters, order) | view.time_range.parameters(_STEP_SECONDS)
+    response = view.api.get("traces", given, cache_seconds=_STEP_SECONDS)
+    found = response["traces"]
     if not found:
         _show_nothing(view, filters, is_any)
         return
     _scatter(found)
-    told, colour = st.columns([4, 1.3], vertical_alignment="center")
-    told.caption(_extent(len(found), order, is_all=answer.get("complete", True)))
+    summary, colour = st.columns([4, 1.3], vertical_alignment="center")
+    summary.caption(_summary(len(found), order, is_all=response.get("complete", True)))
     colour.segmented_control(
         "Colour", list(_COLOURS), default="status", format_func=lambda name: _COLOURS[name],
         key="colour", bind="query-params", label_visibility="collapsed", required=True, width="stretch",
@@ -134,7 +131,7 @@ def _scatter(found: list[dict[str, Any]]) -> None:
             "trace_id": [trace["trace_id"] for trace in found],
             "time": pd.to_datetime([trace["start_time"] for trace in found], utc=True),
             "ms": [max(trace["duration_ms"], 0.001) for trace in found],
-            "duration": [words.duration(trace["duration_ms"]) for trace in found],
+            "duration": [format_duration(trace["duration_ms"]) for trace in found],
             "service": [trace["root_service"] for trace in found],
             "operation": [trace["root_name"] for trace in found],
             "spans": [trace["spans"] for trace in found],
@@ -143,44 +140,49 @@ def _scatter(found: list[dict[str, Any]]) -> None:
         }
     )
     if by == "service":
-        scale, legend = look.colours(sorted(set(table["service"]))), alt.Legend(title=None, orient="right")
+        scale, legend = (
+            theme.colour_scale(sorted(set(table["service"]))),
+            alt.Legend(title=None, orient="right"),
+        )
     else:
-        scale, legend = look.colours(["unset", "error"], look.STATUS_COLOURS), None
+        scale, legend = theme.colour_scale(["unset", "error"], theme.STATUS_COLOURS), None
     pick = alt.selection_point(name="pick", fields=["trace_id"], on="click", empty=False)
-    drawn = (
+    chart = (
         alt.Chart(table)
         .mark_circle(size=64, opacity=0.75, cursor="pointer")
         .encode(
-            x=look.time_axis("time", *_around(table["time"].min(), table["time"].max())),
+            x=theme.time_axis("time", *_padded(table["time"].min(), table["time"].max())),
             y=alt.Y(
-                "ms:Q", title="Duration, ms", scale=alt.Scale(type="log"), axis=alt.Axis(values=_DECADES_MS)
+                "ms:Q", title="Duration (ms)", scale=alt.Scale(type="log"), axis=alt.Axis(values=_DECADES_MS)
             ),
             color=alt.Color(f"{by}:N", scale=scale, legend=legend),
             tooltip=["operation", "service", "duration", "spans", "errors"],
         )
         .add_params(pick)
     )
-    look.chart(drawn, height=190, key="trace_scatter", on_select=_open_in_scatter, selection_mode="pick")
+    theme.show_chart(
+        chart, height=190, key="trace_scatter", on_select=_open_in_scatter, selection_mode="pick"
+    )
 
 
-def _around(first: pd.Timestamp, last: pd.Timestamp) -> tuple[dt.datetime, dt.datetime]:
-    """With some room beside the outermost: half a circle would be hidden."""
-    room = max((last - first).to_pytimedelta() * 0.02, dt.timedelta(seconds=0.5))
-    return first.to_pydatetime(warn=False) - room, last.to_pydatetime(warn=False) + room
+def _padded(first: pd.Timestamp, last: pd.Timestamp) -> tuple[dt.datetime, dt.datetime]:
+    """Adds space at both ends, so that the outermost circles are completely visible."""
+    padding = max((last - first).to_pytimedelta() * 0.02, dt.timedelta(seconds=0.5))
+    return first.to_pydatetime(warn=False) - padding, last.to_pydatetime(warn=False) + padding
 
 
-def _extent(count: int, order: str, *, is_all: bool) -> str:
+def _summary(count: int, order: str, *, is_all: bool) -> str:
     traces = "1 trace" if count == 1 else f"{count} traces"
-    return f"{traces}: all that match" if is_all else f"The {order} {traces}; more match"
+    return f"{traces}: all matches" if is_all else f"The {order} {traces}; more match"
 
 
 def _show_nothing(view: View, filters: dict[str, Any], is_any: bool) -> None:
     if is_filtered(filters):
-        st.info("No trace in this time range matches these filters.", icon=":material/search_off:")
-        st.button("Clear the filters", key="clear_filters", icon=":material/filter_alt_off:", on_click=_clear)
-    elif is_any or len(view.api.sql("SELECT 1 FROM spans LIMIT 1", fresh_seconds=_STEP_SECONDS).table):
-        st.info("There is no trace in this time range; there are others.", icon=":material/schedule:")
-        st.button("Last 24 hours", key="widen", on_click=_widen)
+        st.info("No traces match these filters in this time range.", icon=":material/search_off:")
+        st.button("Clear filters", key="clear_filters", icon=":material/filter_alt_off:", on_click=_clear)
+    elif is_any or len(view.api.sql("SELECT 1 FROM spans LIMIT 1", cache_seconds=_STEP_SECONDS).table):
+        st.info("No traces in this time range. There are traces at other times.", icon=":material/schedule:")
+        st.button("Show last 24 hours", key="widen", on_click=_widen)
     else:
         show_how_to_send(view, "traces")
 
@@ -191,8 +193,8 @@ def _open(id: str | None) -> None:
         st.session_state[_CHANGED] = True
 
 
-def _open_written() -> None:
-    """A trace's id among the words: who writes one wants to see it."""
+def _open_typed() -> None:
+    """Opens the trace if a trace ID was typed into the search."""
     id = trace_id(st.session_state.get("q"))
     if id is not None:
         st.session_state.q = ""
@@ -220,7 +222,7 @@ def _widen() -> None:
 
 
 def _back() -> None:
-    """To the search as it was."""
+    """Returns to the search with its filters."""
     for name in ("trace", "span"):
         if name in st.query_params:
             del st.query_params[name]

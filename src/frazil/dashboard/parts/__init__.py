@@ -1,1 +1,1 @@
-"""Parts of pages that are drawn in the browser: each a module with its JavaScript and CSS beside it."""
+"""Components that are drawn in the browser, each with its JavaScript and CSS in this folder."""

@@ -18,7 +18,7 @@ function begin(frame) {
   state.said = make("span", "said", "", "records-status");
   state.warning = make("span", "warning", "", "records-warning");
   state.pause = button("Pause", "records-pause", "", () => state.act("pause"));
-  state.newest = button("Back to the newest", "records-newest", "", () => state.act("newest"));
+  state.newest = button("Back to newest", "records-newest", "", () => state.act("newest"));
   const bar = make("div", "bar");
   state.jump = button("", "records-fresh", "", () => { state.list.scrollTop = 0; seen(state); });
   state.jump.className = "fresh";
@@ -257,7 +257,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   state.dot.hidden = data.tailing === null;
   state.dot.classList.toggle("paused", data.tailing === false);
   state.pause.hidden = data.tailing === null;
-  state.pause.textContent = data.tailing === false ? "Go on" : "Pause";
+  state.pause.textContent = data.tailing === false ? "Resume" : "Pause";
   state.newest.hidden = !data.is_frozen;
   state.older.hidden = !data.has_older;
   state.none.hidden = data.rows.length > 0;

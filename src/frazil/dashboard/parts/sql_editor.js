@@ -132,7 +132,7 @@ function drawTables(state) {
   if (!nodes.length) {
     const none = document.createElement("div");
     none.className = "none";
-    none.textContent = state.tables.length ? "No column is called so." : "The tables cannot be listed now.";
+    none.textContent = state.tables.length ? "No matching tables or columns." : "The list of tables is unavailable.";
     nodes.push(none);
   }
   state.tree.replaceChildren(...nodes);

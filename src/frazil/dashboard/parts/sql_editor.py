@@ -1,4 +1,4 @@
-"""An editor for SQL with the tables beside it, drawn in the browser: see sql_editor.js."""
+"""The SQL editor with the list of tables: see sql_editor.js."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from frazil.dashboard.parts.part import part
+from frazil.dashboard.parts.component import component
 
 _HTML = """
 <div class="frame">
@@ -28,12 +28,12 @@ _HTML = """
   </div>
 </div>
 """
-_mount = part(__file__, _HTML)
+_mount = component("sql_editor", _HTML)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where the question is wrong, in the browser's count."""
+    """The position of an error in the query, in UTF-16 units."""
 
     offset: int
     message: str
@@ -50,9 +50,10 @@ def sql_editor(
     on_run: Callable[[], None],
     on_draft: Callable[[], None],
 ) -> None:
-    """The text is the browser's own while one writes: `sql` replaces it when `version` changes.
+    """The browser owns the text while the user types; `sql` replaces it when `version` changes.
 
-    `st.session_state[key]` has `run` (the text, once, when it is to be run) and `draft` (as left).
+    `st.session_state[key]` has `run` (the text to run, once) and `draft` (the text when the editor lost
+    focus).
     """
     _mount(
         key=key,

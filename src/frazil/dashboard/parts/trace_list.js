@@ -34,7 +34,7 @@ function row(trace, setTriggerValue) {
   const start = cell(made, "start", trace.clock);
   start.title = `${trace.day} ${trace.clock} UTC`;
   const root = cell(made, "root");
-  root.title = `${trace.service}: ${trace.name}${trace.rootless ? " (the root is not here: this is its first span)" : ""}`;
+  root.title = `${trace.service}: ${trace.name}${trace.rootless ? " (root span missing: this is the earliest span)" : ""}`;
   const colour = part(root, "colour", "");
   colour.style.background = trace.colour;
   part(root, "name", trace.name);

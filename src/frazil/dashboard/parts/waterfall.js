@@ -25,7 +25,7 @@ function build(root) {
   chart.whole = button(chart, "whole", "Whole trace", () => look(chart, 0, 1));
   chart.ruler = element(head, "div", "ruler");
   chart.ruler.dataset.testid = "waterfall-ruler";
-  chart.ruler.title = "Drag to look closer, double click for the whole trace";
+  chart.ruler.title = "Drag to zoom in, double-click for the whole trace";
   chart.brush = element(chart.ruler, "div", "brush");
   chart.scroller = element(root, "div", "scroller");
   chart.scroller.dataset.testid = "waterfall-rows";
@@ -312,7 +312,7 @@ function describe(chart, row) {
   told.push(`starts at ${duration(row.s)}, takes ${duration(row.l)}`);
   const critical = (row.c ?? []).reduce((sum, [, length]) => sum + length, 0);
   if (critical) told.push(`${duration(critical)} of it on the critical path`);
-  if (row.a > row.s) told.push(`asynchronous: goes on for ${duration(row.s + row.l - row.a)} after its parent ended`);
+  if (row.a > row.s) told.push(`asynchronous: continues for ${duration(row.s + row.l - row.a)} after its parent ended`);
   else if (row.a !== undefined) told.push(`asynchronous: starts ${duration(row.s - row.a)} after its parent ended`);
   if (row.o) told.push(row.o);
   return told.join("\n");

@@ -1,1 +1,1 @@
-"""What Streamlit runs."""
+"""The script that Streamlit runs."""

@@ -1,6 +1,6 @@
-"""The frame around every page, run by Streamlit for each session at each change.
+"""The frame around every page. Streamlit runs this script for each session at each interaction.
 
-In a folder of its own: Streamlit takes a folder `pages` beside its script for pages of another kind.
+It has its own folder because Streamlit would load a folder `pages` next to it as pages of its older kind.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from pathlib import Path
 
 import streamlit as st
 
-from frazil.dashboard import theme as look
-from frazil.dashboard import time_range as spans
-from frazil.dashboard.api_client import Api, ApiError
-from frazil.dashboard.app_state import app_state
-from frazil.dashboard.errors import show_trouble
-from frazil.dashboard.format import plain
+from frazil.dashboard import theme
+from frazil.dashboard.api_client import ApiError, ApiSession
+from frazil.dashboard.app_state import COOKIE, app_state
+from frazil.dashboard.format import escape_markdown
 from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces
-from frazil.dashboard.sessions import COOKIE
-from frazil.dashboard.view import View
+from frazil.dashboard.time_range import DEFAULT, RANGES, SelectedRange, parse_range
+from frazil.dashboard.view import View, show_error
 
 _REFRESH_SECONDS = 5.0
 _ASSETS = Path(__file__).parent.parent
 _ICON, _WORDMARK = _ASSETS / "icon.svg", _ASSETS / "wordmark.svg"
 _TIMELESS = ("sql", "pipeline")
-"""Pages that have times of their own."""
+"""Pages that do not use the time range."""
 _STYLE = """<style>
 [data-testid="stHeader"]{background:transparent}
 .block-container{padding:2.6rem 2rem 2rem;max-width:1680px}
@@ -34,82 +32,82 @@ _STYLE = """<style>
 [data-testid="stMetricValue"]{font-size:1.5rem}
 h1{font-size:1.6rem!important;padding-top:.2rem!important}
 </style>"""
-"""What is drawn again keeps its colour meanwhile: greying it out on every refresh is a flicker."""
+"""Elements keep their colour while they are redrawn: greying them out at every refresh flickers."""
 
 
-def _range(is_used: bool) -> spans.TimeRange:
+def _time_range(is_used: bool) -> SelectedRange:
     with st.sidebar:
         chosen = st.selectbox(
             "Time range (UTC)",
-            spans.RANGES,
-            index=spans.RANGES.index(spans.DEFAULT),
+            RANGES,
+            index=RANGES.index(DEFAULT),
             accept_new_options=True,
             key="range",
             bind="query-params",
             disabled=not is_used,
-            help="Or write one: 90m, 2d, 2026-11-15 10:00 to 11:30",
+            help="Or type one: 90m, 2d, 2026-11-15 10:00 to 11:30",
         )
         try:
-            return spans.parse(chosen or spans.DEFAULT)
+            return parse_range(chosen or DEFAULT)
         except ValueError as error:
-            st.error(plain(str(error)))
-    return spans.parse(spans.DEFAULT)
+            st.error(escape_markdown(str(error)))
+    return parse_range(DEFAULT)
 
 
-def _frame(page: Callable[[View], None], name: str, api: Api) -> None:
-    """Runs `page`; what goes wrong in it is told in its place."""
+def _frame(page: Callable[[View], None], name: str, api: ApiSession) -> None:
+    """Draws the sidebar and runs `page`. An API error is shown in place of the page."""
     api.page = name
-    house = app_state()
-    chosen = _range(is_used=name not in _TIMELESS)
+    state = app_state()
+    time_range = _time_range(is_used=name not in _TIMELESS)
     with st.sidebar:
         is_live = st.toggle(
-            "Refresh by itself",
+            "Auto-refresh",
             value=True,
             key="live",
             bind="query-params",
-            help="Every 5 s, if the range ends now",
+            help="Every 5 s, if the time range ends now",
         )
         if st.button("Refresh", icon=":material/refresh:", width="stretch"):
-            api.forget()
-        if house.is_demo:
+            api.clear_cache()
+        if state.is_demo:
             st.info(
-                "**Demo traffic** of a simulated shop is flowing. `make run DEMO=0` starts without it.",
+                "This data is **demo traffic** from a simulated shop. `make run DEMO=0` starts without it.",
                 icon=":material/science:",
             )
-        if house.is_locked:
-            look.link("Log out", "/logout")
-    refresh = _REFRESH_SECONDS if is_live and (name in _TIMELESS or chosen.is_moving) else None
-    view = View(api, chosen, refresh, house.otlp_http, house.otlp_grpc)
+        if state.is_locked:
+            theme.link("Log out", "/logout")
+    refresh = _REFRESH_SECONDS if is_live and (name in _TIMELESS or time_range.is_relative) else None
+    view = View(api, time_range, refresh, state.otlp_http, state.otlp_grpc)
     try:
         page(view)
-    except ApiError as trouble:
-        show_trouble(trouble)
+    except ApiError as error:
+        show_error(error)
 
 
-def _api() -> Api | None:
-    """The session's own, while its login lasts."""
-    house, token = app_state(), st.context.cookies.get(COOKIE)
-    key = house.sessions.use(token)
-    if key is None and house.is_locked:
+def _api() -> ApiSession | None:
+    """Returns the API of this browser session, or None if the user must log in."""
+    state, token = app_state(), st.context.cookies.get(COOKIE)
+    key = state.sessions.use(token)
+    if key is None and state.is_locked:
         st.session_state.clear()
         return None
     if "api" not in st.session_state or st.session_state.api_key != key:
-        if "api" in st.session_state:  # what pages keep is of whoever looked before
+        if "api" in st.session_state:  # pages have kept data of the previous user
             st.session_state.clear()
         st.session_state.api_key = key
-        st.session_state.api = Api(house.door, partial(_key_now, token))
-    api: Api = st.session_state.api
+        st.session_state.api = ApiSession(state.api_client, partial(_current_key, token))
+    api: ApiSession = st.session_state.api
     return api
 
 
-def _key_now(token: str | None) -> str | None:
-    """A part of a page that refreshes by itself may be the first to find that the login has ended: then all
-    that the page shows goes.
+def _current_key(token: str | None) -> str | None:
+    """Reruns the page if the session has expired, so that its data disappears. A fragment that refreshes may
+    be the first to find out.
     """
     try:
         return app_state().key_of(token)
     except ApiError:
-        st.rerun()  # does nothing for a question that runs beside the page
+        st.rerun()  # has no effect in the thread of a background query
         raise
 
 
@@ -119,8 +117,8 @@ def main() -> None:
     st.logo(str(_WORDMARK), size="large", icon_image=str(_ICON))
     api = _api()
     if api is None:
-        st.warning("Your login has ended.")
-        look.link("Log in", "/login")
+        st.warning("Your session has expired.")
+        theme.link("Log in", "/login")
         return
     listed = (
         (overview.page, "Overview", "overview", ":material/dashboard:"),

@@ -1,4 +1,4 @@
-"""An answer drawn, as `quick_chart` proposes and a person may change."""
+"""The chart of a query result: `quick_chart` proposes it, the user may change it."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ import altair as alt
 import pyarrow as pa
 import streamlit as st
 
-from frazil.dashboard import theme as look
+from frazil.dashboard import theme
 from frazil.dashboard.sql import quick_chart
 
 _SERVICES = ("service_name", "service", "service.name")
-"""Columns whose words are services, as far as one can tell by the name."""
+"""Columns whose values are names of services."""
 
 
-def show_chart(table: pa.Table, choice: quick_chart.Choice) -> None:
+def show_result_chart(table: pa.Table, choice: quick_chart.Choice) -> None:
     found = quick_chart.columns(table)
     controls = st.columns(4)
     with controls[0]:
         kind = st.segmented_control("Chart", quick_chart.KINDS, default=choice.kind, key="sql_chart_kind")
     with controls[1]:
-        x = st.selectbox("Across", found.all, index=found.all.index(choice.x), key="sql_chart_x")
+        x = st.selectbox("X axis", found.all, index=found.all.index(choice.x), key="sql_chart_x")
     with controls[2]:
-        y = st.selectbox("Up", found.numbers, index=found.numbers.index(choice.y), key="sql_chart_y")
+        y = st.selectbox("Y axis", found.numbers, index=found.numbers.index(choice.y), key="sql_chart_y")
     with controls[3]:
-        options = (None, *found.words)
+        options = (None, *found.texts)
         series = st.selectbox(
-            "Colour",
+            "Series",
             options,
             index=options.index(choice.series),
             format_func=lambda name: "none" if name is None else name,
             key="sql_chart_series",
         )
-    wanted = {"kind": kind, "x": x, "y": y, "series": series}
-    settled = quick_chart.settled(choice, wanted, found)
-    rows, note = quick_chart.drawn(table, settled)
-    look.chart(_drawing(rows, settled, found), height=340, key="sql_chart")
+    chosen = {"kind": kind, "x": x, "y": y, "series": series}
+    final = quick_chart.apply_choices(choice, chosen, found)
+    rows, note = quick_chart.rows_to_draw(table, final)
+    theme.show_chart(_chart(rows, final, found), height=340, key="sql_chart")
     if note:
         st.caption(note)
 
 
-def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Columns) -> alt.Chart:
-    """Columns are renamed: Vega reads dots and brackets in names as paths."""
+def _chart(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Columns) -> alt.Chart:
+    """Renames columns, because Vega reads dots and brackets in names as paths."""
     short = {choice.x: "x", choice.y: "y"}
     if choice.series is not None and choice.series not in short:
         short[choice.series] = "series"
@@ -53,19 +53,19 @@ def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Colu
     ends = (
         (frame["x"].min(), frame["x"].max()) if choice.x in found.times and frame["x"].nunique() > 1 else ()
     )
-    x = _across(choice, found, ends)
+    x = _x_axis(choice, found, ends)
     y = alt.Y("y:Q", title=choice.y)
-    tooltip: list[Any] = [_tip("x", choice.x, found), _tip("y", choice.y, found)]
+    tooltip: list[Any] = [_tooltip("x", choice.x, found), _tooltip("y", choice.y, found)]
     base = alt.Chart(frame)
     match choice.kind:
         case "line":
-            drawn = base.mark_line(strokeWidth=2, point=rows.num_rows <= 60)
+            marks = base.mark_line(strokeWidth=2, point=rows.num_rows <= 60)
         case "bar":
-            drawn = base.mark_bar(cornerRadiusEnd=2)
+            marks = base.mark_bar(cornerRadiusEnd=2)
         case "points":
-            drawn = base.mark_circle(size=45, opacity=0.7)
+            marks = base.mark_circle(size=45, opacity=0.7)
     encoded: dict[str, Any] = {"x": x, "y": y}
-    if choice.kind == "bar" and choice.x in found.words:
+    if choice.kind == "bar" and choice.x in found.texts:
         encoded = {
             "x": alt.X("y:Q", title=choice.y),
             "y": alt.Y("x:N", title=None, sort="-x", axis=alt.Axis(labelLimit=260)),
@@ -73,34 +73,34 @@ def _drawing(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Colu
     if choice.series is not None and choice.series in short and short[choice.series] == "series":
         names = sorted({str(name) for name in frame["series"].dropna()})
         tooltip.append(alt.Tooltip("series:N", title=choice.series))
-        colours_of = look.service_colours if choice.series in _SERVICES else look.series_colours
+        colours_of = theme.service_colours if choice.series in _SERVICES else theme.series_colours
         encoded["color"] = alt.Color(
-            "series:N", title=choice.series, scale=look.colours(names, colours_of(names))
+            "series:N", title=choice.series, scale=theme.colour_scale(names, colours_of(names))
         )
     else:
-        encoded["color"] = alt.value(look.SERVICE_COLOURS[0])
-    made: alt.Chart = drawn.encode(**encoded, tooltip=tooltip)
-    return made
+        encoded["color"] = alt.value(theme.SERVICE_COLOURS[0])
+    chart: alt.Chart = marks.encode(**encoded, tooltip=tooltip)
+    return chart
 
 
 def _in_utc(rows: pa.Table, found: quick_chart.Columns) -> pa.Table:
-    """Streamlit's page moves times of no zone to the browser's."""
-    for place, name in enumerate(rows.column_names):
+    """Sets UTC on times without a zone: Streamlit would show them in the browser's zone."""
+    for index, name in enumerate(rows.column_names):
         if name in found.times:
-            moments = rows[name].cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("us", "UTC"))
-            rows = rows.set_column(place, name, moments)
+            times = rows[name].cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("us", "UTC"))
+            rows = rows.set_column(index, name, times)
     return rows
 
 
-def _across(
+def _x_axis(
     choice: quick_chart.Choice, found: quick_chart.Columns, ends: tuple[Any, Any] | tuple[()]
 ) -> alt.X:
     if choice.x in found.times:
-        return look.time_axis("x", *ends)
+        return theme.time_axis("x", *ends)
     return alt.X("x:Q" if choice.x in found.numbers else "x:N", title=choice.x)
 
 
-def _tip(name: str, title: str, found: quick_chart.Columns) -> alt.Tooltip:
+def _tooltip(name: str, title: str, found: quick_chart.Columns) -> alt.Tooltip:
     if title in found.times:
-        return look.time_tip(name, title=title)
+        return theme.time_tooltip(name, title=title)
     return alt.Tooltip(f"{name}:{'Q' if title in found.numbers else 'N'}", title=title)

@@ -1,4 +1,4 @@
-"""An answer as a table that a browser can show: simple columns, names that differ, not too much at once."""
+"""Converts a query result for the browser: simple types, unique column names, limited size."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ ROWS_SHOWN_MAX = 10_000
 _BYTES_SHOWN_MAX = 16 << 20
 _CELL_CHARACTERS_MAX = 4_000
 _EXACT_MAX = 2**53
-"""Browsers know whole numbers up to this exactly; greater ones are shown as text."""
+"""The largest integer that browsers represent exactly. Larger integers are shown as text."""
 
 
 def shown(table: pa.Table) -> pa.Table:
-    """What is sent to the browser. Lists, maps and bytes become text."""
-    table = table.rename_columns(_different(table.column_names)).slice(0, ROWS_SHOWN_MAX)
+    """Returns the table to send to the browser. Lists, maps and bytes become text."""
+    table = table.rename_columns(_unique(table.column_names)).slice(0, ROWS_SHOWN_MAX)
     if table.nbytes > _BYTES_SHOWN_MAX:
         table = table.slice(0, max(1, table.num_rows * _BYTES_SHOWN_MAX // table.nbytes))
     columns = [_simple(table.column(index)) for index in range(table.num_columns)]
     return pa.Table.from_arrays(columns, names=table.column_names)
 
 
-def _different(names: list[str]) -> list[str]:
-    """SQL may name two columns alike; a data frame may not."""
+def _unique(names: list[str]) -> list[str]:
+    """SQL allows duplicate column names, data frames do not."""
     seen: dict[str, int] = {}
     found: list[str] = []
     for name in names:
@@ -55,7 +55,7 @@ def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 
 def _is_small(column: pa.ChunkedArray) -> bool:
-    """Sums of whole numbers come as decimals of 38 digits; most fit a number."""
+    """Sums of integers are decimals with 38 digits; most fit a number."""
     greatest = pc.max(pc.abs(column)).as_py()
     return greatest is None or greatest <= _EXACT_MAX
 
@@ -63,28 +63,28 @@ def _is_small(column: pa.ChunkedArray) -> bool:
 def _text(value: Any) -> str | None:
     if value is None:
         return None
-    text = value if isinstance(value, str) else _written(value)
+    text = value if isinstance(value, str) else _to_text(value)
     return text if len(text) <= _CELL_CHARACTERS_MAX else f"{text[:_CELL_CHARACTERS_MAX]}…"
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | dict | tuple):
-        return orjson.dumps(_plain(value), default=str).decode()
+        return orjson.dumps(_to_json(value), default=str).decode()
     return str(value)
 
 
-def _plain(value: Any) -> Any:
-    """For JSON. Arrow gives maps as lists of pairs."""
+def _to_json(value: Any) -> Any:
+    """Returns a value for JSON. Arrow returns maps as lists of pairs."""
     if isinstance(value, list):
         if value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
-            return {str(key): _plain(part) for key, part in value}
-        return [_plain(part) for part in value]
+            return {str(key): _to_json(part) for key, part in value}
+        return [_to_json(part) for part in value]
     if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+        return [_to_json(part) for part in value]
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _to_json(part) for key, part in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, decimal.Decimal):

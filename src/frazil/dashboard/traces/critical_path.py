@@ -1,4 +1,4 @@
-"""The critical path of a trace: which span, at each moment, the end of the root waited for."""
+"""The critical path of a trace: the spans that delayed the end of the root, at each point in time."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from frazil.dashboard.traces.read import CONSUMER
-from frazil.dashboard.traces.tree import Place, Tree, clock_shift
+from frazil.dashboard.traces.tree import SpanIndex, Tree, clock_shift
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """From `start_nano` to `end_nano`, by the root's clock, the root waited for this span itself, not for one
-    below it.
-    """
+class CriticalInterval:
+    """A time, by the root's clock, in which the root waited for this span and not for one of its children."""
 
-    place: Place
+    index: SpanIndex
     start_nano: int
     end_nano: int
     shift_nano: int = 0
-    """How far the root's clock is ahead of the clock of the span."""
+    """By how much the root's clock is ahead of the span's clock."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Of an operation of a service in the critical path."""
+    """The share of an operation in the critical path."""
 
     service: str
     name: str
@@ -33,20 +31,20 @@ class Share:
     part: float
 
 
-def critical_path(tree: Tree, root: Place) -> list[Stretch]:
-    """By time, without gaps: together they last as long as the root.
+def critical_path(tree: Tree, root: SpanIndex) -> list[CriticalInterval]:
+    """Returns intervals ordered by time, without gaps, that cover the duration of the root.
 
-    It is walked backwards from the end of the root. What a span waited for last is the child that ended last;
-    before that child started, the one that had ended last by then, since one that was still running cannot be
-    what its start waited for. Between children the span itself was at work. A child counts while its parent
-    lasts: instrumentations often end a child some microseconds after its parent.
+    Walks backwards from the end of the root. A span waited last for the child that ended last. Before that
+    child started, it waited for the child that had ended last by then. Between children the span itself was
+    working. A child counts until its parent ends: instrumentations often end a child some microseconds after
+    its parent.
     """
-    found: list[Stretch] = []
-    stack = [Stretch(root, tree.spans[root].start_nano, tree.spans[root].end_nano)]
+    found: list[CriticalInterval] = []
+    stack = [CriticalInterval(root, tree.spans[root].start_nano, tree.spans[root].end_nano)]
     while stack:
         whole = stack.pop()
         cursor = whole.end_nano
-        for child in _waited_for(tree, whole):
+        for child in _blocking_children(tree, whole):
             if child.end_nano > cursor:
                 continue
             if child.end_nano < cursor:
@@ -55,40 +53,40 @@ def critical_path(tree: Tree, root: Place) -> list[Stretch]:
             cursor = child.start_nano
         if whole.start_nano < cursor:
             found.append(replace(whole, end_nano=cursor))
-    return sorted(found, key=lambda stretch: stretch.start_nano)
+    return sorted(found, key=lambda interval: interval.start_nano)
 
 
-def shares(tree: Tree, path: Sequence[Stretch]) -> list[Share]:
-    """The operations with the most critical time come first."""
+def shares(tree: Tree, path: Sequence[CriticalInterval]) -> list[Share]:
+    """Returns the operations, those with the most critical time first."""
     nanos: dict[tuple[str, str], int] = {}
-    spans: dict[tuple[str, str], set[Place]] = {}
-    for stretch in path:
-        span = tree.spans[stretch.place]
+    spans: dict[tuple[str, str], set[SpanIndex]] = {}
+    for interval in path:
+        span = tree.spans[interval.index]
         operation = (span.service, span.name)
-        nanos[operation] = nanos.get(operation, 0) + stretch.end_nano - stretch.start_nano
-        spans.setdefault(operation, set()).add(stretch.place)
+        nanos[operation] = nanos.get(operation, 0) + interval.end_nano - interval.start_nano
+        spans.setdefault(operation, set()).add(interval.index)
     whole = sum(nanos.values())
-    made = [
+    found = [
         Share(service, name, nano, len(spans[service, name]), nano / whole)
         for (service, name), nano in nanos.items()
     ]
-    return sorted(made, key=lambda share: (-share.nano, share.service, share.name))
+    return sorted(found, key=lambda share: (-share.nano, share.service, share.name))
 
 
-def _waited_for(tree: Tree, whole: Stretch) -> list[Stretch]:
-    """Returns the children that may have held the span up, cut to its time; the last to end comes first.
+def _blocking_children(tree: Tree, whole: CriticalInterval) -> list[CriticalInterval]:
+    """Returns the children that the span may have waited for, clipped to its time, the last to end first.
 
-    A consumer that goes on after its parent took a message that the parent did not wait for.
+    A consumer that ends after its parent took a message for which the parent did not wait.
     """
-    parent = tree.spans[whole.place]
+    parent = tree.spans[whole.index]
     found = []
-    for place in tree.children[whole.place]:
-        child = tree.spans[place]
+    for index in tree.children[whole.index]:
+        child = tree.spans[index]
         if child.kind == CONSUMER and child.end_nano > parent.end_nano:
             continue
         shift = whole.shift_nano + clock_shift(parent, child)
         start = max(child.start_nano + shift, whole.start_nano)
         end = min(child.end_nano + shift, whole.end_nano)
         if start < end:
-            found.append(Stretch(place, start, end, shift))
-    return sorted(found, key=lambda part: (-part.end_nano, part.start_nano, part.place))
+            found.append(CriticalInterval(index, start, end, shift))
+    return sorted(found, key=lambda part: (-part.end_nano, part.start_nano, part.index))

@@ -1,4 +1,4 @@
-"""What the search for traces asks, from what stands in the filters."""
+"""The parameters of the trace search, from the filters of the page."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 
 FILTERS = ("service", "name", "min", "max", "errors", "attr", "q")
-"""Names in the address, and keys of the widgets."""
+"""Parameters of the URL, and keys of the widgets."""
 TRACES_MAX = 100
 OPERATIONS_SECONDS = 3600.0
-"""Services and operations to choose from are of the last hour of the range: all of a month would cost."""
+"""Services and operations to choose from are read from the last hour of the range only, to limit the cost."""
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What to choose from; the busiest first."""
+    """Services and operation names to choose from, the busiest first."""
 
     services: list[str]
     names: list[str]
 
 
 def operations(records: list[dict[str, Any]], services: list[str]) -> Operations:
-    """Names are those of `services`, or of all where none is chosen."""
+    """Returns the operation names of `services`, or of all services if none is chosen."""
     found = {record["service_name"] or "": None for record in records}
     names = {
         record["name"]: None
@@ -35,8 +35,8 @@ def operations(records: list[dict[str, Any]], services: list[str]) -> Operations
 
 
 def parameters(filters: Mapping[str, Any], order: str) -> dict[str, Any]:
-    """Of `GET /api/v1/traces`, without the time. What is empty asks for nothing."""
-    asked = {
+    """Returns the parameters of `GET /api/v1/traces`, without the time range."""
+    parameters = {
         "service": list(filters.get("service") or ()),
         "name": filters.get("name") or "",
         "duration_min": (filters.get("min") or "").strip(),
@@ -45,7 +45,10 @@ def parameters(filters: Mapping[str, Any], order: str) -> dict[str, Any]:
         "attr": list(filters.get("attr") or ()),
         "q": (filters.get("q") or "").strip(),
     }
-    return {name: value for name, value in asked.items() if value} | {"order": order, "limit": TRACES_MAX}
+    return {name: value for name, value in parameters.items() if value} | {
+        "order": order,
+        "limit": TRACES_MAX,
+    }
 
 
 def is_filtered(filters: Mapping[str, Any]) -> bool:
@@ -53,7 +56,7 @@ def is_filtered(filters: Mapping[str, Any]) -> bool:
 
 
 def trace_id(text: str | None) -> str | None:
-    """The trace that a text names, as the API writes it. Also in capitals, with dashes, in a traceparent."""
+    """Parses a trace ID, also in capitals, with dashes, or in a traceparent. None if it is invalid."""
     text = (text or "").strip().lower()
     if match := re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", text):
         text = match[1]

@@ -1,4 +1,4 @@
-"""A trace as the API answers it, in OTLP/JSON, as records to lay out. What senders claim is not believed."""
+"""Parses a trace from the API's OTLP/JSON. Tolerates invalid data from senders."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import orjson
 
 from frazil.query.reads.filters import SPAN_KINDS, STATUS_ERROR
 
-Told = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 SERVER, CLIENT, CONSUMER = 2, 3, 5
-_NOTHING: Told = {}
+_NOTHING: Json = {}
 
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """`handle` is its id, and unlike the id it is unique within the trace. Times are unix nanoseconds."""
+    """`handle` is the ID made unique within the trace. Times are unix nanoseconds."""
 
     handle: str
     id: str
@@ -33,11 +33,11 @@ class SpanRecord:
     end_nano: int
     is_error: bool
     status_message: str
-    told: Told
-    resource: Told
-    scope: Told
+    otlp: Json
+    resource: Json
+    scope: Json
     is_timed: bool = True
-    """Whether it was sent with times of its own that make sense."""
+    """Whether the span was sent with valid times."""
 
     @property
     def duration_ms(self) -> float:
@@ -82,9 +82,9 @@ class Attribute:
 class Trace:
     id: str
     spans: tuple[SpanRecord, ...]
-    """In order of their start."""
+    """Ordered by start."""
     logs: tuple[LogRecord, ...]
-    """In order of time."""
+    """Ordered by time."""
 
     @property
     def start_nano(self) -> int:
@@ -100,55 +100,55 @@ class Trace:
         return sum(span.is_error for span in self.spans)
 
     def services(self) -> dict[str, int]:
-        """How many spans each has; the one with the most comes first."""
+        """Returns the number of spans by service, the largest first."""
         counts: dict[str, int] = {}
         for span in self.spans:
             counts[span.service] = counts.get(span.service, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def read_trace(id: str, answer: Told) -> Trace:
-    told = list(_parts(answer, "resourceSpans", "scopeSpans", "spans"))
-    known = [time for _, _, span in told for time in _times(span) if time > 0]
+def read_trace(id: str, response: Json) -> Trace:
+    found = list(_parts(response, "resourceSpans", "scopeSpans", "spans"))
+    known = [time for _, _, span in found for time in _times(span) if time > 0]
     earliest = min(known, default=0)
     spans = sorted(
-        (_span(resource, scope, span, earliest) for resource, scope, span in told),
+        (_span(resource, scope, span, earliest) for resource, scope, span in found),
         key=lambda span: (span.start_nano, -span.end_nano, span.id),
     )
-    logs = [_log(*part) for part in _parts(answer, "resourceLogs", "scopeLogs", "logRecords")]
+    logs = [_log(*part) for part in _parts(response, "resourceLogs", "scopeLogs", "logRecords")]
     return Trace(id, tuple(_with_handles(spans)), tuple(sorted(logs, key=lambda log: log.time_nano)))
 
 
-def attributes(told: Told) -> list[Attribute]:
-    """Of a span, an event, a link, a resource, a scope or a log record."""
-    return [_attribute(item) for item in told.get("attributes") or ()]
+def attributes(otlp: Json) -> list[Attribute]:
+    """Returns the attributes of a span, event, link, resource, scope or log record."""
+    return [_attribute(item) for item in otlp.get("attributes") or ()]
 
 
 def events(span: SpanRecord) -> list[Event]:
     listed = [
         Event(_nano(event, "timeUnixNano"), str(event.get("name") or "event"), attributes(event))
-        for event in span.told.get("events") or ()
+        for event in span.otlp.get("events") or ()
     ]
     return sorted(listed, key=lambda event: event.time_nano)
 
 
 def event_times(span: SpanRecord) -> list[tuple[int, bool]]:
-    """When, and whether it is an exception: all that a row of the waterfall needs."""
+    """Returns the time of each event, and whether it is an exception."""
     return [
         (_nano(event, "timeUnixNano"), event.get("name") == "exception")
-        for event in span.told.get("events") or ()
+        for event in span.otlp.get("events") or ()
     ]
 
 
 def links(span: SpanRecord) -> list[Link]:
     return [
         Link(str(link.get("traceId") or ""), str(link.get("spanId") or ""), attributes(link))
-        for link in span.told.get("links") or ()
+        for link in span.otlp.get("links") or ()
     ]
 
 
 def moment(nano: int) -> dt.datetime:
-    """The time to the microsecond; 1970 for what no calendar has."""
+    """Returns the time in microseconds, or 1970 if it is out of range."""
     try:
         return dt.datetime.fromtimestamp(nano // 1_000_000_000, dt.UTC).replace(
             microsecond=nano % 1_000_000_000 // 1_000
@@ -157,24 +157,24 @@ def moment(nano: int) -> dt.datetime:
         return dt.datetime.fromtimestamp(0, dt.UTC)
 
 
-def value(told: Any) -> tuple[Any, str]:
-    """An OTLP value as Python has it, and the name of its type."""
-    if not isinstance(told, Mapping):
+def value(otlp: Any) -> tuple[Any, str]:
+    """Returns the Python value of an OTLP value, and the name of its type."""
+    if not isinstance(otlp, Mapping):
         return None, "empty"
-    if "stringValue" in told:
-        return str(told["stringValue"]), "string"
-    if "intValue" in told:
-        return int(told["intValue"]), "int"
-    if "doubleValue" in told:
-        return told["doubleValue"], "double"
-    if "boolValue" in told:
-        return bool(told["boolValue"]), "bool"
-    if "bytesValue" in told:
-        return _bytes(str(told["bytesValue"])), "bytes"
-    if "arrayValue" in told:
-        return [value(item)[0] for item in (told["arrayValue"] or _NOTHING).get("values") or ()], "array"
-    if "kvlistValue" in told:
-        pairs = (told["kvlistValue"] or _NOTHING).get("values") or ()
+    if "stringValue" in otlp:
+        return str(otlp["stringValue"]), "string"
+    if "intValue" in otlp:
+        return int(otlp["intValue"]), "int"
+    if "doubleValue" in otlp:
+        return otlp["doubleValue"], "double"
+    if "boolValue" in otlp:
+        return bool(otlp["boolValue"]), "bool"
+    if "bytesValue" in otlp:
+        return _bytes(str(otlp["bytesValue"])), "bytes"
+    if "arrayValue" in otlp:
+        return [value(item)[0] for item in (otlp["arrayValue"] or _NOTHING).get("values") or ()], "array"
+    if "kvlistValue" in otlp:
+        pairs = (otlp["kvlistValue"] or _NOTHING).get("values") or ()
         return {str(pair.get("key")): value(pair.get("value"))[0] for pair in pairs}, "map"
     return None, "empty"
 
@@ -191,47 +191,47 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def _parts(answer: Told, *names: str) -> Iterator[tuple[Told, Told, Told]]:
+def _parts(response: Json, *names: str) -> Iterator[tuple[Json, Json, Json]]:
     outer, inner, leaf = names
-    for resource in answer.get(outer) or ():
+    for resource in response.get(outer) or ():
         for scope in resource.get(inner) or ():
-            for told in scope.get(leaf) or ():
-                yield resource.get("resource") or _NOTHING, scope.get("scope") or _NOTHING, told
+            for otlp in scope.get(leaf) or ():
+                yield resource.get("resource") or _NOTHING, scope.get("scope") or _NOTHING, otlp
 
 
-def _span(resource: Told, scope: Told, told: Told, earliest: int) -> SpanRecord:
-    """One without times is put where the trace starts; one that ends before it starts lasts no time."""
-    start, end = _times(told)
+def _span(resource: Json, scope: Json, otlp: Json, earliest: int) -> SpanRecord:
+    """A span without times starts with the trace; a span that ends before it starts has no duration."""
+    start, end = _times(otlp)
     is_timed = 0 < start <= end
     start = start or end or earliest
-    status = told.get("status") or _NOTHING
+    status = otlp.get("status") or _NOTHING
     return SpanRecord(
         handle="",
-        id=str(told.get("spanId") or ""),
-        parent_id=str(told.get("parentSpanId") or ""),
-        name=str(told.get("name") or "(no name)"),
+        id=str(otlp.get("spanId") or ""),
+        parent_id=str(otlp.get("parentSpanId") or ""),
+        name=str(otlp.get("name") or "(no name)"),
         service=_service(resource),
-        kind=_kind(told.get("kind")),
+        kind=_kind(otlp.get("kind")),
         start_nano=start,
         end_nano=max(start, end),
         is_error=status.get("code") == STATUS_ERROR,
         status_message=str(status.get("message") or ""),
-        told=told,
+        otlp=otlp,
         resource=resource,
         scope=scope,
         is_timed=is_timed,
     )
 
 
-def _log(resource: Told, _scope: Told, told: Told) -> LogRecord:
-    body, _ = value(told.get("body"))
+def _log(resource: Json, _scope: Json, otlp: Json) -> LogRecord:
+    body, _ = value(otlp.get("body"))
     return LogRecord(
-        time_nano=_nano(told, "timeUnixNano") or _nano(told, "observedTimeUnixNano"),
-        span_id=str(told.get("spanId") or ""),
+        time_nano=_nano(otlp, "timeUnixNano") or _nano(otlp, "observedTimeUnixNano"),
+        span_id=str(otlp.get("spanId") or ""),
         service=_service(resource),
-        severity=int(told.get("severityNumber") or 0),
+        severity=int(otlp.get("severityNumber") or 0),
         body=text_of(body),
-        attributes=attributes(told),
+        attributes=attributes(otlp),
     )
 
 
@@ -243,29 +243,29 @@ def _with_handles(spans: Iterable[SpanRecord]) -> Iterator[SpanRecord]:
         yield replace(span, handle=span.id if is_plain else f"{span.id}~{times}")
 
 
-def _attribute(item: Told) -> Attribute:
-    held, type = value(item.get("value"))
-    return Attribute(str(item.get("key") or ""), text_of(held), type)
+def _attribute(item: Json) -> Attribute:
+    found, type = value(item.get("value"))
+    return Attribute(str(item.get("key") or ""), text_of(found), type)
 
 
-def _service(resource: Told) -> str:
+def _service(resource: Json) -> str:
     for item in resource.get("attributes") or ():
         if item.get("key") == "service.name":
             return text_of(value(item.get("value"))[0]) or "(no service)"
     return "(no service)"
 
 
-def _kind(told: Any) -> int:
-    return told if isinstance(told, int) and 0 <= told < len(SPAN_KINDS) else 0
+def _kind(otlp: Any) -> int:
+    return otlp if isinstance(otlp, int) and 0 <= otlp < len(SPAN_KINDS) else 0
 
 
-def _times(span: Told) -> tuple[int, int]:
+def _times(span: Json) -> tuple[int, int]:
     return _nano(span, "startTimeUnixNano"), _nano(span, "endTimeUnixNano")
 
 
-def _nano(told: Told, name: str) -> int:
+def _nano(otlp: Json, name: str) -> int:
     try:
-        return max(0, int(told.get(name) or 0))
+        return max(0, int(otlp.get(name) or 0))
     except (TypeError, ValueError):
         return 0
 

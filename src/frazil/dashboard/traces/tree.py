@@ -1,84 +1,84 @@
-"""Which span is below which, and in which rows they are shown: also without a root, with gaps and circles."""
+"""The tree of a trace's spans, its rows, and notes on anomalies. Accepts missing spans and cycles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from frazil.dashboard.traces.read import CLIENT, SERVER, SpanRecord, attributes
+from frazil.dashboard.format import format_duration
+from frazil.dashboard.traces.read import CLIENT, SERVER, SpanRecord, Trace, attributes
 
-Place = int
-"""Where a span is in the sequence of the trace's spans."""
+SpanIndex = int
+"""The index of a span in the sequence of the trace's spans."""
 
 
 CLOCKS_DIFFER = "their clocks differ"
-SAME_ID = "another span has the same id"
-IN_A_CIRCLE = "its parents lead back to itself"
+SAME_ID = "has the same ID as another span"
+IN_CYCLE = "is its own ancestor"
 UNTIMED = "was sent without a time, or ends before it starts"
 
 
 @dataclass(frozen=True)
 class Tree:
     spans: Sequence[SpanRecord]
-    children: Sequence[Sequence[Place]]
-    """Of each span, by their start."""
-    roots: Sequence[Place]
-    """Spans that nothing is above."""
-    orphans: dict[str, list[Place]]
-    """By the id of the parent that is not here."""
-    notes: dict[Place, list[str]]
-    """What is odd about a span, in words."""
-    outliving: dict[Place, int]
-    """Spans that go on after their parent, or start after it: when the parent ended, in unix nanoseconds."""
+    children: Sequence[Sequence[SpanIndex]]
+    """The children of each span, by start."""
+    roots: Sequence[SpanIndex]
+    """Spans without a parent."""
+    orphans: dict[str, list[SpanIndex]]
+    """Spans whose parent is missing, by the ID of the parent."""
+    notes: dict[SpanIndex, list[str]]
+    """Anomalies of spans."""
+    async_spans: dict[SpanIndex, int]
+    """Spans that end after their parent, with the end of the parent in unix nanoseconds."""
 
     @property
-    def main(self) -> Place | None:
-        """The span whose time is the trace's: the longest root, else orphan; the first of equals."""
-        tops = self.roots or [place for places in self.orphans.values() for place in places]
-        return max(tops, key=lambda place: self.spans[place].duration_ms, default=None)
+    def main(self) -> SpanIndex | None:
+        """The longest root, else the longest orphan."""
+        tops = self.roots or [index for indexes in self.orphans.values() for index in indexes]
+        return max(tops, key=lambda index: self.spans[index].duration_ms, default=None)
 
 
 @dataclass(frozen=True)
 class Row:
-    """`place` is None where the parent of the rows below is missing."""
+    """`index` is None for a missing parent."""
 
-    place: Place | None
+    index: SpanIndex | None
     depth: int
     below: int
-    """How many rows after this one are under it."""
+    """The number of rows below this one in the tree."""
     missing: str = ""
 
 
 def build_tree(spans: Sequence[SpanRecord]) -> Tree:
-    places: dict[str, Place] = {}
-    notes: dict[Place, list[str]] = {}
-    for place, span in enumerate(spans):
-        if not span.id or span.id in places:
-            _note(notes, place, "has no id" if not span.id else SAME_ID)
+    indexes: dict[str, SpanIndex] = {}
+    notes: dict[SpanIndex, list[str]] = {}
+    for index, span in enumerate(spans):
+        if not span.id or span.id in indexes:
+            _note(notes, index, "has no ID" if not span.id else SAME_ID)
         else:
-            places[span.id] = place
-    parents, orphans = _parents(spans, places)
-    roots = [place for place, span in enumerate(spans) if not span.parent_id]
-    for place in _cut_circles(spans, parents, [*roots, *(p for group in orphans.values() for p in group)]):
-        _note(notes, place, IN_A_CIRCLE)
-        roots.append(place)
-    outliving: dict[Place, int] = {}
-    for place, (span, above) in enumerate(zip(spans, parents, strict=True)):
+            indexes[span.id] = index
+    parents, orphans = _parents(spans, indexes)
+    roots = [index for index, span in enumerate(spans) if not span.parent_id]
+    for index in _cut_cycles(spans, parents, [*roots, *(p for group in orphans.values() for p in group)]):
+        _note(notes, index, IN_CYCLE)
+        roots.append(index)
+    async_spans: dict[SpanIndex, int] = {}
+    for index, (span, above) in enumerate(zip(spans, parents, strict=True)):
         parent = None if above is None else spans[above]
         if note := _note_on_times(span, parent):
-            _note(notes, place, note)
+            _note(notes, index, note)
         if parent and span.is_timed and span.end_nano > parent.end_nano and not clock_shift(parent, span):
-            outliving[place] = parent.end_nano
-    return Tree(spans, _children(parents), sorted(roots), orphans, notes, outliving)
+            async_spans[index] = parent.end_nano
+    return Tree(spans, _children(parents), sorted(roots), orphans, notes, async_spans)
 
 
 def clock_shift(parent: SpanRecord, child: SpanRecord) -> int:
     """Returns the nanoseconds to add to a child's times so that they fit its parent's clock; mostly 0.
 
-    A server answers a client within the client's span. If it lies outside and their hosts differ, so do their
-    clocks: the server is moved to the middle, as if the request and the response travelled equally long. A
-    server that lasts longer than its client has more than another clock: it moves only if it lies outside
-    altogether.
+    A server span is within its client span. If it is outside and their hosts differ, their clocks differ: the
+    server span is moved to the middle, as if request and response took equally long. A server span that is
+    longer than its client span is moved only if the two do not overlap.
     """
     is_within = parent.start_nano <= child.start_nano and child.end_nano <= parent.end_nano
     if is_within or (parent.kind, child.kind) != (CLIENT, SERVER) or _have_one_clock(parent, child):
@@ -102,27 +102,27 @@ def _host(span: SpanRecord) -> str:
 
 
 def rows(tree: Tree) -> list[Row]:
-    """Each span once, below its parent, by start."""
-    tops: list[tuple[int, Place | None, str]] = [
-        (tree.spans[place].start_nano, place, "") for place in tree.roots
+    """Returns each span once, below its parent, by start."""
+    tops: list[tuple[int, SpanIndex | None, str]] = [
+        (tree.spans[index].start_nano, index, "") for index in tree.roots
     ]
     for missing, group in tree.orphans.items():
-        tops.append((min(tree.spans[place].start_nano for place in group), None, missing))
+        tops.append((min(tree.spans[index].start_nano for index in group), None, missing))
     tops.sort(key=lambda top: (top[0], top[2]))
     made: list[Row] = []
-    for _, place, missing in tops:
-        made.extend(_rows_of(tree, place, missing))
+    for _, index, missing in tops:
+        made.extend(_rows_of(tree, index, missing))
     return made
 
 
-def _rows_of(tree: Tree, top: Place | None, missing: str) -> list[Row]:
-    """Without recursion: chains of spans can be as long as a trace."""
-    order: list[tuple[Place | None, int]] = []
-    stack: list[tuple[Place | None, int]] = [(top, 0)]
+def _rows_of(tree: Tree, top: SpanIndex | None, missing: str) -> list[Row]:
+    """Does not recurse: a trace can be one long chain of spans."""
+    order: list[tuple[SpanIndex | None, int]] = []
+    stack: list[tuple[SpanIndex | None, int]] = [(top, 0)]
     while stack:
-        place, depth = stack.pop()
-        order.append((place, depth))
-        under = tree.orphans[missing] if place is None else tree.children[place]
+        index, depth = stack.pop()
+        order.append((index, depth))
+        under = tree.orphans[missing] if index is None else tree.children[index]
         stack.extend((child, depth + 1) for child in reversed(under))
     below = [0] * len(order)
     open_rows: list[int] = []
@@ -133,53 +133,52 @@ def _rows_of(tree: Tree, top: Place | None, missing: str) -> list[Row]:
     for ended in open_rows:
         below[ended] = len(order) - ended - 1
     return [
-        Row(place, depth, below[at], missing if place is None else "")
-        for at, (place, depth) in enumerate(order)
+        Row(index, depth, below[at], missing if index is None else "")
+        for at, (index, depth) in enumerate(order)
     ]
 
 
 def _parents(
-    spans: Sequence[SpanRecord], places: dict[str, Place]
-) -> tuple[list[Place | None], dict[str, list[Place]]]:
-    parents: list[Place | None] = []
-    orphans: dict[str, list[Place]] = {}
-    for place, span in enumerate(spans):
-        parents.append(places.get(span.parent_id) if span.parent_id else None)
-        if span.parent_id and span.parent_id not in places:
-            orphans.setdefault(span.parent_id, []).append(place)
+    spans: Sequence[SpanRecord], indexes: dict[str, SpanIndex]
+) -> tuple[list[SpanIndex | None], dict[str, list[SpanIndex]]]:
+    parents: list[SpanIndex | None] = []
+    orphans: dict[str, list[SpanIndex]] = {}
+    for index, span in enumerate(spans):
+        parents.append(indexes.get(span.parent_id) if span.parent_id else None)
+        if span.parent_id and span.parent_id not in indexes:
+            orphans.setdefault(span.parent_id, []).append(index)
     return parents, orphans
 
 
-def _children(parents: Sequence[Place | None]) -> list[list[Place]]:
-    """Places are in order of start, and so are the children."""
-    children: list[list[Place]] = [[] for _ in parents]
-    for place, parent in enumerate(parents):
+def _children(parents: Sequence[SpanIndex | None]) -> list[list[SpanIndex]]:
+    children: list[list[SpanIndex]] = [[] for _ in parents]
+    for index, parent in enumerate(parents):
         if parent is not None:
-            children[parent].append(place)
+            children[parent].append(index)
     return children
 
 
-def _cut_circles(
-    spans: Sequence[SpanRecord], parents: list[Place | None], tops: Sequence[Place]
-) -> Iterator[Place]:
-    """Makes a root of the earliest span of each circle, in `parents`."""
-    is_hung = [False] * len(spans)
+def _cut_cycles(
+    spans: Sequence[SpanRecord], parents: list[SpanIndex | None], tops: Sequence[SpanIndex]
+) -> Iterator[SpanIndex]:
+    """Makes the earliest span of each cycle a root, in `parents`. Yields these spans."""
+    is_reached = [False] * len(spans)
     for top in tops:
-        is_hung[top] = True
+        is_reached[top] = True
     for start in range(len(spans)):
-        way: list[Place] = []
-        seen: set[Place] = set()
-        place: Place | None = start
-        while place is not None and not is_hung[place] and place not in seen:
-            way.append(place)
-            seen.add(place)
-            place = parents[place]
-        if place is not None and place in seen:
-            first = min(way[way.index(place) :])
+        path: list[SpanIndex] = []
+        seen: set[SpanIndex] = set()
+        index: SpanIndex | None = start
+        while index is not None and not is_reached[index] and index not in seen:
+            path.append(index)
+            seen.add(index)
+            index = parents[index]
+        if index is not None and index in seen:
+            first = min(path[path.index(index) :])
             parents[first] = None
             yield first
-        for place in way:
-            is_hung[place] = True
+        for index in path:
+            is_reached[index] = True
 
 
 def _note_on_times(span: SpanRecord, parent: SpanRecord | None) -> str:
@@ -190,9 +189,47 @@ def _note_on_times(span: SpanRecord, parent: SpanRecord | None) -> str:
         return f"starts {early_ms:.3g} ms before its parent: {CLOCKS_DIFFER}"
     if parent is not None and clock_shift(parent, span):
         late_ms = (span.end_nano - parent.end_nano) / 1e6
-        return f"lies outside its parent by {late_ms:.3g} ms: {CLOCKS_DIFFER}"
+        return f"is outside its parent's time by {late_ms:.3g} ms: {CLOCKS_DIFFER}"
     return ""
 
 
-def _note(notes: dict[Place, list[str]], place: Place, text: str) -> None:
-    notes.setdefault(place, []).append(text)
+def _note(notes: dict[SpanIndex, list[str]], index: SpanIndex, text: str) -> None:
+    notes.setdefault(index, []).append(text)
+
+
+_ODD = {
+    CLOCKS_DIFFER: ("is outside its parent's time", "are outside their parent's time", ": clocks differ"),
+    SAME_ID: ("has the ID of another span", "have the ID of another span", ""),
+    IN_CYCLE: ("is its own ancestor", "are their own ancestors", ": each cycle is cut at its first span"),
+    UNTIMED: ("has invalid times", "have invalid times", ""),
+}
+
+
+def trace_notes(trace: Trace, tree: Tree) -> list[str]:
+    found = []
+    roots = sum(not span.parent_id for span in tree.spans)
+    if tree.spans and not roots:
+        found.append("The root span is missing: it was not sent, or has not arrived yet.")
+    elif roots > 1:
+        found.append(f"{roots} spans have no parent; the critical path is shown for the longest.")
+    # Otherwise a later end is due to a clock that is ahead.
+    may_end_later = bool(tree.async_spans or tree.orphans) or len(tree.roots) > 1
+    if tree.main is not None and may_end_later and trace.end_nano > trace.spans[tree.main].end_nano:
+        main = trace.spans[tree.main]
+        took = format_duration(main.duration_ms)
+        late = format_duration((trace.end_nano - main.end_nano) / 1e6)
+        found.append(f"{_main_name(roots)} took {took}; work continued for {late} after it ended.")
+    if count := sum(len(group) for group in tree.orphans.values()):
+        found.append(f"{_spans(count)} with a missing parent.")
+    for sign, (one, many, why) in _ODD.items():
+        if count := sum(any(sign in note for note in noted) for noted in tree.notes.values()):
+            found.append(f"{_spans(count)} {one if count == 1 else many}{why}.")
+    return found
+
+
+def _main_name(roots: int) -> str:
+    return "The root span" if roots == 1 else "The longest root span" if roots else "The longest span"
+
+
+def _spans(count: int) -> str:
+    return "1 span" if count == 1 else f"{count:,} spans"

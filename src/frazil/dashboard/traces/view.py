@@ -1,4 +1,4 @@
-"""One trace: its waterfall, and below it the span that was picked, the critical path and the logs."""
+"""One trace: its waterfall, and below it the selected span, the critical path and the logs."""
 
 from __future__ import annotations
 
@@ -10,102 +10,98 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from frazil.dashboard import format as words
 from frazil.dashboard.api_client import ApiError
-from frazil.dashboard.parts.waterfall import drawing, waterfall
-from frazil.dashboard.time_range import between
-from frazil.dashboard.traces import critical_path as trace_critical
+from frazil.dashboard.format import escape_markdown, format_clock, format_duration
+from frazil.dashboard.parts.traces import waterfall, waterfall_data
+from frazil.dashboard.time_range import format_range
 from frazil.dashboard.traces import span_detail
-from frazil.dashboard.traces import tree as trace_tree
-from frazil.dashboard.traces.critical_path import Stretch
-from frazil.dashboard.traces.notes import trace_notes
+from frazil.dashboard.traces.critical_path import CriticalInterval, critical_path, shares
 from frazil.dashboard.traces.query import trace_id
 from frazil.dashboard.traces.read import Trace, moment, read_trace
-from frazil.dashboard.traces.tree import Tree
+from frazil.dashboard.traces.tree import Tree, build_tree, trace_notes
 from frazil.dashboard.view import View
 
-_FRESH_SECONDS = 20.0
-"""Spans of a trace may still be on their way."""
+_CACHE_SECONDS = 20.0  # more spans of the trace may arrive
 _OPENED = "trace_opened"
-_TOLD = "trace_told"
-"""The span that the address named when the trace was opened. What is picked later the browser knows itself:
-told again with every pick, all rows would be sent again."""
+_INITIAL_SPAN = "trace_initial_span"
+"""The span in the URL when the trace was opened. Later selections stay in the browser: if the data changed,
+all rows would be sent again.
+"""
 _TABS = {"span": "Span", "critical": "Critical path", "logs": "Logs"}
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A trace and what was made of it, while the answer is the same: twenty thousand spans take a while."""
+class OpenTrace:
+    """A trace with its tree, critical path and waterfall. Kept while the response is the same, because
+    computing them for 20,000 spans takes time.
+    """
 
-    answer: dict[str, Any]
+    response: dict[str, Any]
     trace: Trace
     tree: Tree
-    path: list[Stretch]
-    drawn: dict[str, Any]
+    path: list[CriticalInterval]
+    waterfall: dict[str, Any]
 
 
-def show(view: View, asked: str, back: Callable[[], None]) -> None:
-    id = trace_id(asked)
+def show(view: View, text: str, back: Callable[[], None]) -> None:
+    id = trace_id(text)
     if id is None:
         _back_button(back)
-        st.warning("That is not the id of a trace: it has 32 hexadecimal digits.", icon=":material/error:")
+        st.warning("Invalid trace ID: a trace ID has 32 hexadecimal digits.", icon=":material/error:")
         return
     try:
-        answer = view.api.get(f"traces/{id}", {"logs": "true"}, fresh_seconds=_FRESH_SECONDS)
-    except ApiError as trouble:
-        if trouble.code != "not_found":
+        response = view.api.get(f"traces/{id}", {"logs": "true"}, cache_seconds=_CACHE_SECONDS)
+    except ApiError as error:
+        if error.code != "not_found":
             raise
         _back_button(back)
         _show_unknown(id)
         return
-    opened = _open(id, answer)
+    opened = _open(id, response)
     _header(opened, back)
     st.fragment(_body)(opened)
 
 
-def _open(id: str, answer: dict[str, Any]) -> Opened:
+def _open(id: str, response: dict[str, Any]) -> OpenTrace:
     held = st.session_state.get(_OPENED)
-    if isinstance(held, Opened) and held.answer is answer:
+    if isinstance(held, OpenTrace) and held.response is response:
         return held
-    trace = read_trace(id, answer)
-    tree = trace_tree.build_tree(trace.spans)
-    path = [] if tree.main is None else trace_critical.critical_path(tree, tree.main)
-    opened = Opened(answer, trace, tree, path, drawing(trace, tree, path))
+    trace = read_trace(id, response)
+    tree = build_tree(trace.spans)
+    path = [] if tree.main is None else critical_path(tree, tree.main)
+    opened = OpenTrace(response, trace, tree, path, waterfall_data(trace, tree, path))
     st.session_state[_OPENED] = opened
     return opened
 
 
 def _show_unknown(id: str) -> None:
-    st.title("This trace is not here")
+    st.title("Trace not found")
     st.code(id, language=None)
-    st.write(
-        "Perhaps it was sampled away or never sent, it is older than what is kept, or it is still on its "
-        "way: it shows a second after it was received."
-    )
-    st.button("Look again", key="trace_again", icon=":material/refresh:")
+    st.write("It may have been sampled out, expired, or not arrived yet.")
+    st.button("Try again", key="trace_again", icon=":material/refresh:")
 
 
 def _back_button(back: Callable[[], None]) -> None:
     st.button("All traces", key="trace_back", icon=":material/arrow_back:", type="tertiary", on_click=back)
 
 
-def _header(opened: Opened, back: Callable[[], None]) -> None:
+def _header(opened: OpenTrace, back: Callable[[], None]) -> None:
     trace, tree = opened.trace, opened.tree
     main = None if tree.main is None else trace.spans[tree.main]
-    way_back, title, share = st.columns([1, 5.5, 1], vertical_alignment="center")
-    with way_back:
+    navigation, title, share = st.columns([1, 5.5, 1], vertical_alignment="center")
+    with navigation:
         _back_button(back)
-    title.title("Logs without spans" if main is None else words.plain(main.name))
+    title.title("Logs without spans" if main is None else escape_markdown(main.name))
     with share.popover("Share", icon=":material/link:", width="stretch"):
-        st.caption("A link to this trace. Who opens it needs a key of their own, where there are keys.")
+        st.caption("Link to this trace. If API keys are configured, readers need their own key.")
         st.code(_link(trace.id), language=None, wrap_lines=True)
-        st.caption("The id of the trace")
+        st.caption("Trace ID")
         st.code(trace.id, language=None)
     start = moment(trace.start_nano)
     services = trace.services()
     facts = [
-        ("Started (UTC)", f"{words.clock(start)}", f"{start:%Y-%m-%d}"),
-        ("Duration", words.duration((trace.end_nano - trace.start_nano) / 1e6), None),
+        ("Started (UTC)", f"{format_clock(start)}", f"{start:%Y-%m-%d}"),
+        ("Duration", format_duration((trace.end_nano - trace.start_nano) / 1e6), None),
         ("Services", f"{len(services)}", None),
         ("Spans", f"{len(trace.spans):,}", None),
         ("Errors", f"{trace.errors:,}", None),
@@ -114,19 +110,21 @@ def _header(opened: Opened, back: Callable[[], None]) -> None:
     columns = st.columns([1.6, 1.2, 1, 1, 1, 1])
     for column, (label, value, help) in zip(columns, facts, strict=True):
         column.metric(label, value, help=help)
-    if noted := trace_notes(trace, tree):
-        st.caption(f":material/info: {' '.join(noted)}")
+    if notes := trace_notes(trace, tree):
+        st.caption(f":material/info: {' '.join(notes)}")
 
 
-def _body(opened: Opened) -> None:
-    """Drawn again alone when a span is picked."""
+def _body(opened: OpenTrace) -> None:
+    """A fragment: redrawn alone when a span is selected."""
     if opened.trace.spans:
         legend, toggle = st.columns([5, 1.4], vertical_alignment="center")
         legend.caption(_legend(opened.tree))
         is_critical = toggle.toggle("Critical path", value=True, key="critical", bind="query-params")
-        told = st.session_state.setdefault(f"{_TOLD}_{opened.trace.id}", st.query_params.get("span"))
-        drawn = opened.drawn | {"critical": is_critical, "picked": told}
-        waterfall(drawn, key=f"waterfall_{opened.trace.id}", on_pick=lambda: _pick(opened))
+        initial = st.session_state.setdefault(
+            f"{_INITIAL_SPAN}_{opened.trace.id}", st.query_params.get("span")
+        )
+        data = opened.waterfall | {"critical": is_critical, "picked": initial}
+        waterfall(data, key=f"waterfall_{opened.trace.id}", on_pick=lambda: _pick(opened))
     tab = st.segmented_control(
         "Below", list(_TABS), default="span" if opened.trace.spans else "logs",
         format_func=_TABS.__getitem__,
@@ -141,45 +139,47 @@ def _body(opened: Opened) -> None:
 
 
 def _legend(tree: Tree) -> str:
-    parts = ["Click a span to see all of it. Ticks are events, dots are logs."]
-    if tree.outliving:
-        parts.append("Hatched, and marked async: work after the end of the parent span.")
+    parts = ["Click a span for details. Ticks are events, dots are logs."]
+    if tree.async_spans:
+        parts.append("Hatched and marked async: work after the parent span ended.")
     return " ".join(parts)
 
 
-def _pick(opened: Opened) -> None:
+def _pick(opened: OpenTrace) -> None:
     picked = st.session_state[f"waterfall_{opened.trace.id}"].picked
     if isinstance(picked, str) and any(span.handle == picked for span in opened.trace.spans):
         st.query_params["span"] = picked
         st.session_state.tab = "span"
 
 
-def _span(opened: Opened) -> None:
+def _span(opened: OpenTrace) -> None:
     handle = st.query_params.get("span")
-    places = {span.handle: place for place, span in enumerate(opened.trace.spans)}
-    if not places:
-        st.caption("No span of this trace is here.")
+    indexes = {span.handle: index for index, span in enumerate(opened.trace.spans)}
+    if not indexes:
+        st.caption("This trace has no spans.")
         return
-    place = places.get(handle or "", opened.tree.main or 0)
-    critical = sum(stretch.end_nano - stretch.start_nano for stretch in opened.path if stretch.place == place)
-    span_detail.show(opened.trace, opened.tree, place, critical)
+    index = indexes.get(handle or "", opened.tree.main or 0)
+    critical = sum(
+        interval.end_nano - interval.start_nano for interval in opened.path if interval.index == index
+    )
+    span_detail.show(opened.trace, opened.tree, index, critical)
 
 
-def _critical(opened: Opened) -> None:
-    listed = trace_critical.shares(opened.tree, opened.path)
+def _critical(opened: OpenTrace) -> None:
+    listed = shares(opened.tree, opened.path)
     if not listed:
-        st.caption("The root takes no time: there is nothing to wait for.")
+        st.caption("The root span has no duration, so there is no critical path.")
         return
     st.caption(
-        "For each moment of the trace, the span that the end of the root span waited for. Parallel work is "
-        "not counted. A span that ends after its parent counts only until its parent ends."
+        "The time of each operation that delayed the end of the root span. Parallel work is not counted. A "
+        "span that ends after its parent counts only until its parent ends."
     )
     st.container(key="critical_table").dataframe(
         {
             "Service": [share.service for share in listed],
             "Operation": [share.name for share in listed],
             "Share": [share.part * 100 for share in listed],
-            "Time": [words.duration(share.nano / 1e6) for share in listed],
+            "Time": [format_duration(share.nano / 1e6) for share in listed],
             "Spans": [share.spans for share in listed],
         },
         hide_index=True,
@@ -190,14 +190,14 @@ def _critical(opened: Opened) -> None:
     )
 
 
-def _logs(opened: Opened) -> None:
+def _logs(opened: OpenTrace) -> None:
     trace = opened.trace
     names = {span.id: span.name for span in reversed(trace.spans)}
     if not trace.logs:
-        st.caption("No log of this trace is here: logs need its trace id.")
+        st.caption("No logs for this trace. Logs are matched by trace ID.")
         return
     left, right = st.columns([5, 1.4], vertical_alignment="center")
-    left.caption("All logs of the trace, in order of time.")
+    left.caption("All logs of the trace, oldest first.")
     right.link_button("Open in Logs", _logs_address(trace), icon=":material/subject:", width="stretch")
     span_detail.log_table(trace.logs, trace.start_nano, names, key="trace_logs")
 
@@ -205,10 +205,10 @@ def _logs(opened: Opened) -> None:
 def _logs_address(trace: Trace) -> str:
     times = [trace.start_nano, trace.end_nano, *(log.time_nano for log in trace.logs if log.time_nano)]
     around = dt.timedelta(minutes=1)
-    range = between(moment(min(times)) - around, moment(max(times)) + around)
+    range = format_range(moment(min(times)) - around, moment(max(times)) + around)
     return f"logs?{urlencode({'trace': trace.id, 'range': range})}"
 
 
 def _link(id: str) -> str:
-    """To be opened by somebody else: the trace alone, not the search that led to it."""
+    """Returns a link to the trace, without the search that led to it."""
     return f"{(st.context.url or '').split('?')[0]}?{urlencode({'trace': id})}"

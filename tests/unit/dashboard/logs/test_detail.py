@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from frazil.dashboard.logs.detail import detail, exactly, kind_of, stored_of
+from frazil.dashboard.logs.detail import detail, find_stored, format_nanos, kind_of
 
 RECORD: dict[str, Any] = {
     "time": "2026-11-15T10:00:00.000000Z",
@@ -94,9 +94,9 @@ def test_the_records_own_fields_begin_with_the_exact_time_and_hold_no_copies() -
 def test_among_stored_rows_of_the_same_microsecond_the_right_one_is_found() -> None:
     other = STORED | {"attributes": [("n", "27.0"), ("raw", "b3RoZXI=")]}
 
-    assert stored_of(RECORD, [other, STORED]) is STORED
-    assert stored_of(RECORD, [other]) == {}
-    assert stored_of(RECORD | {"body": "text"}, [STORED | {"body_type": None, "body": "other"}]) == {}
+    assert find_stored(RECORD, [other, STORED]) is STORED
+    assert find_stored(RECORD, [other]) == {}
+    assert find_stored(RECORD | {"body": "text"}, [STORED | {"body_type": None, "body": "other"}]) == {}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_among_stored_rows_of_the_same_microsecond_the_right_one_is_found() -> N
     ],
 )
 def test_times_are_exact_to_the_nanosecond(nanos: str, shown: str) -> None:
-    assert exactly(nanos) == shown
+    assert format_nanos(nanos) == shown
 
 
 @pytest.mark.parametrize(

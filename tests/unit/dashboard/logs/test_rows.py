@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from frazil.dashboard.logs.rows import compact, keyed, line, marked, rows, time_of_key, with_linked
+from frazil.dashboard.logs.rows import by_key, compact, highlighted, line, rows, time_of_key, with_linked
 
 
 def record(second: int = 0, **fields: Any) -> dict[str, Any]:
@@ -16,8 +16,8 @@ def record(second: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_record_has_the_same_key_in_every_answer() -> None:
-    (first,) = keyed([record(attributes={"a": 1, "b": 2})])
-    (second,) = keyed([record(attributes={"b": 2, "a": 1})])
+    (first,) = by_key([record(attributes={"a": 1, "b": 2})])
+    (second,) = by_key([record(attributes={"b": 2, "a": 1})])
 
     assert first == second
     assert first.startswith("1794736800123456-")
@@ -25,11 +25,11 @@ def test_a_record_has_the_same_key_in_every_answer() -> None:
 
 
 def test_records_that_differ_in_anything_have_keys_of_their_own() -> None:
-    assert len(keyed([record(body="a"), record(body="b"), record(1, body="a")])) == 3
+    assert len(by_key([record(body="a"), record(body="b"), record(1, body="a")])) == 3
 
 
 def test_equal_records_are_counted_and_none_is_lost() -> None:
-    first, second, third = keyed([record(), record(), record()])
+    first, second, third = by_key([record(), record(), record()])
 
     assert (second, third) == (f"{first}-2", f"{first}-3")
 
@@ -62,24 +62,24 @@ def test_a_long_line_is_cut() -> None:
 
 
 def test_what_was_searched_is_marked() -> None:
-    assert marked(["GET /cart", "no"], "(?i)get|ca") == [["", "GET", " /", "ca", "rt"], ["no"]]
-    assert marked(["größe 43"], "ö|4") == [["gr", "ö", "ße ", "4", "3"]]
-    assert marked(["plain"], None) == [["plain"]]
+    assert highlighted(["GET /cart", "no"], "(?i)get|ca") == [["", "GET", " /", "ca", "rt"], ["no"]]
+    assert highlighted(["größe 43"], "ö|4") == [["gr", "ö", "ße ", "4", "3"]]
+    assert highlighted(["plain"], None) == [["plain"]]
 
 
 def test_a_pattern_that_cannot_be_read_marks_nothing() -> None:
-    assert marked(["text"], "(") == [["text"]]
+    assert highlighted(["text"], "(") == [["text"]]
 
 
 def test_no_pattern_takes_long() -> None:
     """One that backtracks would take longer than the universe has."""
     began = time.monotonic()
-    marked(["a" * 600] * 100, "(a+)+b")
+    highlighted(["a" * 600] * 100, "(a+)+b")
     assert time.monotonic() - began < 2
 
 
 def test_rows_have_milliseconds_and_the_date_where_it_is_needed() -> None:
-    found = keyed([record(7, severity_number=17, service_name="cart")])
+    found = by_key([record(7, severity_number=17, service_name="cart")])
 
     (row,) = rows(found, None)
     assert row == {
@@ -93,6 +93,6 @@ def test_rows_have_milliseconds_and_the_date_where_it_is_needed() -> None:
 
 
 def test_the_record_of_a_link_is_where_its_time_is() -> None:
-    newest, middle, oldest = (keyed([record(second)]) for second in (9, 5, 1))
+    newest, middle, oldest = (by_key([record(second)]) for second in (9, 5, 1))
 
     assert list(with_linked(newest | oldest, middle)) == [*newest, *middle, *oldest]

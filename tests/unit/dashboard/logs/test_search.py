@@ -43,8 +43,8 @@ def test_a_trace_is_the_records_own_and_an_attribute_of_that_name_is_an_attribut
 
 
 def test_longer_words_are_marked_first_and_signs_mean_themselves() -> None:
-    assert LogSearch("a a.b A").marks == r"(?i)a\.b|a"
-    assert LogSearch("  ").marks is None
+    assert LogSearch("a a.b A").highlight_pattern == r"(?i)a\.b|a"
+    assert LogSearch("  ").highlight_pattern is None
 
 
 def test_only_a_search_without_any_filter_is_empty() -> None:

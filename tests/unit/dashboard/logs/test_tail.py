@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from frazil.dashboard.logs.tail import Tail
+from frazil.dashboard.logs.listing import Tail
 
 NOW = dt.datetime(2026, 11, 15, 10, 0, 0, tzinfo=dt.UTC)
 
@@ -39,21 +39,21 @@ def test_what_has_arrived_since_the_last_answer_is_asked_for_with_an_overlap() -
 def test_a_record_that_comes_in_two_answers_is_shown_once() -> None:
     tail = Tail([record(-3, -2)], NOW)
 
-    assert tail.take([record(-3, -2), record(-1, 0)], after(1), is_more=False) == 1
-    assert tail.take([record(-3, -2), record(-1, 0)], after(2), is_more=False) == 0
+    assert tail.add([record(-3, -2), record(-1, 0)], after(1), is_more=False) == 1
+    assert tail.add([record(-3, -2), record(-1, 0)], after(2), is_more=False) == 0
     assert bodies(tail) == ["-1 0", "-3 -2"]
 
 
 def test_a_late_record_is_shown_where_it_belongs() -> None:
     tail = Tail([record(-30, -30), record(-1, 0)], NOW)
 
-    assert tail.take([record(-20, 1)], after(1), is_more=False) == 1
+    assert tail.add([record(-20, 1)], after(1), is_more=False) == 1
     assert bodies(tail) == ["-1 0", "-20 1", "-30 -30"]
 
 
 def test_one_that_was_acked_after_a_newer_arrival_is_within_the_next_question() -> None:
     tail = Tail([record(0, 0)], NOW)
-    tail.take([record(3, 3)], after(3), is_more=False)
+    tail.add([record(3, 3)], after(3), is_more=False)
 
     asked = tail.parameters(after(3.5))
     assert dt.datetime.fromisoformat(asked["received_from"]) <= after(-1.9)
@@ -67,7 +67,7 @@ def test_after_a_pause_the_question_begins_where_it_ended() -> None:
 
 def test_the_newest_five_hundred_are_kept() -> None:
     tail = Tail([record(second, second) for second in range(-400, 0)], NOW)
-    tail.take([record(second, second) for second in range(200)], after(200), is_more=False)
+    tail.add([record(second, second) for second in range(200)], after(200), is_more=False)
 
     assert bodies(tail) == [f"{second} {second}" for second in reversed(range(-300, 200))]
 
@@ -75,9 +75,9 @@ def test_the_newest_five_hundred_are_kept() -> None:
 def test_a_gap_is_noticed_and_forgotten_when_it_is_past() -> None:
     tail = Tail([record(0, 0)], NOW)
 
-    tail.take([record(2, 2)], after(2), is_more=True)
+    tail.add([record(2, 2)], after(2), is_more=True)
     assert tail.is_skipping
-    tail.take([record(2, 2), record(3, 3)], after(3), is_more=True)
+    tail.add([record(2, 2), record(3, 3)], after(3), is_more=True)
     assert not tail.is_skipping
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from frazil.dashboard.parts.attribute_table import attribute_rows
+from frazil.dashboard.parts.traces import attribute_rows
 from frazil.dashboard.traces.read import Attribute
 
 HOSTILE = '<img src=x onerror="alert(1)">&'
@@ -8,12 +8,12 @@ ESCAPED = "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;&amp;"
 
 
 def test_text_of_strangers_stays_text() -> None:
-    rows = attribute_rows([Attribute(HOSTILE, HOSTILE, "string")], is_sought=False)
+    rows = attribute_rows([Attribute(HOSTILE, HOSTILE, "string")], has_links=False)
     assert rows == f"<tr><td>{ESCAPED}</td><td>{ESCAPED}</td><td>string</td></tr>"
 
 
 def test_a_plain_value_leads_to_the_traces_that_have_it() -> None:
-    rows = attribute_rows([Attribute("http.route", '/a b"&', "string")], is_sought=True)
+    rows = attribute_rows([Attribute("http.route", '/a b"&', "string")], has_links=True)
     assert 'href="traces?attr=http.route%3D%2Fa+b%22%26"' in rows
 
 
@@ -24,9 +24,9 @@ def test_what_cannot_be_asked_for_leads_nowhere() -> None:
         Attribute("long", "x" * 201, "string"),
         Attribute("a=b", "x", "string"),
     ]
-    assert "<a " not in attribute_rows(listed, is_sought=True)
+    assert "<a " not in attribute_rows(listed, has_links=True)
 
 
 def test_a_value_that_nobody_could_read_is_cut_and_says_so() -> None:
-    rows = attribute_rows([Attribute("k", "x" * 5_000, "string")], is_sought=True)
+    rows = attribute_rows([Attribute("k", "x" * 5_000, "string")], has_links=True)
     assert f"<td>{'x' * 4_000} … (5,000 characters)</td>" in rows

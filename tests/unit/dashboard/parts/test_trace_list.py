@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from frazil.dashboard.parts.trace_list import listing
+from frazil.dashboard.parts.traces import trace_rows
 from frazil.dashboard.theme import service_colours
 
 
@@ -22,7 +22,7 @@ def found(duration_ms: float, *services: str, **given: Any) -> dict[str, Any]:
 
 def test_a_row_has_its_time_its_part_of_the_longest_and_the_services_that_failed() -> None:
     colours = service_colours(["shop", "bad"])
-    row = listing([found(50, "shop", "bad"), found(200, "shop")])[0]
+    row = trace_rows([found(50, "shop", "bad"), found(200, "shop")])[0]
     assert row == {
         "id": "ab" * 16,
         "day": "15 Nov",
@@ -42,14 +42,14 @@ def test_a_row_has_its_time_its_part_of_the_longest_and_the_services_that_failed
 
 
 def test_more_than_four_services_are_counted_and_named_together() -> None:
-    (row,) = listing([found(0, *"abcdef")])
+    (row,) = trace_rows([found(0, *"abcdef")])
     assert [name for name, _, _ in row["services"]] == ["a", "b", "c", "d"]
     assert (row["more_count"], row["more"]) == (2, "e, f")
     assert row["part"] == 0
 
 
 def test_what_has_no_name_is_said_to_have_none() -> None:
-    (row,) = listing([found(1, "", root_name="")])
+    (row,) = trace_rows([found(1, "", root_name="")])
     assert (row["service"], row["name"], row["services"][0][0]) == (
         "(no service)",
         "(no name)",
@@ -58,4 +58,4 @@ def test_what_has_no_name_is_said_to_have_none() -> None:
 
 
 def test_nothing_found_is_an_empty_list() -> None:
-    assert listing([]) == []
+    assert trace_rows([]) == []

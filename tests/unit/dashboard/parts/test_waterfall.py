@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from frazil.dashboard.parts.waterfall import drawing
+from frazil.dashboard.parts.traces import waterfall_data
 from frazil.dashboard.theme import SEVERITY_COLOURS, service_colours
 from frazil.dashboard.traces.critical_path import critical_path
 from frazil.dashboard.traces.read import CLIENT, SERVER, LogRecord, SpanRecord, Trace
@@ -20,12 +20,12 @@ def test_rows_have_what_is_drawn_in_microseconds_and_nothing_that_is_empty() -> 
     event = {"timeUnixNano": str(START + 30 * US), "name": "exception"}
     spans = (
         at("a", "", 0, 100, kind=2),
-        at("b", "a", 20, 60, is_error=True, service="cart", told={"events": [event]}),
+        at("b", "a", 20, 60, is_error=True, service="cart", otlp={"events": [event]}),
         at("c", "gone", 40, 50),
     )
     logs = (LogRecord(START + 25 * US, "b", "cart", 17, "refused", []),)
     tree = build_tree(spans)
-    drawn = drawing(Trace("t", spans, logs), tree, critical_path(tree, 0))
+    drawn = waterfall_data(Trace("t", spans, logs), tree, critical_path(tree, 0))
     colours = service_colours(["cart", "shop"])
     assert drawn == {
         "length": 100.0,
@@ -48,7 +48,7 @@ def test_rows_have_what_is_drawn_in_microseconds_and_nothing_that_is_empty() -> 
 
 def test_a_span_that_outlives_its_parent_has_the_time_when_its_parent_ended() -> None:
     spans = (at("a", "", 0, 50), at("b", "a", 10, 60), at("c", "a", 70, 80), at("d", "b", 20, 30))
-    drawn = drawing(Trace("t", spans, ()), build_tree(spans), [])
+    drawn = waterfall_data(Trace("t", spans, ()), build_tree(spans), [])
     assert {row["n"]: row.get("a") for row in drawn["rows"]} == {"a": None, "b": 50, "c": 50, "d": None}
 
 
@@ -59,7 +59,7 @@ def test_the_critical_path_is_drawn_on_the_bar_of_a_span_whose_clock_differs() -
         at("b", "a", 100, 130, resource=hosts[1], kind=SERVER),
     )
     tree = build_tree(spans)
-    drawn = drawing(Trace("t", spans, ()), tree, critical_path(tree, 0))
+    drawn = waterfall_data(Trace("t", spans, ()), tree, critical_path(tree, 0))
     assert [(row["s"], row["l"], row["c"]) for row in drawn["rows"]] == [
         (0, 50, [[0, 10], [40, 10]]),
         (100, 30, [[100, 30]]),
@@ -68,7 +68,7 @@ def test_the_critical_path_is_drawn_on_the_bar_of_a_span_whose_clock_differs() -
 
 def test_what_is_odd_about_a_span_goes_with_its_row() -> None:
     spans = (at("early", "a", 0, 30), at("a", "", 10, 50))
-    drawn = drawing(Trace("t", spans, ()), build_tree(spans), [])
+    drawn = waterfall_data(Trace("t", spans, ()), build_tree(spans), [])
     assert [row.get("o") for row in drawn["rows"]] == [
         None,
         "starts 0.01 ms before its parent: their clocks differ",
@@ -77,12 +77,12 @@ def test_what_is_odd_about_a_span_goes_with_its_row() -> None:
 
 def test_a_trace_without_length_can_be_drawn() -> None:
     spans = (at("a", "", 0, 0),)
-    assert drawing(Trace("t", spans, ()), build_tree(spans), [])["length"] == 0.001
+    assert waterfall_data(Trace("t", spans, ()), build_tree(spans), [])["length"] == 0.001
 
 
 def test_names_and_marks_are_bounded() -> None:
     events = [{"timeUnixNano": str(START + n)} for n in range(1_000)]
-    spans = (at("a", "", 0, 9, name="n" * 10_000, told={"events": events}),)
-    (row,) = drawing(Trace("t", spans, ()), build_tree(spans), [])["rows"]
+    spans = (at("a", "", 0, 9, name="n" * 10_000, otlp={"events": events}),)
+    (row,) = waterfall_data(Trace("t", spans, ()), build_tree(spans), [])["rows"]
     assert len(row["n"]) == 160
     assert len(row["t"]) == 40

@@ -3,7 +3,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from frazil.dashboard.sql.examples import EXAMPLES
+from frazil.dashboard.sql.text import EXAMPLES
 from frazil.sql.functions import FUNCTIONS
 from frazil.tables import SIGNALS, table_spec
 

@@ -4,7 +4,15 @@ import datetime as dt
 
 import pyarrow as pa
 
-from frazil.dashboard.sql.quick_chart import BARS_MAX, SERIES_MAX, Choice, choose, columns, drawn, settled
+from frazil.dashboard.sql.quick_chart import (
+    BARS_MAX,
+    SERIES_MAX,
+    Choice,
+    apply_choices,
+    choose,
+    columns,
+    rows_to_draw,
+)
 
 TIMES = [dt.datetime(2026, 11, 15, 10, minute, tzinfo=dt.UTC) for minute in range(4)]
 
@@ -43,9 +51,9 @@ def test_without_a_number_or_with_one_row_there_is_nothing_to_draw() -> None:
 def test_only_the_largest_bars_are_drawn_and_that_is_said() -> None:
     count = BARS_MAX + 10
     table = pa.table({"name": [f"b{n:03}" for n in range(count)], "n": range(count)})
-    rows, note = drawn(table, Choice("bar", "name", "n"))
+    rows, note = rows_to_draw(table, Choice("bar", "name", "n"))
     assert rows.column("name").to_pylist() == [f"b{n:03}" for n in range(10, count)]
-    assert note == f"The {BARS_MAX} largest of {count} by name."
+    assert note == f"Shows the {BARS_MAX} largest of {count} values of name."
 
 
 def test_only_the_largest_lines_are_drawn_and_that_is_said() -> None:
@@ -55,20 +63,20 @@ def test_only_the_largest_lines_are_drawn_and_that_is_said() -> None:
     )
     choice = choose(table)
     assert choice == Choice("line", "t", "n", "s")
-    rows, note = drawn(table, choice)
+    rows, note = rows_to_draw(table, choice)
     assert set(rows.column("s").to_pylist()) == set(names[3:])
-    assert note == f"The {SERIES_MAX} largest of {len(names)} by s."
+    assert note == f"Shows the {SERIES_MAX} largest of {len(names)} values of s."
 
 
 def test_rows_without_a_value_are_not_drawn() -> None:
-    rows, note = drawn(pa.table({"t": TIMES[:3], "n": [1, None, 3]}), Choice("line", "t", "n"))
+    rows, note = rows_to_draw(pa.table({"t": TIMES[:3], "n": [1, None, 3]}), Choice("line", "t", "n"))
     assert (rows.num_rows, note) == (2, "")
 
 
 def test_what_was_chosen_for_another_answer_is_forgotten() -> None:
     found = columns(pa.table({"t": TIMES, "n": [1, 2, 3, 4], "m": [1, 2, 3, 4]}))
     first = Choice("line", "t", "n")
-    assert settled(first, {"kind": "bar", "x": "gone", "y": "m", "series": "gone"}, found) == Choice(
+    assert apply_choices(first, {"kind": "bar", "x": "gone", "y": "m", "series": "gone"}, found) == Choice(
         "bar", "t", "m"
     )
-    assert settled(first, {}, found) == first
+    assert apply_choices(first, {}, found) == first

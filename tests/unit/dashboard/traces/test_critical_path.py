@@ -19,12 +19,12 @@ HERE, THERE = (
 
 def path(spans: list[SpanRecord], root: int = 0) -> list[tuple[str, int, int]]:
     tree = build_tree(spans)
-    return [(tree.spans[part.place].id, part.start_nano, part.end_nano) for part in critical_path(tree, root)]
+    return [(tree.spans[part.index].id, part.start_nano, part.end_nano) for part in critical_path(tree, root)]
 
 
 def recorded(name: str) -> tuple[Tree, dict[str, float]]:
     """A trace as an instrumentation sends it, and the milliseconds of each operation on its critical path."""
-    answer = json.loads((Path(__file__).parent / "traces" / f"{name}.json").read_text())
+    answer = json.loads((Path(__file__).parent / f"{name}.json").read_text())
     tree = build_tree(read_trace("t", answer).spans)
     assert tree.main is not None
     found = critical_path(tree, tree.main)
@@ -34,8 +34,8 @@ def recorded(name: str) -> tuple[Tree, dict[str, float]]:
     return tree, {share.name: share.nano / 1e6 for share in shares(tree, found)}
 
 
-def outliving(tree: Tree) -> set[str]:
-    return {tree.spans[place].name for place in tree.outliving}
+def async_spans(tree: Tree) -> set[str]:
+    return {tree.spans[place].name for place in tree.async_spans}
 
 
 def test_middleware_of_express_that_ends_after_its_root_is_on_the_path_with_all_below_it() -> None:
@@ -50,30 +50,30 @@ def test_middleware_of_express_that_ends_after_its_root_is_on_the_path_with_all_
         "middleware - expressInit": 0.04,
         "middleware - query": 0.03,
     }
-    assert outliving(tree) == {"middleware - requestLogger"}
+    assert async_spans(tree) == {"middleware - requestLogger"}
 
 
 def test_the_last_send_of_fastapi_counts_until_the_root_ends() -> None:
     tree, milliseconds = recorded("fastapi")
     assert milliseconds == {"SELECT": 2.88, "GET /stock/{sku}": 2.78, "GET /stock/{sku} http send": 0.44}
-    assert outliving(tree) == {"GET /stock/{sku} http send"}
+    assert async_spans(tree) == {"GET /stock/{sku} http send"}
 
 
 def test_a_consumer_that_starts_after_its_producer_ended_is_asynchronous_and_not_on_the_path() -> None:
     tree, milliseconds = recorded("messaging")
     assert milliseconds == {"POST /checkout": 38.3, "orders publish": 3.7}
-    assert outliving(tree) == {"orders process"}
+    assert async_spans(tree) == {"orders process"}
 
 
 def test_a_server_whose_clock_is_ahead_is_on_the_path_for_as_long_as_it_took() -> None:
     tree, milliseconds = recorded("skewed")
     # 12 of the client's 20 ms, of which 8 are the database's; what is left is the network's.
     assert milliseconds == {"GET /cart": 10, "SELECT": 8, "GET": 8, "GET /stock/{sku}": 4}
-    assert outliving(tree) == set()
+    assert async_spans(tree) == set()
     [(place, notes)] = tree.notes.items()
     assert (tree.spans[place].name, notes) == (
         "GET /stock/{sku}",
-        ["lies outside its parent by 35 ms: their clocks differ"],
+        ["is outside its parent's time by 35 ms: their clocks differ"],
     )
 
 
@@ -106,7 +106,7 @@ def test_the_path_goes_down_to_the_span_at_work() -> None:
 def test_a_child_that_goes_on_after_its_parent_counts_until_its_parent_ends() -> None:
     spans = [span("a", "", 0, 100, resource=HERE), span("b", "a", 10, 101, resource=dict(HERE))]
     assert path(spans) == [("a", 0, 10), ("b", 10, 100)]
-    assert build_tree(spans).outliving == {1: 100}
+    assert build_tree(spans).async_spans == {1: 100}
 
 
 def test_of_what_goes_on_below_a_child_that_is_cut_only_the_part_before_the_cut_counts() -> None:
@@ -152,7 +152,7 @@ def test_a_call_on_one_host_is_by_one_clock() -> None:
         span("b", "a", 60, 140, resource=other, kind=SERVER),
     ]
     assert path(spans) == [("a", 0, 60), ("b", 60, 100)]
-    assert build_tree(spans).outliving == {1: 100}
+    assert build_tree(spans).async_spans == {1: 100}
 
 
 def test_who_takes_a_message_after_its_sender_ended_was_not_waited_for() -> None:
@@ -229,7 +229,7 @@ def test_the_critical_path_has_no_overlap_and_lasts_exactly_as_long_as_the_root_
     assert all(root.start_nano <= part.start_nano < part.end_nano <= root.end_nano for part in found)
     assert all(before.end_nano == after.start_nano for before, after in pairwise(found))
     for part in found:  # each lies within its own span, by the clock of that span
-        own = tree.spans[part.place]
+        own = tree.spans[part.index]
         start, end = part.start_nano - part.shift_nano, part.end_nano - part.shift_nano
         assert own.start_nano <= start < end <= own.end_nano
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from frazil.dashboard.traces.notes import trace_notes
 from frazil.dashboard.traces.read import CLIENT, SERVER, SpanRecord, Trace
-from frazil.dashboard.traces.tree import build_tree
+from frazil.dashboard.traces.tree import build_tree, trace_notes
 from tests.unit.dashboard.traces.test_tree import span
 
 MS = 1_000_000
@@ -19,7 +18,7 @@ def test_of_a_trace_as_it_should_be_there_is_nothing_to_say() -> None:
 
 def test_work_after_the_root_is_told_with_how_long_both_took() -> None:
     spans = span("a", "", 0, 300 * MS), span("b", "a", 10 * MS, 900 * MS)
-    assert noted(*spans) == ["The root took 300 ms; work went on for 600 ms after it."]
+    assert noted(*spans) == ["The root span took 300 ms; work continued for 600 ms after it ended."]
 
 
 def test_a_clock_that_is_ahead_is_not_work_after_the_root() -> None:
@@ -28,13 +27,13 @@ def test_a_clock_that_is_ahead_is_not_work_after_the_root() -> None:
     )
     client = span("a", "", 0, 300 * MS, kind=CLIENT, resource=here)
     server = span("b", "a", 800 * MS, 900 * MS, kind=SERVER, resource=there)
-    assert noted(client, server) == ["1 span lies outside its parent: clocks differ."]
+    assert noted(client, server) == ["1 span is outside its parent's time: clocks differ."]
 
 
 def test_a_missing_root_and_missing_parents_are_told() -> None:
     assert noted(span("a", "gone", 0, 9), span("b", "gone", 1, 8)) == [
-        "The root is not here: what started this trace was not sent, or not yet.",
-        "2 spans without their parents.",
+        "The root span is missing: it was not sent, or has not arrived yet.",
+        "2 spans with a missing parent.",
     ]
 
 
@@ -49,9 +48,9 @@ def test_several_roots_and_odd_spans_are_counted() -> None:
         span("odder", "a", 20, 20, is_timed=False),
     )
     assert noted(*spans) == [
-        "3 spans have no parent; the critical path is that of the longest.",
-        "1 span lies outside its parent: clocks differ.",
-        "1 span has the id of another.",
-        "1 span is its own ancestor: each circle is cut at its first span.",
-        "2 spans have no time that makes sense.",
+        "3 spans have no parent; the critical path is shown for the longest.",
+        "1 span is outside its parent's time: clocks differ.",
+        "1 span has the ID of another span.",
+        "1 span is its own ancestor: each cycle is cut at its first span.",
+        "2 spans have invalid times.",
     ]

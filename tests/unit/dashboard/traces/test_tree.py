@@ -16,7 +16,7 @@ def span(id: str, parent: str = "", start: int = 0, end: int = 10, **given: Any)
         "kind": 1,
         "is_error": False,
         "status_message": "",
-        "told": {},
+        "otlp": {},
         "resource": {},
         "scope": {},
     }
@@ -26,7 +26,7 @@ def span(id: str, parent: str = "", start: int = 0, end: int = 10, **given: Any)
 def shown(tree: Tree) -> list[str]:
     """As a person would see it."""
     return [
-        "  " * row.depth + (f"? {row.missing}" if row.place is None else tree.spans[row.place].id)
+        "  " * row.depth + (f"? {row.missing}" if row.index is None else tree.spans[row.index].id)
         for row in rows(tree)
     ]
 
@@ -67,20 +67,20 @@ def test_no_spans_make_no_rows() -> None:
 def test_a_span_that_is_its_own_parent_is_a_root_and_is_noted() -> None:
     tree = build_tree([span("a", "a"), span("b", "a", 1)])
     assert shown(tree) == ["a", "  b"]
-    assert tree.notes == {0: ["its parents lead back to itself"]}
+    assert tree.notes == {0: ["is its own ancestor"]}
 
 
 def test_a_circle_is_cut_at_its_first_span_and_what_hangs_on_it_stays() -> None:
     tree = build_tree([span("tail", "b", 0), span("a", "c", 1), span("b", "a", 2), span("c", "b", 3)])
     assert shown(tree) == ["a", "  b", "    tail", "    c"]
     assert tree.roots == [1]
-    assert tree.notes[1] == ["its parents lead back to itself"]
+    assert tree.notes[1] == ["is its own ancestor"]
 
 
 def test_children_of_an_id_that_two_spans_have_stand_once_below_the_first() -> None:
     tree = build_tree([span("a"), span("x", "a", 1), span("x", "a", 2), span("b", "x", 3)])
     assert shown(tree) == ["a", "  x", "    b", "  x"]
-    assert tree.notes == {2: ["another span has the same id"]}
+    assert tree.notes == {2: ["has the same ID as another span"]}
 
 
 def test_a_child_that_starts_before_its_parent_is_said_to_have_another_clock() -> None:
@@ -102,7 +102,7 @@ ids = st.sampled_from(["a", "b", "c", "d", "e", "f", ""])
 def test_whatever_is_sent_each_span_is_in_exactly_one_row(sent: list[tuple[str, str, int]]) -> None:
     spans = [span(id, parent, start) for id, parent, start in sorted(sent, key=lambda item: item[2])]
     laid = rows(build_tree(spans))
-    assert sorted(row.place for row in laid if row.place is not None) == list(range(len(spans)))
+    assert sorted(row.index for row in laid if row.index is not None) == list(range(len(spans)))
     for at, row in enumerate(laid):
         under = laid[at + 1 : at + 1 + row.below]
         assert len(under) == row.below

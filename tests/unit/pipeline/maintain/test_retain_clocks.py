@@ -39,7 +39,8 @@ from frazil.pipeline.maintain.maintainer import Maintainer, MaintenanceState
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import Task
 from frazil.pipeline.maintain.retain import rows as retain_rows
-from frazil.status.poll import Endpoint, understand
+from frazil.status.poll import parse_response
+from frazil.status.stages import Endpoint
 from tests.support.kept_lake import DAY, Kept
 from tests.support.run_here import RunHere
 
@@ -347,8 +348,8 @@ def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stay
     finally:
         server.stop()
     assert (answer.status, answer.json()["ok"]) == (200, True)
-    heard = understand(Endpoint("pipeline", url), status.status, status.data)
-    assert (heard.state, heard.reasons) == ("degraded", [f"retention of logs: {why}"])
+    polled = parse_response(Endpoint("pipeline", url), status.status, status.data)
+    assert (polled.state, polled.reasons) == ("degraded", [f"retention of logs: {why}"])
 
 
 def test_the_maintainer_of_the_pipeline_says_what_waits(tmp_path: Path) -> None:

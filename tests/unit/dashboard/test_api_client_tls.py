@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from frazil.config import Config
-from frazil.dashboard.api_client import ApiClient, ApiError
-from frazil.dashboard.app_state import open_house
-from frazil.dashboard.tls_errors import why_distrusted
+from frazil.dashboard.api_client import ApiClient, ApiError, explain_tls_error
+from frazil.dashboard.app_state import open_app_state
 from tests.support.integration.authority import Authority, Issued
 from tests.support.status_roles import serving
 
@@ -52,21 +51,21 @@ def api(folder: Path, issued: Issued) -> Iterator[str]:
         yield url
 
 
-def livez(door: ApiClient) -> str:
+def livez(api_client: ApiClient) -> str:
     """What the API said, or what is said instead."""
     try:
-        return door.request("GET", "/livez", None, accept="*/*").data.decode()
-    except ApiError as trouble:
-        found = trouble
+        return api_client.request("GET", "/livez", None, accept="*/*").data.decode()
+    except ApiError as error:
+        found = error
     assert found.code == "unreachable"
     assert "frazil serve" not in found.message, "it runs"
     return found.message
 
 
 def asked(url: str, ca_file: Path | None = None, own_certificate: Path | None = None) -> str:
-    door = ApiClient(url, ca_file, own_certificate=own_certificate)
-    said = livez(door)
-    door.close()
+    api_client = ApiClient(url, ca_file, own_certificate=own_certificate)
+    said = livez(api_client)
+    api_client.close()
     return said
 
 
@@ -80,9 +79,9 @@ def test_the_own_api_is_known_by_its_certificate_whatever_name_it_is_for(tmp_pat
     files = written(tmp_path, Authority("a").issue("api", PUBLIC))
     with serving(PAGES, context_of(*files)) as url:
         for named in ({}, {"api_ca_file": tmp_path / "not.needed"}):
-            house = open_house(own_api(url, *files, **named))
-            assert livez(house.door) == "ok"
-            house.door.close()
+            state = open_app_state(own_api(url, *files, **named))
+            assert livez(state.api_client) == "ok"
+            state.api_client.close()
 
 
 def test_the_authority_that_signed_the_own_certificate_is_not_trusted_for_others(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_the_authority_that_signed_the_own_certificate_is_not_trusted_for_others
     ours.write_bytes(authority.issue("api").certificate + authority.certificate)
     with api(tmp_path, authority.issue("another")) as url:
         said = asked(url, own_certificate=ours)
-    assert "another certificate" in said
+    assert "presents a certificate other than" in said
     assert str(ours) in said
     assert "serve.tls.cert_file" in said
 
@@ -105,7 +104,7 @@ def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp
             url = stack.enter_context(serving(PAGES, context_of(*files)))
             doors[url] = ApiClient(url, own_certificate=files[0])
             stack.callback(doors[url].close)
-            said.append([livez(door) for door in doors.values()])
+            said.append([livez(api_client) for api_client in doors.values()])
     assert said[0] == ["ok"]
     assert said[1] == ["ok", "ok"]
     assert said[2][1:] == ["ok", "ok"]
@@ -114,13 +113,13 @@ def test_a_renewed_certificate_is_known_and_so_is_the_one_before_for_a_while(tmp
 def test_a_half_written_certificate_harms_nobody(tmp_path: Path) -> None:
     files = written(tmp_path, Authority("a").issue("api"))
     with serving(PAGES, context_of(*files)) as url:
-        door = ApiClient(url, own_certificate=files[0])
-        assert livez(door) == "ok"
+        api_client = ApiClient(url, own_certificate=files[0])
+        assert livez(api_client) == "ok"
         files[0].write_bytes(b"-----BEGIN CERTIFI")
-        assert livez(door) == "ok"
+        assert livez(api_client) == "ok"
         files[0].unlink()
-        assert livez(door) == "ok"
-        door.close()
+        assert livez(api_client) == "ok"
+        api_client.close()
 
 
 def test_an_api_elsewhere_is_known_by_its_authority(tmp_path: Path) -> None:
@@ -135,7 +134,7 @@ def test_who_is_not_trusted_is_said_at_once_with_what_to_set(tmp_path: Path, nap
     begin = time.monotonic()
     with api(tmp_path, Authority("a").issue("api")) as url:
         said = asked(url)
-    assert "signed by nobody that is trusted here" in said
+    assert "not signed by a trusted CA" in said
     assert "dashboard.api_ca_file" in said
     assert naps == []
     assert time.monotonic() - begin < 3
@@ -179,26 +178,26 @@ def test_an_own_certificate_that_cannot_be_used_is_named(tmp_path: Path, content
 def test_an_api_without_tls_is_said_to_be_that() -> None:
     with serving(PAGES) as url:
         said = asked(url.replace("http:", "https:"))
-    assert "speaks no TLS" in said
+    assert "does not use TLS" in said
     assert "dashboard.api_url" in said
 
 
 def test_an_api_that_wants_a_certificate_is_said_to_be_that() -> None:
     error = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
     error.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-    assert "serve.tls.client_ca_file" in why_distrusted(error, None, None)
+    assert "serve.tls.client_ca_file" in explain_tls_error(error, None, None)
 
 
 def test_what_has_no_words_is_said_as_openssl_says_it() -> None:
     error = ssl.SSLError(1, "[SSL: NO_SHARED_CIPHER] no shared cipher")
     error.reason = "NO_SHARED_CIPHER"
-    assert why_distrusted(error, None, None).startswith("no shared cipher: check dashboard.api_url")
+    assert explain_tls_error(error, None, None).startswith("no shared cipher: check dashboard.api_url")
 
 
 def test_an_api_that_is_not_there_is_tried_twice_and_not_for_long(naps: list[float]) -> None:
     begin = time.monotonic()
-    door = ApiClient("https://127.0.0.1:1")
-    with pytest.raises(ApiError, match="does not answer"):
-        door.request("GET", "/livez", None)
+    api_client = ApiClient("https://127.0.0.1:1")
+    with pytest.raises(ApiError, match="is not responding"):
+        api_client.request("GET", "/livez", None)
     assert naps == []
     assert time.monotonic() - begin < 3
