@@ -14,10 +14,11 @@ from pyiceberg.schema import Schema
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
-from frazil.query.bloom import VALUES_MAX, BloomFilters
+from frazil.query.cache import SizedCache
 from frazil.query.lake import Lake, Looked, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
+from frazil.sql.bloom import BloomFilters, hashes_of
 from frazil.sql.constants import Constants, Constraints
 from frazil.sql.constraints import ANYTHING, either_all, wanted_rows
 from frazil.sql.index import File
@@ -82,7 +83,7 @@ class Planner:
         self._tail = tail
         # Half: a commit takes a while, and so does reading the log after it.
         self._safe_seconds = config.land.wal_grace_seconds / 2
-        self._filters = BloomFilters(_BLOOM_BYTES_MAX)
+        self._filters = BloomFilters(SizedCache(_BLOOM_BYTES_MAX))
         self._io: LakeFileIO = open_files(config)
         specs = table_specs(promoted(config))
         self.specs = {name: spec for name, spec in specs.items() if spec.queried}
@@ -237,15 +238,19 @@ class Planner:
         for use in uses:
             files = version.files(query.tenant, use, unowned=reads_unowned(query, spec))
             total = files.total
-            found |= {file.path: file for file in self._holding(files.files, use)}
+            found |= {file.path: file for file in self._holding(files.files, use, spec, version.schema)}
         return list(found.values()), total
 
-    def _holding(self, files: Sequence[File], use: Constraints) -> Sequence[File]:
-        wanted = use.get("trace_id")
-        if wanted is None or not wanted.values or len(wanted.values) > VALUES_MAX or len(files) < 2:
-            return files
-        texts = [value for value in wanted.values if isinstance(value, str)]
-        return self._filters.holding(files, "trace_id", texts, self._io)
+    def _holding(
+        self, files: Sequence[File], use: Constraints, spec: TableSpec, schema: Schema
+    ) -> Sequence[File]:
+        """Returns the files that Bloom filters do not exclude."""
+        ids = {each.name: each.field_id for each in schema.fields}
+        for name in spec.bloom_filters:
+            hashes = hashes_of(use[name].values) if name in use and name in ids else []
+            if hashes and len(files) > 1:
+                files = self._filters.holding(files, ids[name], hashes, self._io)
+        return files
 
     def _columns(self, spec: TableSpec, schema: Schema | None) -> list[tuple[str, str, int]]:
         ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -110,6 +110,8 @@ def _search(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, want
 
 def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wanted: Wanted) -> Searched:
     begin = time.process_time()
+    if (excluded := _excluded(layout, matchers, wanted)) is not None:
+        return replace(excluded, cpu_seconds=time.process_time() - begin)
     with layout.io.local(wanted.path) as path:
         rows = pq.read_metadata(path).num_rows
         if wanted.file is not None and rows != wanted.file.record_count:
@@ -122,6 +124,24 @@ def _found(layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, wante
         added = _without(layout, wanted.file, mask)
     seconds = time.process_time() - begin
     return Searched(wanted.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
+
+
+def _excluded(layout: Layout, matchers: Mapping[str, Matcher], wanted: Wanted) -> Searched | None:
+    """Returns the result of a file in which no row can match, from its footer and Bloom filters alone. None
+    if all of the file must be read: also if the footer cannot be, or differs from what the table says.
+    """
+    if not matchers or not all(matcher.hashes for matcher in matchers.values()):
+        return None
+    try:
+        with layout.io.new_input(wanted.path).open() as source:
+            footer = pq.read_metadata(source)
+            if not all(each.is_excluded(source, footer, wanted.path) for each in matchers.values()):
+                return None
+    except (FrazilError, pa.ArrowException, OSError):
+        return None
+    if wanted.file is not None and wanted.file.record_count != footer.num_rows:
+        return None
+    return Searched(wanted.path, footer.num_rows)
 
 
 def _mask(

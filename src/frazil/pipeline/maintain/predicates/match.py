@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 
 from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
 from frazil.pipeline.maintain.predicates.parse import BROKEN, NAMESPACE, Predicate, failed, parse_predicate
+from frazil.sql.bloom import hashes_of, lacks, read_filters
 from frazil.sql.index import Index, of_files
 from frazil.sql.promoted_fallback import from_map
 from frazil.sql.sandbox import Sandbox, Settings, TableSource
@@ -53,6 +54,8 @@ class Matcher:
     """DuckDB's bound for what it reads and keeps. What one step makes of a few thousand rows is not in it."""
     temp_bytes: int = 4 << 30
     temp_dir: str | None = None
+    hashes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Of the values that matching rows have in columns with Bloom filters, by column."""
 
     @classmethod
     def of(
@@ -65,8 +68,9 @@ class Matcher:
         memory_bytes: int = 512 << 20,
         temp_bytes: int = 4 << 30,
         temp_dir: str | None = None,
+        bloom_filters: bool = True,
     ) -> Matcher:
-        """`schema` and `properties` are the table's.
+        """`schema` and `properties` are the table's. Without `bloom_filters`, `is_excluded` is never true.
         What does not fit in memory goes to a folder in `temp_dir`, which is gone afterwards.
         """
         ids = {field.name: field.field_id for field in schema.fields}
@@ -76,7 +80,23 @@ class Matcher:
         ]
         fill = Fill.of(spec.promoted, properties)
         promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
-        return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir)
+        hashes = {
+            name: found
+            for name, constraint in predicate.constraints.items()
+            if bloom_filters and name in spec.bloom_filters and (found := hashes_of(constraint.values))
+        }
+        return cls(predicate, tuple(columns), promoted, fill, memory_bytes, temp_bytes, temp_dir, hashes)
+
+    def is_excluded(self, source: object, footer: pq.FileMetaData, path: str) -> bool:
+        """Returns whether Bloom filters of an open file of the table show that none of its rows matches.
+        `path` is the file's path in the table. A column whose values are only in the map has no filter.
+        """
+        unfilled = self.fill.unfilled(fingerprint_of(path))
+        ids = {name: identity for name, _, identity in self.columns if name not in unfilled}
+        return any(
+            name in ids and lacks(read_filters(source, footer, ids[name]), hashes)
+            for name, hashes in self.hashes.items()
+        )
 
     def matching(self, path: str, original: str | None = None) -> Mask:
         """For each row of a local Parquet file of the table, in the file's order, whether it matches. Of a
