@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from frazil.pipeline.datafile import _BLOOM_FALSE_POSITIVES
 from frazil.sql.bloom import BloomFilter, hashes_of, lacks, read_filters
 
 TEXT, NUMBER, SMALL, PLAIN = 7, 8, 9, 10
@@ -69,6 +70,16 @@ def test_no_value_of_a_file_is_excluded_and_most_others_are(dictionary: bool) ->
     outside = [number for number in rng.sample(range(-(2**40), 2**40), ROWS) if number not in inside]
     assert sum(lacks(numbers, hashes_of([number])) for number in outside) > 0.95 * len(outside)
     assert sum(lacks(texts, hashes_of([f"user {number}"])) for number in outside) > 0.95 * len(outside)
+
+
+@pytest.mark.parametrize(("distinct", "kibibytes"), [(100_000, 128), (1000, 2)])
+def test_a_filter_takes_as_many_bytes_as_the_documentation_says(distinct: int, kibibytes: int) -> None:
+    """The writer makes room for as many values as there are rows, and Arrow folds the filter afterwards."""
+    sink, options = io.BytesIO(), {"text": {"ndv": 100_000, "fpp": _BLOOM_FALSE_POSITIVES}}
+    texts = pa.table({"text": [f"user {number % distinct}" for number in range(100_000)]})
+    pq.write_table(texts, sink, bloom_filter_options=options)
+    length = pq.read_metadata(sink).row_group(0).column(0).bloom_filter_length
+    assert kibibytes * 1024 < length < kibibytes * 1024 + 64
 
 
 def test_one_of_several_values_keeps_a_file() -> None:
