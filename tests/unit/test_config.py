@@ -300,6 +300,14 @@ def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> N
             "frazil.yaml:1:33: tables.promoted[0].attribute: contains an attribute twice (given a list)\n"
             "    remove the duplicate",
         ),
+        *(
+            (
+                f"tables: {{promoted: [{{attribute: a, type: {type_}, bloom: true}}]}}",
+                f"frazil.yaml:1:{51 + len(type_)}: tables.promoted[0].bloom: cannot have a Bloom filter: the "
+                f"column's type is {type_}\n    leave bloom out, or set type to string or int",
+            )
+            for type_ in ("bool", "double")
+        ),
         ("- a", "frazil.yaml:1:1: must be a mapping of sections, such as `log: {level: debug}`"),
     ],
 )
@@ -503,6 +511,12 @@ def test_a_promoted_column_may_have_a_list_of_attributes_the_first_is_tried_firs
     listed, single = promoted(load(text))
     assert listed == Promoted("new.name", "record", "int", "new_name", older=("old.name",))
     assert single == Promoted("one", name="one")
+
+
+def test_a_promoted_column_has_a_bloom_filter_only_if_asked_for(load: Load) -> None:
+    first, second = "{attribute: a, bloom: true}", "{attribute: b, type: int, bloom: true}"
+    text = f"tables: {{promoted: [{first}, {second}, {{attribute: c}}]}}"
+    assert [item.bloom for item in promoted(load(text))] == [True, True, False]
 
 
 def test_a_section_with_everything_commented_out_means_defaults(load: Load) -> None:

@@ -42,6 +42,23 @@ class PromotedColumn(Section):
         None,
         description="Column name. Absent: the first attribute in lower case, with _ for other characters.",
     )
+    bloom: bool = Field(
+        False,
+        description="Whether new data files have a Bloom filter of the column. Queries, `frazil erase` and "
+        "retention rules with `column = 'x'` or `column IN (…)` then skip files without the value. For "
+        "strings and ints with many distinct values, such as user ids. Costs 128 KiB per 100,000 distinct "
+        "values in each row group.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.bloom and self.type in ("double", "bool"):
+            raise bad_value(
+                f"cannot have a Bloom filter: the column's type is {self.type}",
+                "leave bloom out, or set type to string or int",
+                "bloom",
+            )
+        return self
 
     @property
     def name(self) -> str:

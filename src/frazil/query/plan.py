@@ -14,10 +14,11 @@ from pyiceberg.schema import Schema
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
-from frazil.query.bloom import VALUES_MAX, BloomFilters
+from frazil.query.cache import SizedCache
 from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
+from frazil.sql.bloom import BloomFilters, hashes_of
 from frazil.sql.constants import Constants, Constraints
 from frazil.sql.constraints import UNCONSTRAINED, row_constraints, union_all
 from frazil.sql.index import File
@@ -82,7 +83,7 @@ class Planner:
         self._tail = tail
         # Half: leaves time for the commit, and for reading the WAL after it.
         self._safe_seconds = config.land.wal_grace_seconds / 2
-        self._filters = BloomFilters(_BLOOM_BYTES_MAX)
+        self._filters = BloomFilters(SizedCache(_BLOOM_BYTES_MAX))
         self._io: LakeFileIO = open_files(config)
         specs = table_specs(promoted(config))
         self.specs = {name: spec for name, spec in specs.items() if spec.queried}
@@ -240,15 +241,21 @@ class Planner:
         for use in uses:
             files = version.files(query.tenant, use, unowned=reads_unowned(query, spec))
             total = files.total
-            found |= {file.path: file for file in self._with_bloom_filters(files.files, use)}
+            found |= {
+                file.path: file for file in self._with_bloom_filters(files.files, use, spec, version.schema)
+            }
         return list(found.values()), total
 
-    def _with_bloom_filters(self, files: Sequence[File], use: Constraints) -> Sequence[File]:
-        needed = use.get("trace_id")
-        if needed is None or not needed.values or len(needed.values) > VALUES_MAX or len(files) < 2:
-            return files
-        texts = [value for value in needed.values if isinstance(value, str)]
-        return self._filters.matching(files, "trace_id", texts, self._io)
+    def _with_bloom_filters(
+        self, files: Sequence[File], use: Constraints, spec: TableSpec, schema: Schema
+    ) -> Sequence[File]:
+        """Returns the files that Bloom filters do not exclude."""
+        ids = {each.name: each.field_id for each in schema.fields}
+        for name in spec.bloom_filters:
+            hashes = hashes_of(use[name].values) if name in use and name in ids else []
+            if hashes and len(files) > 1:
+                files = self._filters.matching(files, ids[name], hashes, self._io)
+        return files
 
     def _columns(self, spec: TableSpec, schema: Schema | None) -> list[tuple[str, str, int]]:
         ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}

@@ -45,6 +45,8 @@ class Promoted:
     """Names of the attribute in older conventions. If `attribute` has no value, the first of these that has a
     value of the column's type is used.
     """
+    bloom: bool = False
+    """Whether data files have a Bloom filter of the column. Not part of how the column is filled."""
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class Configuration(Protocol):
 def promoted(config: Configuration) -> tuple[Promoted, ...]:
     """Returns the columns that the configuration adds to every table."""
     return tuple(
-        Promoted(first, item.source, item.type, item.name, tuple(older))
+        Promoted(first, item.source, item.type, item.name, tuple(older), item.bloom)
         for item in config.tables.promoted
         for first, *older in [item.attribute]
     )

@@ -205,7 +205,7 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
         doc,
         columns,
         sort_by,
-        bloom_filters,
+        (*bloom_filters, *(item.column for item in promoted if item.bloom)),
         signal=signal,
         merged_as=merged_as,
         views=(_EVENTS,) if signal == "logs" else (),

@@ -22,6 +22,7 @@ from frazil.pipeline.land.task import with_segment
 from frazil.pipeline.partition_sort import Horizon, partition_and_sort
 from frazil.position import LandingPosition
 from frazil.tables import Signal, landed_spec
+from frazil.tables.promoted import promoted
 from frazil.wal.rowgroups import coded_table
 
 FIRST_DAY = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
@@ -35,18 +36,21 @@ def fill_randomly(config: Config, rng: random.Random, tenants: Sequence[str], fi
     with closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
         for signal in ("logs", "spans"):
-            spec = landed_spec(signal)
+            extra = promoted(config)
+            spec = landed_spec(signal, extra)
             checkpoint = open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
             layout = Layout.of(checkpoint.table, spec, config.land.compression_level)
             for number in range(files):
                 at = int((FIRST_DAY + datetime.timedelta(days=number % 3)).timestamp()) * 10**9
                 bodies = [_request(signal, rng, rows, at) for _ in tenants]
-                table = Decoder(signal).decode(bodies, list(tenants), [at] * len(bodies)).table
+                table = Decoder(signal, extra).decode(bodies, list(tenants), [at] * len(bodies)).table
                 coded = coded_table(table.unify_dictionaries().combine_chunks(), layout.coded)
                 parts = partition_and_sort(
                     [with_segment(coded, f"made/{number}", layout)], layout.spec, _ANY_TIME
                 ).parts
-                written = [write_part(layout, part, f"d{number}-{at}") for at, part in enumerate(parts)]
+                written = [
+                    write_part(layout, part, f"{layout.batch}-{number}-{at}") for at, part in enumerate(parts)
+                ]
                 Committer(catalog, deadline_seconds=60).append(
                     checkpoint, written, LandingPosition().to_text()
                 )

@@ -148,6 +148,13 @@ def test_new_columns_are_added_in_their_place_and_old_ids_stay(catalog: Catalog)
         assert not added.required
 
 
+def test_a_bloom_filter_asked_for_later_becomes_a_property(catalog: Catalog) -> None:
+    key = "write.parquet.bloom-filter-enabled.column.cart_id"
+    plain, filtered = (landed_spec("logs", (Promoted("cart.id", bloom=bloom),)) for bloom in (False, True))
+    assert key not in open_table(catalog, "otel", plain, "at 0").table.properties
+    assert open_table(catalog, "otel", filtered, "at 0").table.properties[key] == "true"
+
+
 def test_evolution_leaves_rows_and_position_alone(catalog: Catalog) -> None:
     made = open_table(catalog, "otel", landed_spec("logs"), "at 0")
     Committer(catalog, deadline_seconds=60).append(made, [], "at 1")

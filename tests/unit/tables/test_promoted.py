@@ -47,6 +47,12 @@ def test_a_column_whose_attributes_have_changed_is_unfilled_and_the_others_are_n
     assert fill.unfilled(fill.fingerprint) == frozenset()
 
 
+def test_a_bloom_filter_does_not_change_how_a_column_is_filled() -> None:
+    before = Fill.of((*DEFAULT_PROMOTED, Promoted("cart.id")))
+    now = Fill.of((*DEFAULT_PROMOTED, Promoted("cart.id", bloom=True)))
+    assert (now.fingerprint, now.properties) == (before.fingerprint, before.properties)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"http_request_method": 7}'])
 def test_a_fingerprint_of_which_nothing_is_known_says_nothing_of_any_column(text: str) -> None:
     properties = {} if not text else {"frazil.promoted.0123456789ab": text}

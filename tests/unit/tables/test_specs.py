@@ -24,6 +24,7 @@ from frazil.tables import (
     Signal,
     TableSpec,
     column_name,
+    landed_spec,
     markdown,
     table_spec,
     table_specs,
@@ -211,6 +212,13 @@ def test_promoted_columns_are_named_after_their_attributes() -> None:
     assert Promoted("a.b", name="other").column == "other"
     names = [item.column for item in DEFAULT_PROMOTED]
     assert len(set(names)) == len(names)
+
+
+def test_a_promoted_column_with_a_bloom_filter_has_it_in_every_table_of_a_signal() -> None:
+    extra = (Promoted("user.id", bloom=True), Promoted("other"))
+    for signal, built_in in (("logs", ("trace_id",)), ("spans", ("trace_id",)), ("metrics", ())):
+        assert landed_spec(signal, extra).bloom_filters == (*built_in, "user_id")
+        assert landed_spec(signal).bloom_filters == built_in
 
 
 def test_a_configured_promoted_column_is_in_the_schema_with_its_type() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -111,6 +111,8 @@ def _found(
     layout: Layout, matchers: Mapping[str, Matcher], rewrite: bool, target: SearchTarget
 ) -> SearchResult:
     begin = time.process_time()
+    if (excluded := _excluded(layout, matchers, target)) is not None:
+        return replace(excluded, cpu_seconds=time.process_time() - begin)
     with layout.io.local(target.path) as path:
         rows = pq.read_metadata(path).num_rows
         if target.file is not None and rows != target.file.record_count:
@@ -123,6 +125,24 @@ def _found(
         added = _without(layout, target.file, mask)
     seconds = time.process_time() - begin
     return SearchResult(target.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
+
+
+def _excluded(layout: Layout, matchers: Mapping[str, Matcher], target: SearchTarget) -> SearchResult | None:
+    """Returns the result of a file in which no row can match, from its footer and Bloom filters alone. None
+    if all of the file must be read: also if the footer cannot be, or differs from what the table says.
+    """
+    if not matchers or not all(matcher.hashes for matcher in matchers.values()):
+        return None
+    try:
+        with layout.io.new_input(target.path).open() as source:
+            footer = pq.read_metadata(source)
+            if not all(each.is_excluded(source, footer, target.path) for each in matchers.values()):
+                return None
+    except (FrazilError, pa.ArrowException, OSError):
+        return None
+    if target.file is not None and target.file.record_count != footer.num_rows:
+        return None
+    return SearchResult(target.path, footer.num_rows)
 
 
 def _mask(

@@ -84,7 +84,10 @@ class TableEraser:
         self._layout = Layout.of(table, spec, level, rewriting=True)
         self._matchers = {
             _CONDITION: Matcher.of(predicate, spec, schema, properties=table.properties),
-            _BEFORE_CUT: Matcher.of(before_cut, spec, schema, properties=table.properties),
+            # The proof must not depend on the filters that the search was based on.
+            _BEFORE_CUT: Matcher.of(
+                before_cut, spec, schema, properties=table.properties, bloom_filters=False
+            ),
         }
         self._files = LakeFileIO(table.io.properties)
         self._known: dict[str, SearchResult] = {}

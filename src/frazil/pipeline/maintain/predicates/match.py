@@ -30,6 +30,7 @@ from frazil.pipeline.maintain.predicates.parse import (
     as_error,
     parse_predicate,
 )
+from frazil.sql.bloom import hashes_of, lacks, read_filters
 from frazil.sql.index import Index, of_files
 from frazil.sql.promoted_fallback import from_map
 from frazil.sql.sandbox import Sandbox, Settings, TableSource
@@ -61,6 +62,8 @@ class Matcher:
     temp_bytes: int = 4 << 30
     temp_dir: str | None = None
     """The folder for DuckDB's temporary files."""
+    hashes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Hashes of the values that matching rows have, by column with a Bloom filter."""
 
     @classmethod
     def of(
@@ -70,10 +73,11 @@ class Matcher:
         schema: Schema,
         *,
         properties: Mapping[str, str] | None = None,
+        bloom_filters: bool = True,
         **limits: Any,
     ) -> Matcher:
-        """Returns a matcher for a table with this schema and properties. DuckDB spills to a temporary folder
-        in `temp_dir`.
+        """Returns a matcher for a table with this schema and properties. Without `bloom_filters`,
+        `is_excluded` is never true. DuckDB spills to a temporary folder in `temp_dir`.
         """
         ids = {field.name: field.field_id for field in schema.fields}
         columns = [
@@ -82,7 +86,23 @@ class Matcher:
         ]
         fill = Fill.of(spec.promoted, properties)
         promoted = {name: from_map(fill.promoted[name]) for name, _, _ in columns if name in fill.promoted}
-        return cls(predicate, tuple(columns), promoted, fill, **limits)
+        hashes = {
+            name: found
+            for name, constraint in predicate.constraints.items()
+            if bloom_filters and name in spec.bloom_filters and (found := hashes_of(constraint.values))
+        }
+        return cls(predicate, tuple(columns), promoted, fill, hashes=hashes, **limits)
+
+    def is_excluded(self, source: object, footer: pq.FileMetaData, path: str) -> bool:
+        """Returns whether Bloom filters of an open file of the table show that none of its rows matches.
+        `path` is the file's path in the table. A column whose values are only in the map has no filter.
+        """
+        unfilled = self.fill.unfilled(fingerprint_of(path))
+        ids = {name: identity for name, _, identity in self.columns if name not in unfilled}
+        return any(
+            name in ids and lacks(read_filters(source, footer, ids[name]), hashes)
+            for name, hashes in self.hashes.items()
+        )
 
     def matching(self, path: str, original: str | None = None) -> Mask:
         """Returns a mask of the matching rows of a local Parquet file. `original` is the path of the file in
