@@ -71,7 +71,7 @@ def test_work_after_the_end_of_its_parent_is_marked_as_asynchronous(visit: Visit
     expect(late.get_by_test_id("waterfall-async")).to_have_text("async")
     expect(late.get_by_test_id("waterfall-after")).to_have_count(1)
     visitor.says("Hatched and marked async: work after the parent span ended.")
-    visitor.says("Asynchronous: this span goes on for 510 µs after its parent ended.")
+    visitor.says("Asynchronous: this span continues for 510 µs after its parent ended.")
     on_path = rows.filter(has_text="pg.query").get_by_test_id("waterfall-critical")
     expect(on_path).to_have_count(1)
     visitor.open("traces?trace=7b8efff798038103d269b633813fc603&span=e000000000000001")

@@ -1,4 +1,4 @@
-"""How the whole does, with a real receiver and API beside each other."""
+"""Overall status, with a real receiver and API."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_broken_configuration_is_one_line_that_says_where(tmp_path: Path, text
 
 
 def test_a_missing_file_and_a_variable_with_a_typo_are_named(tmp_path: Path) -> None:
-    assert "there is no such file" in refused(tmp_path / "none.yaml")
+    assert "file does not exist" in refused(tmp_path / "none.yaml")
     assert "FRAZIL_RECIEVE" in refused(configured(tmp_path), {"FRAZIL_RECIEVE__WORKERS": "1"})
 
 
@@ -244,7 +244,7 @@ KILLED = {
 WITHIN = {
     "receiver's worker": ("Unexpected exit from worker-1", lambda up: up.member("receive", "spawn_main")),
     "api's worker": ("Unexpected exit from worker-1", lambda up: up.member("serve", "spawn_main")),
-    "query worker": ("a query worker ended", lambda up: up.member("serve", "frazil.query.worker")),
+    "query worker": ("idle query worker exited", lambda up: up.member("serve", "frazil.query.worker")),
 }
 
 
@@ -260,8 +260,8 @@ def test_a_role_that_is_killed_is_started_again_and_the_others_go_on(up: Up, nam
     up.until(f"{name} is back", lambda: find(up) not in (None, victim))
     up.until("all works again", up.works)
     said = up.said()
-    deaths = [json.loads(line) for line in said.splitlines() if '"a process died' in line]
-    assert [(death["role"], death["why"][:6], death["in_seconds"]) for death in deaths] == [
+    deaths = [json.loads(line) for line in said.splitlines() if '"role exited' in line]
+    assert [(death["role"], death["reason"][:6], death["restart_in_seconds"]) for death in deaths] == [
         (role, "killed", 1.0)
     ]
     assert "Traceback" not in said
