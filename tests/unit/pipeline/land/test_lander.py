@@ -348,24 +348,24 @@ def test_a_column_that_is_promoted_later_is_filled_for_what_waits_and_null_for_w
 def test_pending_data_is_reported_with_its_age_and_landed_data_with_its_lag(
     tmp_path: Path, mine: Pipeline
 ) -> None:
-    def told(name: str) -> float | None:
+    def value(name: str) -> float | None:
         return mine.metrics.registry.get_sample_value(f"frazil_land_{name}", {"table": "logs"})
 
     assert mine.lander.step() == "idle"
-    assert (told("pending_segments"), told("pending_age_seconds")) == (0, 0)
+    assert (value("pending_segments"), value("pending_age_seconds")) == (0, 0)
     write_segments(tmp_path, STREAMS[0], range(3))
     long_ago = time.time() - 100
     os.utime(path_of(tmp_path, 1), (long_ago, long_ago))
     assert mine.lander.step() == "waiting"
     sizes = [path_of(tmp_path, sequence).stat().st_size for sequence in range(3)]
-    assert (told("pending_segments"), told("pending_bytes")) == (3, sum(sizes))
-    age = told("pending_age_seconds")
+    assert (value("pending_segments"), value("pending_bytes")) == (3, sum(sizes))
+    age = value("pending_age_seconds")
     assert age is not None
     assert 100 <= age < 160, "of the oldest, and not of what was noticed first"
     assert mine.land() == ["landed", "idle"]
-    assert (told("pending_segments"), told("pending_age_seconds")) == (0, 0)
-    assert (told("lag_seconds_count"), told("commits_total"), told("commit_attempts_total")) == (1, 1, 1)
-    lag = told("lag_seconds_sum")
+    assert (value("pending_segments"), value("pending_age_seconds")) == (0, 0)
+    assert (value("lag_seconds_count"), value("commits_total"), value("commit_attempts_total")) == (1, 1, 1)
+    lag = value("lag_seconds_sum")
     assert lag is not None
     received = WalReader(mine.store).facts(SegmentName("logs", STREAMS[0], 0)).received_min_unix_nano
     assert abs(lag - (time.time() - received / 1e9)) < 60, "since its oldest record was received"

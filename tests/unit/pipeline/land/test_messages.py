@@ -96,7 +96,7 @@ def test_a_message_that_causes_an_unknown_error_is_set_aside(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("source", "header", "told"),
+    ("source", "header", "expected"),
     [
         ("header", b"acme", "acme"),
         ("header", None, None),
@@ -106,12 +106,12 @@ def test_a_message_that_causes_an_unknown_error_is_set_aside(monkeypatch: pytest
     ],
 )
 def test_data_set_aside_belongs_to_the_tenant_that_the_message_names(
-    source: str, header: bytes | None, told: str | None
+    source: str, header: bytes | None, expected: str | None
 ) -> None:
     kafka = KafkaConfig.model_validate({"brokers": ["nowhere:1"], "tenant": {"source": source}})
     settings = dataclasses.replace(SETTINGS, kafka=kafka)
     (item,) = landed(b"\xff", tenant=header, settings=settings).unreadable
-    assert item.tenant == told
+    assert item.tenant == expected
 
 
 def test_a_topic_full_of_garbage_does_not_fill_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

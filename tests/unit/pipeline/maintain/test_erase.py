@@ -298,7 +298,7 @@ def test_the_mark_in_the_log_is_deleted_when_it_is_no_longer_needed(filled: Kept
         assert (reader.look("logs")[1] > 0) == is_there
 
 
-# What lies about
+# Unreferenced files
 
 
 def test_files_that_dead_writers_left_go_if_they_hold_it(filled: Kept) -> None:

@@ -259,10 +259,10 @@ def test_all_bad_files_are_found_in_one_run(tmp_path: Path) -> None:
 def test_an_unavailable_store_is_not_tried_for_every_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    opened: list[str] = []
 
     def away(_: LocalStore, path: str) -> Any:
-        asked.append(path)
+        opened.append(path)
         raise StoreUnavailable("it is away")
 
     with kept(tmp_path) as lake:
@@ -273,7 +273,7 @@ def test_an_unavailable_store_is_not_tried_for_every_file(
             patch.setattr(LocalStore, "local", away)
             with pytest.raises(JobFailed, match="it is away"):
                 keeper.compact()
-        assert len(asked) == 6
+        assert len(opened) == 6
         assert keeper.compact().files_in == 2, "the others need not wait"
 
 

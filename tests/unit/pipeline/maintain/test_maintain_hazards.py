@@ -227,8 +227,8 @@ def test_a_landing_that_took_so_long_that_its_files_may_be_gone_is_landed_again(
 ) -> None:
     with kept(tmp_path, maintain={"orphans": {"age_seconds": "2h"}}) as lake:
         lake.fill([("acme", "a", 5, 10.0)])
-        asked = iter([time.time() - 3601])
-        monkeypatch.setattr(lander, "_wall_clock", lambda: next(asked))
+        times = iter([time.time() - 3601])
+        monkeypatch.setattr(lander, "_wall_clock", lambda: next(times))
         lake.write([("acme", "b", 5, 10.0)])
         with pytest.raises(CatalogUnavailable, match=r"36\d\d s ago"):
             lake.land()

@@ -87,10 +87,10 @@ def _key(values: list[Any]) -> str:
 
 def _answered(service: Service, signal: str, text: str) -> collections.Counter[str]:
     columns = ", ".join(("epoch_us(time)", *_ROW[signal][1:-1], "map_entries(attributes)"))
-    told = service.execute(f"SELECT {columns} FROM {signal} WHERE ({text}\n)", TENANT)
+    result = service.execute(f"SELECT {columns} FROM {signal} WHERE ({text}\n)", TENANT)
     rows = [
         repr((time, *rest, sorted((entry["key"], entry["value"]) for entry in entries or ())))
-        for time, *rest, entries in told.rows
+        for time, *rest, entries in result.rows
     ]
     return collections.Counter(rows)
 

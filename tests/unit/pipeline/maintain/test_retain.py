@@ -46,7 +46,7 @@ def test_files_of_old_days_are_dropped_as_a_whole_and_the_ledger_balances(tmp_pa
         before = lake.data_files()
         report = lake.retain()
         assert lake.bodies() == Counter({"new debug": 1, "old debug of globex": 1})
-        assert lake.data_files() < before, "nothing was written anew"
+        assert lake.data_files() < before, "nothing was rewritten"
         assert (report.rows_removed, report.files_in, report.files_out) == (3, 2, 0)
         assert report.detail["partitions"] == 2
         assert balance(lake.config).problems == []
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others(
         lake.fill(ROWS)
         data = Path(torn).read_bytes()
         damage(torn)
-        if damage is not spoil:  # nobody sees that who does not write it anew
+        if damage is not spoil:  # found only by a rewrite
             assert lake.retain(dry_run=True).detail["files_unreadable"] == 1
         report = lake.retain()
         assert (report.rows_removed, report.detail["files_unreadable"]) == (2 if where else 4, 1)

@@ -347,8 +347,8 @@ def test_work_that_waits_for_an_operator_is_degraded_in_the_status_and_the_pipel
     finally:
         server.stop()
     assert (answer.status, answer.json()["ok"]) == (200, True)
-    heard = understand(Endpoint("pipeline", url), status.status, status.data)
-    assert (heard.state, heard.reasons) == ("degraded", [f"retention of logs: {why}"])
+    found = understand(Endpoint("pipeline", url), status.status, status.data)
+    assert (found.state, found.reasons) == ("degraded", [f"retention of logs: {why}"])
 
 
 def test_the_maintainer_of_the_pipeline_reports_held_retention(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_the_old_files_go_with_the_snapshots_that_need_them(tmp_path: Path) -> N
         assert gone <= set(expired.data_files)
         assert not any(os.path.exists(path) for path in gone)
         assert_whole(lake, ALL + Counter(["u1 new"]))
-        # And back, when late data comes: all of it is one file again, then moved anew.
+        # And back, when late data comes: all of it is one file again, then moved again.
         lake.fill([("acme", "u3 late", 9, 40.0)])
         assert maintainer(lake, 2).run("compact", "logs").files_in == 4
         assert len(cold(lake)) == 1
@@ -392,7 +392,7 @@ def test_files_changed_by_other_processes_are_left_to_them(
         report = move(lake)
         assert (report.files_in, report.detail["conflicts"]) == (1, 1)
         assert_whole(lake, ALL - Counter(["u42 old"]))
-        assert holding(tmp_path, "u42 old") == [], "the copy was found by whoever erased"
+        assert holding(tmp_path, "u42 old") == [], "the erasure found the copy"
 
 
 @pytest.mark.parametrize("storage_class", [None, "STANDARD_IA"])
