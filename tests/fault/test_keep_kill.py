@@ -105,7 +105,7 @@ def points(how: str, count: int) -> range:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", STRIDES)
 @pytest.mark.parametrize("where", SCENES)
-def test_what_is_struck_anywhere_is_whole_when_it_is_done_again(where: str, how: str, scene: Scene) -> None:
+def test_a_failed_operation_anywhere_is_completed_by_the_next_run(where: str, how: str, scene: Scene) -> None:
     run, check = SCENES[where](scene)
     count = scene.operations(how, run)
     check()
@@ -124,7 +124,7 @@ def test_what_is_struck_anywhere_is_whole_when_it_is_done_again(where: str, how:
 
 
 @pytest.mark.parametrize("where", SCENES)
-def test_what_is_killed_is_whole_when_it_is_done_again(where: str, scene: Scene) -> None:
+def test_a_killed_run_is_completed_by_the_next_run(where: str, scene: Scene) -> None:
     """A few points of the sweep above."""
     run, check = SCENES[where](scene)
     count = scene.operations("killed", run)

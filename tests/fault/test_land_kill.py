@@ -145,7 +145,7 @@ def test_landing_that_is_killed_anywhere_lands_every_row_once_when_it_is_started
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["disk full", "disk failing"])
 @pytest.mark.parametrize("where", SCENES)
-def test_landing_that_meets_an_error_anywhere_says_so_or_is_not_harmed_and_goes_on_afterwards(
+def test_landing_that_meets_an_error_anywhere_raises_or_is_not_harmed_and_continues_afterwards(
     where: str, how: str, scene: Scene
 ) -> None:
     run = SCENES[where](scene)

@@ -118,7 +118,7 @@ def test_a_move_that_is_killed_anywhere_loses_nothing_and_is_finished_by_the_nex
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["disk full", "disk failing"])
-def test_a_move_that_meets_an_error_anywhere_says_so_or_is_made(how: str, scene: Scene) -> None:
+def test_a_move_that_meets_an_error_anywhere_raises_or_is_made(how: str, scene: Scene) -> None:
     run = move_of(scene)
     for n in range(1, scene.operations(how, run) + 1):
         outcome, struck = scene.disturb(how, n, run)
@@ -130,7 +130,7 @@ def test_a_move_that_meets_an_error_anywhere_says_so_or_is_made(how: str, scene:
         check(scene, run)
 
 
-def test_a_move_that_is_killed_is_finished_by_the_next_and_landing_goes_on(scene: Scene) -> None:
+def test_a_move_that_is_killed_is_finished_by_the_next_and_landing_continues(scene: Scene) -> None:
     """A few points of the sweep above."""
     run = move_of(scene)
     count = scene.operations("killed", run)

@@ -49,7 +49,7 @@ def two_pipelines(config_path: Path) -> Iterator[tuple[PipelineProcess, Pipeline
 
 
 def problems(pipeline: PipelineProcess) -> dict[str, str]:
-    status, text = pipeline.asked("/readyz")
+    status, text = pipeline.get("/readyz")
     found: dict[str, str] = json.loads(text)["problems"] if status else {}
     assert (status == 503) == bool(found)
     return found
@@ -72,7 +72,7 @@ def test_active_pipeline_and_standby_are_not_ready_while_s3_is_away(
                 # The lease has ended, and no pipeline lands: neither may say that it is ready.
                 lost = lambda p=pipeline: "the lease cannot be acquired" in problems(p).get("pipeline", "")  # noqa: E731
                 pipeline.until("no lease", lost)
-                assert pipeline.asked("/livez")[0] == 200
+                assert pipeline.get("/livez")[0] == 200
         for pipeline in pipelines:
             pipeline.until("ready again", pipeline.is_ready)
         assert noticed(lambda: sum(each.metric("frazil_pipeline_leader") for each in pipelines) == 1)

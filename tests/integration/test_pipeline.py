@@ -1,4 +1,4 @@
-"""The whole way in processes of their own: an SDK, a receiver, a pipeline, the tables, the ledger."""
+"""End to end in separate processes: an SDK, a receiver, a pipeline, the tables, the ledger."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def told_by_an_sdk(receiver: Receiver) -> None:
         provider.shutdown()
 
 
-def test_what_an_sdk_sends_lands_and_the_ledger_closes(tmp_path: Path) -> None:
+def test_data_sent_by_an_sdk_lands_and_the_ledger_balances(tmp_path: Path) -> None:
     with running_receiver(tmp_path, SETTINGS) as receiver, running_pipeline(receiver.config_path) as pipeline:
         pipeline.until("ready", pipeline.is_ready)
         assert pipeline.metric("frazil_pipeline_leader") == 1
@@ -80,7 +80,7 @@ def test_what_an_sdk_sends_lands_and_the_ledger_closes(tmp_path: Path) -> None:
         assert metrics["value_int"].to_pylist() == [10]
         assert set(logs["service_name"].to_pylist()) == {"sdk"}
 
-        # That what landed is deleted shows that the loop goes on; without a job, as nothing waits.
+        # The deletion of landed segments shows that the steps run. No Spark job runs: nothing is pending.
         jobs = pipeline.metric("frazil_spark_jobs_total")
         pipeline.until("cleaned", lambda: list((tmp_path / "data" / "wal").rglob("*.parquet")) == [])
         assert pipeline.metric("frazil_wal_cleaned_segments_total") >= 3
@@ -90,14 +90,14 @@ def test_what_an_sdk_sends_lands_and_the_ledger_closes(tmp_path: Path) -> None:
         assert sum(line["landed"] for line in ledger["lines"]) == 11
         assert sum(line["waiting"] for line in ledger["lines"]) == 0
 
-        assert pipeline.asked("/healthz")[0] == pipeline.asked("/livez")[0] == 200
-        assert json.loads(pipeline.asked("/readyz")[1]) == {
+        assert pipeline.get("/healthz")[0] == pipeline.get("/livez")[0] == 200
+        assert json.loads(pipeline.get("/readyz")[1]) == {
             "ok": True,
             "role": "pipeline",
             "version": __version__,
             "problems": {},
         }
-        assert pipeline.asked("/elsewhere")[0] == 404
+        assert pipeline.get("/elsewhere")[0] == 404
 
         (jvm,) = pipeline.jvms()
         post(receiver, "logs", request("logs", "late", 3).SerializeToString()).raise_for_status()
@@ -140,7 +140,7 @@ def test_a_pipeline_that_is_starting_spark_stops_without_waiting_for_it(tmp_path
         assert sum(line["waiting"] for line in ledger["lines"]) == 3
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

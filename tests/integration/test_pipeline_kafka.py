@@ -107,7 +107,7 @@ def logs_topic(receiver: Receiver) -> str:
     return receiver.config.wal.kafka.topic("logs")
 
 
-def test_a_table_whose_topic_was_deleted_stops_and_the_others_go_on(
+def test_a_table_whose_topic_was_deleted_stops_and_the_others_continue(
     kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.address, "log_level": 0})
@@ -120,10 +120,10 @@ def test_a_table_whose_topic_was_deleted_stops_and_the_others_go_on(
         topic = logs_topic(receiver)
         admin.delete_topics([topic])[topic].result(20)
         pipeline.until("stopped", lambda: pipeline.metric("frazil_land_stopped", table="logs") == 1)
-        status, text = pipeline.asked("/readyz")
+        status, text = pipeline.get("/readyz")
         assert status == 503
         assert f"the topic {topic} does not exist" in text
-        assert pipeline.asked("/livez")[0] == 200
+        assert pipeline.get("/livez")[0] == 200
         assert wait_until(
             lambda: post(receiver, "spans", request("spans", "s").SerializeToString()).status_code == 200,
             seconds_max=60,

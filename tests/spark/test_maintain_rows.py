@@ -28,7 +28,7 @@ ROWS = [
 ]
 
 
-def test_rows_are_found_and_files_written_anew_by_spark(tmp_path: Path, spark: SparkSession) -> None:
+def test_rows_are_found_and_files_rewritten_by_spark(tmp_path: Path, spark: SparkSession) -> None:
     rules = [{"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}]
     lake = Kept(tmp_path, maintain={"retention": {"rules": rules}})
     with contextlib.closing(lake):

@@ -126,7 +126,7 @@ def test_settings_reach_spark_but_not_the_command_line(spark: SparkSession) -> N
     assert "swordfish" not in " ".join(jvm_of(spark).cmdline())
 
 
-def test_what_the_user_sets_comes_last(tmp_path: Path) -> None:
+def test_settings_of_the_user_override_the_others(tmp_path: Path) -> None:
     chosen = {"spark.sql.shuffle.partitions": "64", "spark.ui.enabled": "true"}
     config = Config.model_validate({"data_dir": tmp_path, "spark": {"settings": chosen}})
     assert session_settings(config, app_name="frazil").items() >= chosen.items()

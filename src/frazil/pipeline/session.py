@@ -46,14 +46,14 @@ def spark_session(
     config: Config,
     *,
     app_name: str = "frazil",
-    is_over: Callable[[], bool] | None = None,
+    is_cancelled: Callable[[], bool] | None = None,
     cores_part: int = COMMAND_PART,
 ) -> SparkSession:
     """Returns a session for this configuration. Starts the JVM of this process, or shares the one that runs:
     then the session has its own catalog settings, but the master and memory of the first session.
 
-    Raises Stopped as soon as `is_over` returns True while Spark starts. On a standalone cluster the session
-    is limited to one `cores_part`-th of the cores, unless the configuration sets a limit.
+    Raises Stopped as soon as `is_cancelled` returns True while Spark starts. On a standalone cluster the
+    session is limited to one `cores_part`-th of the cores, unless the configuration sets a limit.
     """
     if SparkContext._active_spark_context is not None:
         shared = SparkSession.builder.getOrCreate().newSession()
@@ -73,7 +73,7 @@ def spark_session(
             _give_back_temporary()
             raise
         try:
-            with _cancellable(is_over, gateway):
+            with _cancellable(is_cancelled, gateway):
                 settings |= cores_share(gateway, settings, cores_part)
                 conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
                 context = SparkContext(conf=conf, gateway=gateway)
@@ -86,18 +86,18 @@ def spark_session(
 
 
 @contextlib.contextmanager
-def _cancellable(is_over: Callable[[], bool] | None, gateway: Any) -> Iterator[None]:
-    """Kills the JVM and raises Stopped if `is_over` returns True during the block. Spark takes seconds to
-    start and cannot be interrupted; a JVM without jobs can be killed at any time.
+def _cancellable(is_cancelled: Callable[[], bool] | None, gateway: Any) -> Iterator[None]:
+    """Kills the JVM and raises Stopped if `is_cancelled` returns True during the block. Spark takes seconds
+    to start and cannot be interrupted; a JVM without jobs can be killed at any time.
     """
-    if is_over is None:
+    if is_cancelled is None:
         yield
         return
     started = threading.Event()
 
     def watch() -> None:
         while not started.wait(_WATCH_SECONDS):
-            if is_over():
+            if is_cancelled():
                 gateway.proc.kill()
                 return
 
@@ -106,7 +106,7 @@ def _cancellable(is_over: Callable[[], bool] | None, gateway: Any) -> Iterator[N
     try:
         yield
     except (PySparkException, Py4JError, OSError) as error:
-        if is_over():
+        if is_cancelled():
             raise Stopped("Spark was not started: the pipeline is stopping or has lost its lease") from error
         raise
     finally:

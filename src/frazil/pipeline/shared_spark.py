@@ -28,15 +28,17 @@ log = structlog.get_logger("frazil.pipeline")
 
 
 class SharedSpark:
-    """The shared session. The first job of any thread starts it. `is_over` tells whether the pipeline is
+    """The shared session. The first job of any thread starts it. `is_cancelled` tells whether the pipeline is
     stopping or has lost its lease.
     """
 
-    def __init__(self, config: Config, metrics: Metrics, lease: Lease, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: Config, metrics: Metrics, lease: Lease, is_cancelled: Callable[[], bool]
+    ) -> None:
         self._config = config
         self._metrics = metrics
         self._lease = lease
-        self._is_over = is_over
+        self._is_cancelled = is_cancelled
         self._lock = threading.Lock()
         self._spark: SparkSession | None = None
 
@@ -46,7 +48,7 @@ class SharedSpark:
         """
         is_new = False
         with self._lock:
-            if self._is_over():
+            if self._is_cancelled():
                 raise Stopped("the pipeline is stopping or has lost its lease")
             if self._spark is not None and not _alive(self._spark):
                 log.warning("Spark died; restarting")
@@ -68,7 +70,10 @@ class SharedSpark:
         begin, master = time.monotonic(), self._config.spark.master
         with telemetry.span("spark.start", master=master):
             spark = spark_session(
-                self._config, app_name="frazil-pipeline", is_over=self._is_over, cores_part=PIPELINE_PART
+                self._config,
+                app_name="frazil-pipeline",
+                is_cancelled=self._is_cancelled,
+                cores_part=PIPELINE_PART,
             )
         self._metrics.spark_started()
         log.info("Spark started", master=master, seconds=round(time.monotonic() - begin, 1))

@@ -1,4 +1,4 @@
-"""`frazil pipeline` as a process of its own, asked over its port, and ended in every way."""
+"""`frazil pipeline` as a separate process, with access to its HTTP port."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class PipelineProcess:
         found = wait_until(condition, seconds_max=seconds_max, give_up=ended)
         assert found, f"not within {seconds_max} s: {what}\n{self.log.read_text()[-6000:]}"
 
-    def asked(self, path: str) -> tuple[int, str]:
-        """0 while nobody answers."""
+    def get(self, path: str) -> tuple[int, str]:
+        """Returns status and text of a GET request; status 0 if there is no response."""
         try:
             answer = httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=5)
             return answer.status_code, answer.text
@@ -63,11 +63,11 @@ class PipelineProcess:
             return 0, ""
 
     def is_ready(self) -> bool:
-        return self.asked("/readyz")[0] == 200
+        return self.get("/readyz")[0] == 200
 
     def metric(self, name: str, **labels: str) -> float:
         total = 0.0
-        for line in self.asked("/metrics")[1].splitlines():
+        for line in self.get("/metrics")[1].splitlines():
             if line.startswith((f"{name}{{", f"{name} ")) and all(
                 f'{k}="{v}"' in line for k, v in labels.items()
             ):

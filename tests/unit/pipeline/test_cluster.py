@@ -1,4 +1,4 @@
-"""Cores of a standalone cluster, shared."""
+"""How the cores of a standalone cluster are shared."""
 
 from __future__ import annotations
 

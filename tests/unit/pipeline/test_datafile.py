@@ -1,4 +1,4 @@
-"""Data files: what strangers put into a column must not keep a batch from being written."""
+"""Data files: no value in a column may prevent a batch from being written."""
 
 from __future__ import annotations
 

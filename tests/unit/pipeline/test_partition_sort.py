@@ -1,4 +1,6 @@
-"""Arranging: no row is lost or doubled, every part is in order, and only days inside the horizon make one."""
+"""Partitioning and sorting: no row is lost or duplicated, every part is sorted, and only days inside the
+horizon make a part.
+"""
 
 from __future__ import annotations
 
@@ -261,7 +263,7 @@ def test_late_rows_land_in_the_days_they_belong_to() -> None:
 
 
 def test_a_client_whose_clock_jumps_through_a_century_makes_parts_only_of_days_inside_the_horizon() -> None:
-    """1970 to 2100, a row for each day, beside an honest client."""
+    """1970 to 2100, a row for each day, together with rows of a client with a correct clock."""
     broken = [row(day * DAY_MICROS, tenant_id="broken", body="x") for day in range(47_000)]
     honest = [row(NOW - days * DAY_MICROS, body=str(days)) for days in range(3) for _ in range(2)]
     arranged = partition_and_sort([table_of(broken + honest)], SPEC, HORIZON)

@@ -1,4 +1,4 @@
-"""Steps in threads of their own: a step that is blocked or fails delays no other, and all of them stop."""
+"""Steps in their own threads: a blocked or failing step delays no other, and all of them stop."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_unknown_error_while_spark_is_dead_is_reported_as_that() -> None:
     assert lines[0]["log_level"] == "warning"
 
 
-def test_a_step_that_is_told_to_stop_has_no_problem() -> None:
+def test_a_cancelled_step_has_no_problem() -> None:
     thread = StepThread(Scripted(Stopped("the lease was lost")), Metrics())
     with capture_logs() as lines:
         thread.turn()
@@ -122,7 +122,7 @@ def test_a_runner_that_was_never_started_or_is_stopped_twice_stops() -> None:
 
 
 class Blocked:
-    """Blocks whoever calls it."""
+    """Blocks its callers."""
 
     def __init__(self) -> None:
         self.begun, self.end = threading.Event(), threading.Event()
@@ -231,7 +231,7 @@ def test_while_maintenance_hangs_tables_land(
     assert pipeline.stop() < 5
 
 
-def test_a_lost_lease_ends_all_steps_and_the_next_holder_lands_on(
+def test_a_lost_lease_ends_all_steps_and_the_next_holder_continues_landing(
     tmp_path: Path, running: Callable[[], Running]
 ) -> None:
     pipeline = running()

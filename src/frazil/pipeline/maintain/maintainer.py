@@ -43,10 +43,10 @@ from frazil.pipeline.maintain.tier import Tiering
 from frazil.pipeline.runner import Runner
 from frazil.tables import table_specs
 from frazil.tables.promoted import promoted
+from frazil.times import backoff_seconds
 
 Work = Task | Literal["measure"]
 _BACKOFF_SECONDS_MAX = 3600.0
-_DOUBLINGS_MAX = 16
 _HELD_SECONDS = 300.0
 """The interval of retention that waits for a confirmation."""
 _NOTED: dict[Task, str] = {"expire": "expired_at", "retention": "retained_at", "orphans": "orphans_at"}
@@ -145,7 +145,7 @@ class Maintainer:
 
     def is_anything_due(self) -> bool:
         return any(
-            self._is_over("measure", table, self._settings.compact.interval_seconds)
+            self._has_passed("measure", table, self._settings.compact.interval_seconds)
             or any(self._is_due(task, table) for task in TASKS)
             for table in self.tables()
         )
@@ -158,11 +158,11 @@ class Maintainer:
             for task in TASKS:
                 if self._runner.is_stopped:
                     return reports
-                if self._is_due(task, table) and (report := self._tried(task, table)) is not None:
+                if self._is_due(task, table) and (report := self._try(task, table)) is not None:
                     reports.append(report)
                     changed |= not report.is_nothing
             # Reads all manifests, which is too expensive for every round.
-            if changed or self._is_over("measure", table, self._settings.compact.interval_seconds):
+            if changed or self._has_passed("measure", table, self._settings.compact.interval_seconds):
                 self._observe(table)
         return reports
 
@@ -170,7 +170,7 @@ class Maintainer:
         """Cancels running Spark jobs. May be called from any thread."""
         self._runner.stop()
 
-    def _tried(self, task: Task, table: str) -> TaskReport | None:
+    def _try(self, task: Task, table: str) -> TaskReport | None:
         key = task, table
         self._state.last[key] = self._clock()
         try:
@@ -214,18 +214,18 @@ class Maintainer:
         if interval is None or not self.can(task, table):
             return False
         if (task, table) not in last and task in _NOTED:
-            last[task, table] = self._noted_at(_NOTED[task], table)
-        return self._is_over(task, table, self._soon(task, table, interval))
+            last[task, table] = self._last_noted(_NOTED[task], table)
+        return self._has_passed(task, table, self._next_interval(task, table, interval))
 
-    def _is_over(self, work: Work, table: str, interval: float) -> bool:
+    def _has_passed(self, work: Work, table: str, interval: float) -> bool:
         last, now = self._state.last.get((work, table), 0.0), self._clock()
         # A time in the future was noted by a wrong clock.
         return last > now or now >= last + self._pause(work, table, interval)
 
     def _pause(self, work: Work, table: str, interval: float) -> float:
         """Returns the interval, doubled for each consecutive failure."""
-        doublings = min(self._state.failures.get((work, table), 0), _DOUBLINGS_MAX)
-        return min(interval * 2.0**doublings, max(interval, _BACKOFF_SECONDS_MAX))
+        failures = self._state.failures.get((work, table), 0)
+        return backoff_seconds(failures + 1, interval, max(interval, _BACKOFF_SECONDS_MAX))
 
     def _interval(self, task: Task) -> float | None:
         """Returns None if the task does not run automatically."""
@@ -242,7 +242,7 @@ class Maintainer:
             return settings.orphans.interval_seconds if settings.orphans.enabled else None
         return settings.retention.interval_seconds
 
-    def _soon(self, task: Task, table: str, interval: float) -> float:
+    def _next_interval(self, task: Task, table: str, interval: float) -> float:
         """Returns the interval, or less while the task is unfinished or held."""
         if (task, table) in self._state.unfinished:
             return 0.0
@@ -250,7 +250,7 @@ class Maintainer:
             return min(interval, _HELD_SECONDS)
         return interval
 
-    def _noted_at(self, fact: str, table: str) -> float:
+    def _last_noted(self, fact: str, table: str) -> float:
         """Returns when the task last ran, as noted in the table. 0 if the table cannot be read: the task then
         reports the reason.
         """
@@ -366,7 +366,7 @@ class Maintainer:
         else:
             found = remove_orphans(table, age)
             table = self._load(name)
-            facts = {"orphans_at": self._clock(), **_stored(table)}
+            facts = {"orphans_at": self._clock(), **_stored_bytes(table)}
             set_properties(self._catalog, table, maintenance_properties(table.metadata, **facts))
         return TaskReport(
             "orphans",
@@ -412,7 +412,7 @@ class Maintainer:
             self._state.failures.pop(("measure", name), None)
 
 
-def _stored(table: Table) -> dict[str, int]:
+def _stored_bytes(table: Table) -> dict[str, int]:
     """Returns the bytes of unreferenced files, and of files that only old snapshots need."""
     orphans = sum(orphan.bytes for orphan in find_orphans(table, 0.0))
     live = sum(each.file.file_size_in_bytes for each in live_files(table))

@@ -1,4 +1,4 @@
-"""How many files a landing commit adds: too many are cut into several commits, and no row changes for it."""
+"""How many files a landing commit adds: too many are split into several commits, without changing any row."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_backlog_that_needs_too_many_files_lands_in_several_commits(tmp_path: 
 
 
 @pytest.mark.parametrize("segment_bytes", [40_000, 100_000])
-def test_what_one_task_holds_lands_whatever_it_needs(tmp_path: Path, segment_bytes: int) -> None:
+def test_the_rows_of_one_task_land_with_any_number_of_files(tmp_path: Path, segment_bytes: int) -> None:
     """Also a single segment that is larger than a task should be."""
     with backlog(tmp_path, segment_bytes=segment_bytes, files_per_commit_max=1) as (kept, pipeline):
         steps = pipeline.land()

@@ -1,4 +1,4 @@
-"""Landing beside others: what vanishes meanwhile, what is really gone, and what tasks must tell."""
+"""Landing with other processes: segments that vanish, segments that are lost, and what tasks must report."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_segments_that_another_lander_landed_and_cleaned_up_meanwhile_are_passed
     assert_landed(tmp_path, content)
 
 
-def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_goes_on(
+def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_continues(
     tmp_path: Path, mine: Pipeline, theirs: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], range(3))
@@ -122,7 +122,7 @@ def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_goes_on(
     assert_landed(tmp_path, content)
 
 
-def test_an_idle_lander_learns_at_its_upkeep_that_another_has_landed_and_goes_on_behind_it(
+def test_an_idle_lander_reads_the_position_that_another_has_landed(
     tmp_path: Path, mine: Pipeline, theirs: Pipeline
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], [0])
@@ -217,7 +217,7 @@ def test_a_segment_that_is_missing_before_others_is_lost_data_and_its_stream_is_
 def test_a_stream_that_the_position_does_not_name_and_that_lacks_its_beginning_is_lost_data(
     tmp_path: Path, mine: Pipeline
 ) -> None:
-    """As after a table was begun anew beside receivers that live on. One segment alone is a late writer's."""
+    """As after a table was recreated while receivers kept running. A single segment is a late writer's."""
     mine.land()
     write_segments(tmp_path, STREAMS[0], [0, 1, 2])
     path_of(tmp_path, 0).unlink()
@@ -247,7 +247,7 @@ def test_a_worker_without_memory_does_not_call_a_segment_corrupt(
     assert_landed(tmp_path, content)
 
 
-def test_what_one_table_has_lost_does_not_stop_the_others(
+def test_lost_data_of_one_table_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config.model_validate(
@@ -288,7 +288,7 @@ def test_a_position_is_moved_behind_what_tasks_have_landed() -> None:
     assert at.streams == {STREAMS[0]: StreamPosition(3, 9, 9)}
 
 
-def test_a_position_is_never_moved_over_a_segment_of_which_no_task_has_told() -> None:
+def test_a_position_is_never_moved_over_a_segment_that_no_task_reported() -> None:
     with pytest.raises(AssertionError, match=r"00001\.parquet"):
         advance(WalPosition(), LISTED, [TaskResult(facts=[FACTS[0], FACTS[2]])])
 
@@ -345,33 +345,33 @@ def test_a_column_that_is_promoted_later_is_filled_for_what_waits_and_null_for_w
     assert balance(mine.config).problems == []
 
 
-def test_what_waits_is_told_with_its_real_age_and_what_has_landed_with_its_lag(
+def test_pending_data_is_reported_with_its_age_and_landed_data_with_its_lag(
     tmp_path: Path, mine: Pipeline
 ) -> None:
-    def told(name: str) -> float | None:
+    def value(name: str) -> float | None:
         return mine.metrics.registry.get_sample_value(f"frazil_land_{name}", {"table": "logs"})
 
     assert mine.lander.step() == "idle"
-    assert (told("pending_segments"), told("pending_age_seconds")) == (0, 0)
+    assert (value("pending_segments"), value("pending_age_seconds")) == (0, 0)
     write_segments(tmp_path, STREAMS[0], range(3))
     long_ago = time.time() - 100
     os.utime(path_of(tmp_path, 1), (long_ago, long_ago))
     assert mine.lander.step() == "waiting"
     sizes = [path_of(tmp_path, sequence).stat().st_size for sequence in range(3)]
-    assert (told("pending_segments"), told("pending_bytes")) == (3, sum(sizes))
-    age = told("pending_age_seconds")
+    assert (value("pending_segments"), value("pending_bytes")) == (3, sum(sizes))
+    age = value("pending_age_seconds")
     assert age is not None
     assert 100 <= age < 160, "of the oldest, and not of what was noticed first"
     assert mine.land() == ["landed", "idle"]
-    assert (told("pending_segments"), told("pending_age_seconds")) == (0, 0)
-    assert (told("lag_seconds_count"), told("commits_total"), told("commit_attempts_total")) == (1, 1, 1)
-    lag = told("lag_seconds_sum")
+    assert (value("pending_segments"), value("pending_age_seconds")) == (0, 0)
+    assert (value("lag_seconds_count"), value("commits_total"), value("commit_attempts_total")) == (1, 1, 1)
+    lag = value("lag_seconds_sum")
     assert lag is not None
     received = WalReader(mine.store).facts(SegmentName("logs", STREAMS[0], 0)).received_min_unix_nano
     assert abs(lag - (time.time() - received / 1e9)) < 60, "since its oldest record was received"
 
 
-def test_what_came_during_a_slow_landing_has_waited_since_then(
+def test_data_that_arrived_during_a_slow_landing_counts_its_age_from_then(
     tmp_path: Path, mine: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]

@@ -1,4 +1,4 @@
-"""Messages that cannot be read are kept, within bounds, and whatever they bring about stays theirs."""
+"""Unreadable messages are set aside, within limits, and their errors do not affect other messages."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def landed(
     return land_messages([batch], layout, HORIZON, settings, files_max=files_max)
 
 
-def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_causes_an_unknown_error_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     class Panic(BaseException): ...
 
     def panics(*_: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("source", "header", "told"),
+    ("source", "header", "expected"),
     [
         ("header", b"acme", "acme"),
         ("header", None, None),
@@ -105,13 +105,13 @@ def test_a_defect_that_a_message_brings_about_sets_it_aside(monkeypatch: pytest.
         ("fixed", b"acme", "default"),
     ],
 )
-def test_what_is_set_aside_belongs_to_the_tenant_that_the_message_names(
-    source: str, header: bytes | None, told: str | None
+def test_data_set_aside_belongs_to_the_tenant_that_the_message_names(
+    source: str, header: bytes | None, expected: str | None
 ) -> None:
     kafka = KafkaConfig.model_validate({"brokers": ["nowhere:1"], "tenant": {"source": source}})
     settings = dataclasses.replace(SETTINGS, kafka=kafka)
     (item,) = landed(b"\xff", tenant=header, settings=settings).unreadable
-    assert item.tenant == told
+    assert item.tenant == expected
 
 
 def test_a_topic_full_of_garbage_does_not_fill_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Upkeep of the WAL beside landing: it keeps up, it harms nothing when it fails, and it can be stopped."""
+"""WAL upkeep during landing: it keeps up, its failures lose nothing, and it can be stopped."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Busy(MemoryStore):
     ("seconds", "grace_seconds"),
     [(90, 5.0), pytest.param(1500, GRACE_SECONDS, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
 )
-def test_the_backlog_at_5000_segments_a_second_is_bounded_by_the_grace_time(
+def test_the_backlog_at_5000_segments_per_second_is_bounded_by_the_grace_time(
     tmp_path: Path, seconds: int, grace_seconds: float
 ) -> None:
     rate, clock, metrics = 5000, HandClock(), Metrics()
@@ -351,7 +351,7 @@ class Failing(MemoryStore):
         self._call()
 
 
-def test_whichever_call_fails_nothing_unlanded_goes_tombstones_go_last_and_the_rest_is_done_later(
+def test_any_failed_call_deletes_nothing_unlanded_and_tombstones_last_and_the_rest_is_done_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cleanup, "SEGMENTS_AT_ONCE_MAX", 2)
@@ -419,7 +419,7 @@ def test_it_stops_after_the_batch_that_is_being_deleted(
     assert thread.problem == ""
 
 
-def test_gauges_tell_how_many_landed_segments_are_left_and_how_long_they_are_overdue(
+def test_gauges_show_how_many_landed_segments_are_left_and_how_long_they_are_overdue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)

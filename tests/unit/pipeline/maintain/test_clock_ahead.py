@@ -1,4 +1,4 @@
-"""A clock that was ahead for one commit: what keeps the tables and the log goes on as before."""
+"""A clock that was ahead for one commit: maintenance of the tables and WAL clean-up continue."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_erasure_is_proven(lake: Kept) -> None:
     assert balance(lake.config).problems == []
 
 
-def test_a_name_for_all_tables_can_be_given_and_taken(lake: Kept) -> None:
+def test_all_tables_can_be_tagged_and_untagged(lake: Kept) -> None:
     cut = tag_tables(lake.config, lake.catalog, lake.runner, Metrics(), "incident-42")
     assert {tag.table for tag in cut.tags} >= {"logs"}
     assert untag_tables(lake.config, lake.catalog, "incident-42") == len(cut.tags)
 
 
-def test_what_has_landed_leaves_the_log_when_its_time_has_come(lake: Kept) -> None:
+def test_landed_segments_are_deleted_when_they_are_due(lake: Kept) -> None:
     lake.write([("acme", "u3 waits", 9, 0.0)])
     grace = lake.config.land.wal_grace_seconds
     for seconds, left in ((grace - 60, 4), (grace + 60, 1)):

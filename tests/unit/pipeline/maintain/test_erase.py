@@ -1,4 +1,4 @@
-"""Erasure: what matches is in no file any more, all else is there once, and bad requests are refused."""
+"""Erasure: no file holds matching rows, all other rows exist once, and invalid requests are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.upkeep import Upkeep
 
 WHERE = "attributes['user.id'] = 'u42'"
 MARKER = "zanzibar"
-"""In every row that is to go, and in no other."""
+"""A text that is in every row to erase, and in no other."""
 GONE = [("acme", f"u42 {MARKER} {number}", 9, float(number % 2)) for number in range(6)]
 STAY = [("acme", f"u{number} stays", 9, float(number % 2)) for number in range(6)]
 OTHERS = [("globex", f"u42 of globex {number}", 9, float(number % 2)) for number in range(4)]
@@ -91,7 +91,7 @@ def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: Kept) 
     assert filled.slept == [QUERY_SECONDS_MAX]
 
 
-def test_the_report_says_all_but_what_was_erased(filled: Kept) -> None:
+def test_the_report_never_contains_the_erased_data(filled: Kept) -> None:
     report = filled.erase(WHERE)
     text = report.text() + json.dumps(report.as_dict())
     assert "u42" not in text
@@ -129,7 +129,7 @@ def test_a_dry_run_counts_and_changes_nothing(filled: Kept) -> None:
     assert "would be removed" in report.text()
 
 
-def test_landing_goes_on_afterwards(filled: Kept) -> None:
+def test_landing_continues_afterwards(filled: Kept) -> None:
     filled.erase(WHERE)
     filled.fill([("acme", "later", 9, 0.0)])
     assert filled.bodies() == LEFT + Counter({"later": 1})
@@ -163,7 +163,9 @@ def test_an_unknown_table_is_refused(filled: Kept) -> None:
     refused(filled, Refused, r"no table log;.*did you mean logs", tables=("log",))
 
 
-def test_a_condition_that_does_not_fit_every_table_is_refused_and_says_which_it_fits(filled: Kept) -> None:
+def test_a_condition_that_is_not_valid_for_every_table_is_refused_with_the_tables_it_is_valid_for(
+    filled: Kept,
+) -> None:
     refused(filled, Refused, r"spans.*--table logs", "body = 'x'", tables=())
 
 
@@ -178,12 +180,12 @@ def test_a_condition_that_does_not_fit_every_table_is_refused_and_says_which_it_
         ("time < now()", (QueryInvalid, QueryRefused)),
     ],
 )
-def test_a_condition_that_is_none_is_refused(filled: Kept, where: str, error: Any) -> None:
+def test_an_invalid_condition_is_refused(filled: Kept, where: str, error: Any) -> None:
     refused(filled, error, r"\S", where)
     refused(filled, error, r"\S", where, tables=())
 
 
-def test_what_matches_everything_must_be_meant(filled: Kept) -> None:
+def test_a_condition_that_matches_everything_needs_confirmation(filled: Kept) -> None:
     refused(filled, EverythingMatches, "--yes", "1 = 1")
     filled.land()
     refused(filled, EverythingMatches, rf"all {len(GONE) + len(STAY)} rows", "severity_number = 9")
@@ -193,7 +195,7 @@ def test_what_matches_everything_must_be_meant(filled: Kept) -> None:
     assert balance(filled.config).problems == []
 
 
-def test_tags_that_pin_such_rows_are_named_and_go_when_told(filled: Kept) -> None:
+def test_tags_that_keep_such_rows_are_named_and_dropped_on_request(filled: Kept) -> None:
     filled.land()
     table = filled.table()
     create_tag(filled.catalog, table, "incident-42", table.current_snapshot().snapshot_id)
@@ -218,7 +220,7 @@ def test_a_tag_that_reaches_such_rows_through_files_that_were_merged_since_is_na
 
 
 @pytest.mark.slow
-def test_a_tag_that_pins_none_of_it_stays(filled: Kept) -> None:
+def test_a_tag_without_such_rows_is_kept(filled: Kept) -> None:
     first = filled.table().metadata.snapshots[0]  # empty: the table was just made
     create_tag(filled.catalog, filled.table(), "beginning", first.snapshot_id)
     filled.erase(WHERE)
@@ -227,7 +229,7 @@ def test_a_tag_that_pins_none_of_it_stays(filled: Kept) -> None:
 
 
 @pytest.mark.slow
-def test_hourly_tags_go_without_asking(filled: Kept) -> None:
+def test_hourly_tags_are_dropped_without_confirmation(filled: Kept) -> None:
     filled.land()
     table = filled.table()
     expire(filled.catalog, table, [], create_tags={"hour-20261115T08": table.current_snapshot().snapshot_id})
@@ -236,7 +238,7 @@ def test_hourly_tags_go_without_asking(filled: Kept) -> None:
     assert_erased(filled)
 
 
-def test_what_is_set_aside_is_refused_until_told_to_drop_it(filled: Kept) -> None:
+def test_data_set_aside_is_refused_unless_dropped(filled: Kept) -> None:
     name = filled.write([("acme", f"u42 {MARKER} broken", 9, 0.0)])
     path = data_dir(filled) / "wal" / name.path
     data = bytearray(path.read_bytes())
@@ -253,7 +255,7 @@ def test_what_is_set_aside_is_refused_until_told_to_drop_it(filled: Kept) -> Non
 
 
 @pytest.mark.slow
-def test_what_can_never_land_is_refused_until_told_to_drop_it(filled: Kept) -> None:
+def test_segments_that_cannot_land_are_refused_unless_dropped(filled: Kept) -> None:
     stray = SegmentName("logs", STREAM.replace("120", "999"), 3)
     filled.store.create(stray.path, filled._segment(stray, [("acme", f"u42 {MARKER} stray", 9, 0.0)], 0))
     refused(filled, Refused, "--drop-set-aside")
@@ -284,7 +286,7 @@ def test_without_a_table_all_are_searched(filled: Kept) -> None:
 
 
 @pytest.mark.slow
-def test_the_mark_in_the_log_goes_when_nobody_needs_it(filled: Kept) -> None:
+def test_the_mark_in_the_log_is_deleted_when_it_is_no_longer_needed(filled: Kept) -> None:
     filled.erase(WHERE)
     reader = WalReader(filled.store)
     assert reader.streams_and_swept_rows("logs")[1] > 0
@@ -296,7 +298,7 @@ def test_the_mark_in_the_log_goes_when_nobody_needs_it(filled: Kept) -> None:
         assert (reader.streams_and_swept_rows("logs")[1] > 0) == is_there
 
 
-# What lies about
+# Unreferenced files
 
 
 def test_files_that_dead_writers_left_go_if_they_hold_it(filled: Kept) -> None:
@@ -448,7 +450,7 @@ def erased_after_reading(lake: Kept, monkeypatch: pytest.MonkeyPatch, segments_r
 
 
 @pytest.mark.parametrize("segments_read", [1, 2])
-def test_a_landing_that_writes_after_the_proof_takes_away_what_it_wrote(
+def test_a_landing_that_writes_after_the_proof_deletes_its_files(
     filled: Kept, monkeypatch: pytest.MonkeyPatch, segments_read: int
 ) -> None:
     filled.write([("acme", "u7 stays", 9, 0.0)])
@@ -475,9 +477,7 @@ def test_a_merge_that_was_on_its_way_cannot_bring_anything_back(filled: Kept) ->
 
 
 @pytest.mark.slow
-def test_a_file_that_is_replaced_while_it_is_searched_is_found_in_its_new_place(
-    filled: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_replacement_of_a_file_is_searched(filled: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.land()
     overwrite, committer = Committer.overwrite, Committer(filled.catalog, deadline_seconds=20)
     waiting = [True]
@@ -505,7 +505,7 @@ def copy_of(file: DataFile, suffix: str) -> DataFile:
 
 
 @pytest.mark.slow
-def test_a_tenant_who_goes_on_sending_such_rows_does_not_keep_it_from_ending(
+def test_a_tenant_that_keeps_sending_such_rows_does_not_prevent_the_end(
     filled: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prove = TableEraser.prove
@@ -539,7 +539,7 @@ def test_rows_from_before_the_cut_that_are_still_there_are_not_proven_away(
     assert "NOT PROVEN" in report.text()
 
 
-def test_spans_go_too_with_all_that_hangs_on_them(tmp_path: Path) -> None:
+def test_spans_are_erased_with_their_events_and_links(tmp_path: Path) -> None:
     lake = Kept(tmp_path / "data")
     with contextlib.closing(lake):
         request = ExportTraceServiceRequest()

@@ -167,7 +167,7 @@ class Stopping(RunHere):
             yield result
 
 
-def test_a_fill_that_was_stopped_goes_on_with_the_rest(lake: HttpLake) -> None:
+def test_a_fill_that_was_stopped_continues_with_the_rest(lake: HttpLake) -> None:
     with pytest.raises(JobFailed):
         maintainer(lake, runner=Stopping(1)).run("fill", "logs")
     assert fingerprints(lake) == {True: 1, False: 2}

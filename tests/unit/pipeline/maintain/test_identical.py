@@ -1,4 +1,4 @@
-"""Copies of spans become one only where they are alike in every field that a client sends."""
+"""Duplicate spans are merged only if they are equal in every field that a client sends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spans(layout: Layout, body: bytes, segment: str, received: int = NOON) -> pa
 
 
 def changed(**fields: Any) -> bytes:
-    """The request with one of its spans another."""
+    """Returns the request with one span changed."""
     request = ExportTraceServiceRequest.FromString(spans_request(1, 40))
     span = request.resource_spans[0].scope_spans[0].spans[20]
     for name, value in fields.items():
@@ -64,7 +64,7 @@ def test_a_request_that_was_sent_twice_is_there_once_as_it_came_first(layout: La
     assert result.rows == 400
 
 
-def test_nothing_is_merged_unless_it_is_wished(layout: Layout) -> None:
+def test_identical_spans_are_kept_unless_merging_is_enabled(layout: Layout) -> None:
     body = spans_request(1, 40)
     result = both(layout, body, body, OFF)
     assert (result.rows, result.removed) == (80, Counter())
@@ -130,7 +130,7 @@ def test_spans_without_ids_are_never_merged(layout: Layout, column: str) -> None
 
 @pytest.mark.slow
 def test_many_copies_are_compared_some_at_a_time(layout: Layout) -> None:
-    """A small row group allows for few spans at once: none is missed."""
+    """A small row group limits how many spans are compared at once: no duplicate is missed."""
     body = spans_request(5, 600)
     result = both(layout, body, body, MergeSettings(2**30, 4_000, 3, True))
     assert result.removed == Counter({"b/7": 600})
@@ -138,7 +138,7 @@ def test_many_copies_are_compared_some_at_a_time(layout: Layout) -> None:
     assert len(set(zip(got["trace_id"].to_pylist(), got["span_id"].to_pylist(), strict=True))) == 600
 
 
-def test_ids_of_other_lengths_are_told_apart(tmp_path: Path, layout: Layout) -> None:
+def test_ids_of_other_lengths_are_distinguished(tmp_path: Path, layout: Layout) -> None:
     rows = spans(layout, spans_request(6, 40), "a/0")
     at = rows.schema.get_field_index("span_id")
     ids = ["".join(digits) for digits in itertools.islice(itertools.product("ab", repeat=6), 40)]

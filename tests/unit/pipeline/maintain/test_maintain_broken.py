@@ -1,4 +1,4 @@
-"""One table, or one file, that is broken: all others are kept as ever, and it is said once what is wrong."""
+"""A broken table or file: all others are maintained as usual, and the problem is logged once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def lost_metadata(lake: Kept) -> None:
 
 
 @pytest.mark.parametrize("breaks", [torn_manifest, torn_metadata, lost_metadata])
-def test_a_broken_table_does_not_keep_the_others_from_being_kept(
+def test_a_broken_table_does_not_stop_maintenance_of_the_others(
     tmp_path: Path, breaks: Callable[[Kept], None]
 ) -> None:
     with kept(tmp_path) as lake:
@@ -137,10 +137,10 @@ def test_a_broken_table_is_tried_less_and_less_often(tmp_path: Path) -> None:
         assert keeper.maintainer._pause("compact", "logs", 60.0) == HOUR
 
 
-def test_what_was_learnt_outlives_a_catalog_that_was_away(
+def test_the_state_outlives_a_catalog_that_was_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else each failure would be tried again at once."""
+    """Otherwise each failure would be retried at once."""
     made: list[Maintainer] = []
 
     class Failing(Maintainer):
@@ -246,7 +246,7 @@ def test_a_file_that_stays_bad_is_tried_less_and_less_often(tmp_path: Path) -> N
 
 
 def test_all_bad_files_are_found_in_one_run(tmp_path: Path) -> None:
-    """By hand nothing is remembered until the next one."""
+    """The command keeps no state for its next run."""
     with kept(tmp_path) as lake:
         for number in range(7):
             lake.fill([("acme", f"u{number}", 9, 10.0)])
@@ -256,13 +256,13 @@ def test_all_bad_files_are_found_in_one_run(tmp_path: Path) -> None:
         assert (report.files_in, report.files_out, report.detail["bad_files"]) == (2, 1, 5)
 
 
-def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
+def test_an_unavailable_store_is_not_tried_for_every_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    opened: list[str] = []
 
     def away(_: LocalStore, path: str) -> Any:
-        asked.append(path)
+        opened.append(path)
         raise StoreUnavailable("it is away")
 
     with kept(tmp_path) as lake:
@@ -273,7 +273,7 @@ def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
             patch.setattr(LocalStore, "local", away)
             with pytest.raises(JobFailed, match="it is away"):
                 keeper.compact()
-        assert len(asked) == 6
+        assert len(opened) == 6
         assert keeper.compact().files_in == 2, "the others need not wait"
 
 
@@ -318,7 +318,7 @@ def test_a_day_with_a_bad_file_moves_to_the_other_place_without_it(tmp_path: Pat
         }
 
 
-def test_by_hand_all_tasks_are_tried_and_what_was_done_is_said(
+def test_the_command_tries_all_tasks_and_prints_the_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rules = [{"after_seconds": "7d", "where": "severity_numbr < 9"}]

@@ -1,4 +1,4 @@
-"""What maintenance must not do: lose columns, believe a clock, commit what may be gone, die of a dead JVM."""
+"""Maintenance must not lose columns, trust a wrong clock, commit deleted files, or fail with a dead JVM."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def maintainer_of(lake: Kept, config: Config | None = None, **options: Any) -> M
 
 
 def with_columns_of_their_own(lake: Kept) -> None:
-    """As somebody would by Spark: ALTER TABLE, and an UPDATE that writes a file anew."""
+    """Changes the table as Spark would: ALTER TABLE, and an UPDATE that rewrites a file."""
     with lake.table().update_schema() as update:
         update.add_column("note", StringType())
         update.add_column("place", StructType(NestedField(1, "x", LongType()), NestedField(2, "y", NAMES)))
@@ -93,7 +93,7 @@ def theirs(lake: Kept) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", ["compact", "retention"])
-def test_columns_that_somebody_has_added_keep_their_values(tmp_path: Path, task: Any) -> None:
+def test_columns_added_by_other_engines_keep_their_values(tmp_path: Path, task: Any) -> None:
     rules = [{"after_seconds": "1d", "where": "body = 'b'", "table": "logs"}]
     with kept(tmp_path, maintain={"compact": {"fan_in": 2}, "retention": {"rules": rules}}) as lake:
         lake.fill([("acme", "a", 5, 10.0), ("acme", "b", 5, 10.0)])
@@ -109,7 +109,7 @@ def test_columns_that_somebody_has_added_keep_their_values(tmp_path: Path, task:
         assert balance(lake.config).problems == []
 
 
-def test_a_column_that_cannot_be_read_as_the_table_says_is_never_left_out(tmp_path: Path) -> None:
+def test_a_column_of_another_type_than_the_tables_is_never_dropped(tmp_path: Path) -> None:
     with kept(tmp_path) as lake:
         lake.fill([("acme", "a", 5, 10.0)])
         table = lake.table()
@@ -227,8 +227,8 @@ def test_a_landing_that_took_so_long_that_its_files_may_be_gone_is_landed_again(
 ) -> None:
     with kept(tmp_path, maintain={"orphans": {"age_seconds": "2h"}}) as lake:
         lake.fill([("acme", "a", 5, 10.0)])
-        asked = iter([time.time() - 3601])
-        monkeypatch.setattr(lander, "_wall_clock", lambda: next(asked))
+        times = iter([time.time() - 3601])
+        monkeypatch.setattr(lander, "_wall_clock", lambda: next(times))
         lake.write([("acme", "b", 5, 10.0)])
         with pytest.raises(CatalogUnavailable, match=r"36\d\d s ago"):
             lake.land()
@@ -251,7 +251,7 @@ def test_a_task_that_was_noted_by_a_clock_far_ahead_is_not_waited_for(tmp_path: 
             assert keeper._is_due(task, "logs"), task
 
 
-def test_calling_off_work_on_a_spark_that_was_replaced_is_no_error() -> None:
+def test_cancelling_jobs_of_a_replaced_spark_is_no_error() -> None:
     """What PySpark is left with after `stop`: the context without its JVM."""
 
     class Gone:

@@ -1,4 +1,4 @@
-"""What maintenance counts."""
+"""Metrics of maintenance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_task_counts_what_it_did() -> None:
     assert value("frazil_removed_orphan_bytes_total") == 99
 
 
-def test_runs_are_counted_by_what_came_of_them() -> None:
+def test_runs_are_counted_by_outcome() -> None:
     registry = CollectorRegistry()
     metrics = MaintainMetrics(registry)
     metrics.record_run("expire", "logs", "failed", 0.2)

@@ -1,4 +1,4 @@
-"""Merging: the same rows in fewer files, in order, whatever they hold and however they were cut."""
+"""Merging: the same rows in fewer files, in order, for any values and any split of the inputs."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_row_groups_of_spans_are_stretches_of_time_each_in_order(layouts: dict[S
     assert merged(layout, files).added[0].sort_order_id == layout.sort_order_id
 
 
-def test_what_was_merged_can_be_merged_again(layouts: dict[Signal, Layout]) -> None:
+def test_merged_files_can_be_merged_again(layouts: dict[Signal, Layout]) -> None:
     for layout in layouts.values():
         files = made(layout, 6)
         first = merged(layout, files[:4], MANY_GROUPS).added
@@ -343,7 +343,7 @@ def test_rows_of_many_files_wait_on_the_disk_and_leave_nothing_there(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_room_for_rows_that_wait_is_said_and_leaves_nothing(
+def test_a_full_disk_for_temporary_rows_is_reported_and_leaves_nothing(
     layouts: dict[Signal, Layout], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = sorted_by_service(layouts["logs"])

@@ -1,4 +1,4 @@
-"""Merging: whatever values rows hold and whoever wrote them, they come out as they were, and what manifests
+"""Merging: rows with any values, from any writer, come out unchanged, and what manifests
 say of a file is true of its rows.
 """
 

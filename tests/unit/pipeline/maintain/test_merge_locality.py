@@ -1,4 +1,4 @@
-"""What merging is for: how much a question has to read, before and after. Generated, so exact each time."""
+"""How much a query has to read, before and after merging. The data is generated, so results are exact."""
 
 from __future__ import annotations
 

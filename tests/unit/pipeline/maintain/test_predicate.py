@@ -1,4 +1,4 @@
-"""Conditions by which rows go: what is one, what is refused, and which rows of a file they hold for."""
+"""Conditions for the removal of rows: which are valid, which are refused, and which rows of a file match."""
 
 from __future__ import annotations
 
@@ -132,26 +132,26 @@ def test_a_condition_names_its_columns(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["TRUE", "1 = 1", "'body' = 'x'", "FALSE -- none", "(((1 IN (1, 2))))"])
-def test_a_condition_of_constants_says_so(text: str) -> None:
+def test_a_condition_of_constants_is_marked_as_constant(text: str) -> None:
     predicate = parse_predicate(text, LOGS)
     assert predicate.is_constant
     assert predicate.columns == ()
 
 
-def test_a_lambda_looks_into_the_events_of_spans() -> None:
+def test_a_lambda_reads_the_events_of_spans() -> None:
     text = "len(list_filter(events, lambda e: e.attributes['user.id'] = 'u42')) > 0"
     assert parse_predicate(text, SPANS).columns == ("events",)
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_depends_on_more_than_a_row_is_refused(text: str) -> None:
+def test_a_condition_that_depends_on_more_than_one_row_is_refused(text: str) -> None:
     with pytest.raises(QueryRefused) as refused:
         parse_predicate(text, LOGS)
     assert REFUSED[text].lower() in str(refused.value).lower()
 
 
 @pytest.mark.parametrize("text", INVALID, ids=lambda text: repr(text[:40]))
-def test_what_is_no_condition_is_invalid(text: str) -> None:
+def test_a_text_that_is_not_a_condition_is_invalid(text: str) -> None:
     with pytest.raises(QueryInvalid) as invalid:
         parse_predicate(text, LOGS)
     assert INVALID[text].lower() in str(invalid.value).lower()
@@ -226,7 +226,7 @@ def test_the_mask_is_in_the_order_of_the_file(lake: Config, logs: list[str]) -> 
         assert 0 < sum(expected) < len(expected)
 
 
-def test_null_is_no_match(lake: Config, logs: list[str]) -> None:
+def test_null_does_not_match(lake: Config, logs: list[str]) -> None:
     for path in logs:
         bodies = _column(path, "body")
         assert None in bodies
@@ -281,7 +281,7 @@ def test_a_file_from_before_a_column_was_promoted_has_it_in_its_map(lake: Config
     assert any(by_count.matching(path).any() for path in logs)
 
 
-def test_a_row_that_cannot_be_told_stops_it(lake: Config, logs: list[str]) -> None:
+def test_a_row_on_which_the_condition_fails_raises(lake: Config, logs: list[str]) -> None:
     matcher = _matcher(lake, "attributes['retries']::INTEGER >= 3")
     path = next(
         path for path in logs if "many" in {dict(row).get("retries") for row in _column(path, "attributes")}
@@ -316,7 +316,7 @@ def test_a_file_without_field_ids_is_not_taken_for_one_without_matches(lake: Con
         _matcher(lake, "severity_number < 9").matching(str(path))
 
 
-def test_a_file_that_is_none_is_no_defect(lake: Config, tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_a_store_error(lake: Config, tmp_path: Path) -> None:
     path = tmp_path / "none.parquet"
     path.write_bytes(b"PAR1 no more PAR1")
     for each in (path, tmp_path / "absent.parquet"):
@@ -360,7 +360,7 @@ def test_nothing_else_is_in_reach_even_past_the_parser(
     assert list(tmp_path.iterdir()) == [secret]
 
 
-def test_nothing_stays_behind(lake: Config, logs: list[str], tmp_path: Path) -> None:
+def test_no_temporary_file_is_left(lake: Config, logs: list[str], tmp_path: Path) -> None:
     _matcher(lake, "severity_number < 9", temp_dir=str(tmp_path)).matching(logs[0])
     with pytest.raises(QueryInvalid):
         _matcher(lake, "attributes['user.id']::INTEGER = 3", temp_dir=str(tmp_path)).matching(logs[0])
@@ -392,7 +392,7 @@ def test_memory_is_bounded(lake: Config, tmp_path: Path) -> None:
         ("service_name IN ('shop', 'x')", True),
     ],
 )
-def test_files_are_left_out_by_their_statistics(lake: Config, text: str, some: bool) -> None:
+def test_files_are_skipped_by_their_statistics(lake: Config, text: str, some: bool) -> None:
     table = table_of(lake, "logs")
     files = [task.file for task in table.scan().plan_files()]
     matcher = _matcher(lake, text)
@@ -404,7 +404,7 @@ def test_files_are_left_out_by_their_statistics(lake: Config, text: str, some: b
 
 
 @pytest.mark.parametrize("text", ["attributes['user.id'] = 'u42'", "TRUE", "NOT time < '2026-01-01'"])
-def test_what_is_not_known_may_match(lake: Config, text: str) -> None:
+def test_a_file_without_statistics_may_match(lake: Config, text: str) -> None:
     table = table_of(lake, "logs")
     files = [task.file for task in table.scan().plan_files()]
     assert all(may_match(parse_predicate(text, LOGS), files, table.schema(), table.spec(), Fill({})))
@@ -471,7 +471,7 @@ _TEXTS = st.one_of(
 @example(text="TRUE\n) OR (\nTRUE")
 @example(text="body = E'\\'' OR body = '\\'")
 @example(text="\u00a0TRUE\u2003")
-def test_whatever_is_given_is_a_condition_or_refused(lake: Config, logs: list[str], text: str) -> None:
+def test_any_text_is_a_condition_or_refused(lake: Config, logs: list[str], text: str) -> None:
     """And what is one gives as many answers as there are rows, or says why not."""
     predicate, position = _parsed(text)
     if predicate is None:

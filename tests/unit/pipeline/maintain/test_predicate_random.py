@@ -1,4 +1,4 @@
-"""Random conditions: a mask has the rows that a question with the same WHERE answers, on every file."""
+"""Random conditions: a mask has the rows that a query with the same WHERE returns, on every file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 8))]
 )
 @pytest.mark.parametrize("signal", ["logs", "spans"])
-def test_a_mask_is_what_a_question_answers(service: Service, signal: Signal, seed: int) -> None:
+def test_a_mask_has_the_rows_that_a_query_returns(service: Service, signal: Signal, seed: int) -> None:
     rng = random.Random(f"{signal}{seed}")
     table = table_of(service.config, signal)
     extra = promoted(service.config)
@@ -87,10 +87,10 @@ def _key(values: list[Any]) -> str:
 
 def _answered(service: Service, signal: str, text: str) -> collections.Counter[str]:
     columns = ", ".join(("epoch_us(time)", *_ROW[signal][1:-1], "map_entries(attributes)"))
-    told = service.execute(f"SELECT {columns} FROM {signal} WHERE ({text}\n)", TENANT)
+    result = service.execute(f"SELECT {columns} FROM {signal} WHERE ({text}\n)", TENANT)
     rows = [
         repr((time, *rest, sorted((entry["key"], entry["value"]) for entry in entries or ())))
-        for time, *rest, entries in told.rows
+        for time, *rest, entries in result.rows
     ]
     return collections.Counter(rows)
 

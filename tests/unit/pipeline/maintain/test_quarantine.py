@@ -1,4 +1,4 @@
-"""Files that could not be read: how long they are left out."""
+"""Unreadable files: how long they are excluded from merging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOUR = 3600.0
 LIVE = {"a", "b"}
 
 
-def test_a_bad_file_is_left_out_for_some_hours_and_longer_each_time() -> None:
+def test_a_bad_file_is_excluded_for_some_hours_and_longer_each_time() -> None:
     bad, now, pauses = BadFiles(), 1000.0, list[float]()
     for _ in range(7):
         bad.note("logs", "a", "torn", now)
@@ -22,14 +22,14 @@ def test_a_bad_file_is_left_out_for_some_hours_and_longer_each_time() -> None:
     assert bad.excluded("spans", LIVE, now) == set()
 
 
-def test_a_bad_file_is_news_once() -> None:
+def test_a_bad_file_is_reported_as_new_once() -> None:
     bad = BadFiles()
     assert bad.note("logs", "a", "torn", 0.0)
     assert not bad.note("logs", "a", "torn", 9 * HOUR)
     assert bad.note("logs", "a", "gone", 99 * HOUR)
 
 
-def test_what_is_no_longer_part_of_the_table_is_forgotten() -> None:
+def test_files_that_are_no_longer_live_are_dropped() -> None:
     bad = BadFiles()
     bad.note("logs", "a", "torn", 0.0)
     assert bad.excluded("logs", LIVE, 1.0) == {"a"}
@@ -37,7 +37,7 @@ def test_what_is_no_longer_part_of_the_table_is_forgotten() -> None:
     assert bad.excluded("logs", LIVE, 1.0) == set()
 
 
-def test_a_clock_that_was_far_ahead_keeps_no_file_out() -> None:
+def test_a_clock_that_was_far_ahead_excludes_no_file() -> None:
     bad = BadFiles()
     bad.note("logs", "a", "torn", 1e9)
     assert bad.excluded("logs", LIVE, 1000.0) == set()

@@ -1,4 +1,4 @@
-"""Retention: what is old enough goes, nothing else does, and the ledger still adds up."""
+"""Retention removes rows that are old enough, and nothing else, and the ledger still balances."""
 
 from __future__ import annotations
 
@@ -40,20 +40,22 @@ ROWS = [
 ]
 
 
-def test_files_of_old_days_are_dropped_as_a_whole_and_the_ledger_closes(tmp_path: Path) -> None:
+def test_files_of_old_days_are_dropped_as_a_whole_and_the_ledger_balances(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "tenant": "acme"}, {"after_seconds": "30d"}) as lake:
         lake.fill(ROWS)
         before = lake.data_files()
         report = lake.retain()
         assert lake.bodies() == Counter({"new debug": 1, "old debug of globex": 1})
-        assert lake.data_files() < before, "nothing was written anew"
+        assert lake.data_files() < before, "nothing was rewritten"
         assert (report.rows_removed, report.files_in, report.files_out) == (3, 2, 0)
         assert report.detail["partitions"] == 2
         assert balance(lake.config).problems == []
         assert lake.retain().is_nothing
 
 
-def test_rows_that_meet_a_condition_go_and_files_without_any_are_not_touched(tmp_path: Path) -> None:
+def test_rows_that_match_a_condition_are_removed_and_files_without_any_are_not_touched(
+    tmp_path: Path,
+) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}) as lake:
         lake.fill(ROWS, [("acme", "another old error", 17, 10.0)])
         untouched = {path for path in lake.data_files() if "globex" in path}
@@ -95,7 +97,7 @@ def cut_off(path: str) -> None:
 
 
 def spoil(path: str) -> None:
-    """A column that no rule looks at."""
+    """A column that no rule uses."""
     names = pq.read_schema(path).names
     chunk = pq.read_metadata(path).row_group(0).column(names.index("body"))
     assert chunk.path_in_schema == "body"
@@ -130,7 +132,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others(
         lake.fill(ROWS)
         data = Path(torn).read_bytes()
         damage(torn)
-        if damage is not spoil:  # nobody sees that who does not write it anew
+        if damage is not spoil:  # found only by a rewrite
             assert lake.retain(dry_run=True).detail["files_unreadable"] == 1
         report = lake.retain()
         assert (report.rows_removed, report.detail["files_unreadable"]) == (2 if where else 4, 1)
@@ -143,7 +145,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others(
         assert balance(lake.config).problems == []
 
 
-def test_a_file_that_cannot_be_read_and_was_replaced_meanwhile_is_looked_at_in_its_new_place(
+def test_the_replacement_of_an_unreadable_file_is_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}) as lake:
@@ -168,7 +170,7 @@ def test_a_file_that_cannot_be_read_and_was_replaced_meanwhile_is_looked_at_in_i
         assert balance(lake.config).problems == []
 
 
-def test_a_rule_that_cannot_be_told_of_some_row_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_a_rule_that_fails_on_some_row_does_not_stop_the_others(tmp_path: Path) -> None:
     number = {"after_seconds": "7d", "where": "CAST(attributes['user.id'] AS INT) > 5", "table": "logs"}
     debug = {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}
     with kept(tmp_path, number, debug) as lake:
@@ -197,7 +199,7 @@ def in_small_rounds(lake: Kept) -> None:
     lake.config = lake.config.model_copy(update={"maintain": maintain})
 
 
-def test_what_comes_again_each_time_does_not_use_up_the_round(tmp_path: Path) -> None:
+def test_files_that_are_due_in_every_round_do_not_use_up_the_round(tmp_path: Path) -> None:
     number = {"after_seconds": "7d", "where": "CAST(attributes['user.id'] AS INT) > 5", "table": "logs"}
     debug = {"after_seconds": "7d", "where": "severity_number < 9", "tenant": "globex", "table": "logs"}
     with kept(tmp_path, {**number, "tenant": "acme"}, debug, {"after_seconds": "60d"}) as lake:
@@ -246,7 +248,7 @@ def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
         assert would == (done.rows_removed, done.detail["files_dropped"], done.detail["files_rewritten"])
 
 
-def test_a_condition_that_cannot_be_used_is_said_and_nothing_changes(tmp_path: Path) -> None:
+def test_an_invalid_condition_is_reported_and_nothing_changes(tmp_path: Path) -> None:
     with kept(
         tmp_path, {"after_seconds": "7d", "where": "severity_numbr < 9"}, {"after_seconds": "7d"}
     ) as lake:
@@ -256,7 +258,7 @@ def test_a_condition_that_cannot_be_used_is_said_and_nothing_changes(tmp_path: P
         assert lake.bodies().total() == len(ROWS)
 
 
-def test_a_round_is_bounded_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_round_is_bounded_and_the_next_continues(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE '%x%'", "table": "logs"}) as lake:
         in_small_rounds(lake)
         lake.fill([("acme", f"x {day}", 9, 10.0 + day) for day in range(4)])
@@ -266,7 +268,7 @@ def test_a_round_is_bounded_and_the_next_goes_on(tmp_path: Path) -> None:
         assert balance(lake.config).problems == []
 
 
-def test_the_only_row_of_the_table_can_go(tmp_path: Path) -> None:
+def test_the_only_row_of_the_table_can_be_erased(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         lake.fill([("acme", "x", 9, 10.0)])
         assert lake.retain().rows_removed == 1

@@ -1,4 +1,4 @@
-"""Retention when clocks are wrong, and when much is due: young rows stay, and what waits can be seen."""
+"""Retention with wrong clocks, and with many due rows: young rows are kept, and held rounds are visible."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_commit_and_a_round_drop_a_bounded_number_of_files(
         assert balance(lake.config).problems == []
 
 
-def test_what_a_round_leaves_is_done_by_the_next_and_the_other_tasks_have_their_turn(tmp_path: Path) -> None:
+def test_the_next_round_continues_after_the_other_tasks(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE 'x%'", "table": "logs"}) as lake:
         with_retention(lake, rewrite_round_bytes_max=1)
         lake.fill(*days_of([12.0, 11.0, 10.0]))
@@ -133,7 +133,7 @@ def test_what_a_round_leaves_is_done_by_the_next_and_the_other_tasks_have_their_
         assert lake.bodies().total() == 0
 
 
-def test_what_is_unfinished_and_then_fails_is_not_tried_again_at_once(
+def test_an_unfinished_task_that_fails_is_not_retried_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with kept(tmp_path, {"after_seconds": "7d", "where": "body LIKE 'x%'", "table": "logs"}) as lake:
@@ -334,7 +334,7 @@ def _here(config: Config) -> Any:
     return made
 
 
-def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stays_healthy() -> None:
+def test_work_that_waits_for_an_operator_is_degraded_in_the_status_and_the_pipeline_stays_healthy() -> None:
     why = "the clock says 2027"
     server = HealthServer(
         "127.0.0.1:0", CollectorRegistry(), dict[str, str], lambda: {"retention of logs": why}
@@ -352,7 +352,7 @@ def test_what_waits_for_a_person_is_degraded_in_the_status_and_the_pipeline_stay
     assert (polled.state, polled.reasons) == ("degraded", [f"retention of logs: {why}"])
 
 
-def test_the_maintainer_of_the_pipeline_says_what_waits(tmp_path: Path) -> None:
+def test_the_maintainer_of_the_pipeline_reports_held_retention(tmp_path: Path) -> None:
     with kept(tmp_path, {"after_seconds": "7d"}) as lake:
         with_retention(lake, confirm_rows_min=0)
         lake.fill(*days_of([12.0]))

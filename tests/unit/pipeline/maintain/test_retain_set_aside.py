@@ -1,4 +1,4 @@
-"""What could not be read goes too, when it is old: its row first, then the copy in the log."""
+"""Old data that was set aside is removed: first its row, then its copy in the log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def copies(lake: Kept) -> list[str]:
     return [path.name for path in (lake.config.wal_dir / "set-aside").rglob("*") if path.is_file()]
 
 
-def test_young_ones_stay(lake: Kept) -> None:
+def test_young_rows_are_kept(lake: Kept) -> None:
     lake.retain(table="set_aside")  # which notes the time with the table
     location = lake.table("set_aside").metadata_location
     assert lake.retain(table="set_aside", confirmed=True).is_nothing
@@ -64,7 +64,7 @@ def test_young_ones_stay(lake: Kept) -> None:
     assert (rows(lake), len(copies(lake))) == (2, 4)
 
 
-def test_old_ones_go_with_their_copies(lake: Kept) -> None:
+def test_old_rows_are_removed_with_their_copies(lake: Kept) -> None:
     lake.now += 31 * DAY
     report = lake.retain(table="set_aside", confirmed=True, dry_run=True)
     assert (report.rows_removed, report.detail["copies_deleted"]) == (2, 2)
@@ -93,7 +93,7 @@ def test_copies_whose_rows_went_before_a_death_go_the_next_time(
 
 
 def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
-    """Somebody is setting it aside just now, and its row is not there yet."""
+    """A landing is setting it aside just now, and its row does not exist yet."""
     name = lake.write([("acme", "y", 9, 0.0)])
     lake.store.create(f"set-aside/{name.path}", b"copy")
     lake.now += 400 * DAY
@@ -101,7 +101,7 @@ def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
     assert copies(lake) == [Path(name.path).name]
 
 
-def test_what_a_clock_that_is_behind_sets_aside_is_as_young_as_the_table_knows(
+def test_data_set_aside_by_a_clock_that_is_behind_gets_the_time_known_to_the_table(
     lake: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.retain(table="set_aside")
@@ -143,7 +143,7 @@ def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: Kept) 
     assert len(copies(lake)) == 2
 
 
-def test_what_was_written_for_nothing_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discarded_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(*_: Any, **__: Any) -> None:
         raise Conflict("otel.set_aside", "another was faster")
 

@@ -1,4 +1,4 @@
-"""Rules of retention whose conditions cannot be applied are told before they are due."""
+"""Retention rules with invalid conditions are reported before they are due."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_problem_names_the_rule_and_the_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["log", "set_aside"])
-def test_a_rule_is_for_a_table_that_rules_are_for(tmp_path: Path, table: str) -> None:
+def test_a_rule_needs_a_table_with_retention_rules(tmp_path: Path, table: str) -> None:
     problems = check_rules(_config(tmp_path, {"table": table}, {"table": table, "where": "body = 'x'"}))
     reason = f"`table`: there is no table {table} with retention rules; there are: logs, spans, metrics"
     assert problems == [f"maintain.retention.rules: rule {number}, {reason}" for number in (1, 2)]
@@ -69,7 +69,7 @@ def test_an_invalid_condition_is_reported(tmp_path: Path, where: str, expected: 
     assert expected in problem
 
 
-def test_doctor_looks_at_the_rules(tmp_path: Path) -> None:
+def test_doctor_checks_the_rules(tmp_path: Path) -> None:
     good = list(doctor.check_retention(_config(tmp_path, {"table": "logs", "where": "severity_number < 9"})))
     assert [check.status for check in good] == ["ok"]
     (bad,) = doctor.check_retention(_config(tmp_path, {"table": "logs", "where": "severity < 9"}))
@@ -78,7 +78,7 @@ def test_doctor_looks_at_the_rules(tmp_path: Path) -> None:
     assert bad.fix
 
 
-def test_doctor_asks_only_where_there_are_conditions(tmp_path: Path) -> None:
+def test_doctor_checks_retention_only_if_there_are_conditions(tmp_path: Path) -> None:
     def looks(config: Config) -> list[str]:
         return [name for name, _ in doctor._looks(config)]
 
@@ -94,7 +94,7 @@ def test_reading_the_configuration_does_not_load_duckdb() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_config_check_looks_at_the_rules(tmp_path: Path) -> None:
+def test_config_check_checks_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "frazil.yaml"
     rule = "maintain: {retention: {rules: [{table: logs, where: 'severity_numbr < 9', after_seconds: 7d}]}}"
     file.write_text(f"data_dir: {tmp_path}\n{rule}\n")

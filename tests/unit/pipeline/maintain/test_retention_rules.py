@@ -1,4 +1,4 @@
-"""Rules of retention: which files they concern, and that none is searched twice or passed over."""
+"""Retention rules: which files they apply to, and that no file is searched twice or missed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_day_is_counted_from_its_end() -> None:
     assert newest_day(seven, 20_000 * DAY - 1) == 19_991
 
 
-def test_files_of_days_that_are_old_enough_go_as_a_whole() -> None:
+def test_files_of_days_that_are_old_enough_are_dropped_as_a_whole() -> None:
     files = [live("acme", 19_992), live("acme", 19_993), live("globex", 19_000)]
     plan = plan_retention(files, [rule()], NOW, {})
     assert paths(plan.dropped) == ["globex/19000/1.parquet", "acme/19992/1.parquet"]
@@ -74,7 +74,7 @@ def test_rules_hold_for_their_tenant_and_table_only() -> None:
     assert paths(plan.dropped) == ["acme/19000/1.parquet", "globex/19990/1.parquet"]
 
 
-def test_of_files_that_go_as_a_whole_nothing_is_searched() -> None:
+def test_files_that_are_dropped_as_a_whole_are_not_searched() -> None:
     rules = [rule(where="severity_number < 9"), rule(after_seconds="30d")]
     plan = plan_retention([live("acme", 19_990), live("acme", 19_900)], rules, NOW, {})
     assert paths(plan.dropped) == ["acme/19900/1.parquet"]
@@ -82,7 +82,7 @@ def test_of_files_that_go_as_a_whole_nothing_is_searched() -> None:
     assert plan.searched[0].names == (key_of(rules[0]),)
 
 
-def test_what_was_searched_is_not_searched_again_unless_it_is_new() -> None:
+def test_searched_files_are_not_searched_again_unless_they_are_new() -> None:
     where = rule(where="severity_number < 9")
     applied = {key_of(where): RuleProgress(19_990, 5)}
     files = [live("a", 19_990, 5), live("a", 19_990, 6), live("a", 19_991, 5), live("a", 19_993, 9)]
@@ -97,13 +97,13 @@ def test_a_rule_that_is_changed_is_another() -> None:
     assert key_of(rule(where="a < 1")) == key_of(rule(where="a < 1"))
 
 
-def test_progress_forgets_rules_that_are_no_more() -> None:
+def test_progress_drops_removed_rules() -> None:
     plan = plan_retention([], [rule(where="a < 1")], NOW, {})
     assert progress(plan, 0, {"gone": RuleProgress(1, 1)}, 3).keys() == {key_of(rule(where="a < 1"))}
 
 
 @pytest.mark.parametrize("text", ["{}", '{"x": 1}', '{"x": {"day": "1", "sequence": 2}}', '{"x": {}}'])
-def test_a_note_that_cannot_be_read_is_as_if_it_were_not(text: str) -> None:
+def test_an_invalid_progress_property_is_ignored(text: str) -> None:
     assert read_applied(json.loads(text)) == {}
 
 

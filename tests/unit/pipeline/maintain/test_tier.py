@@ -1,4 +1,4 @@
-"""Files of old days in another place: every row is there once, before and after, whoever asks."""
+"""Files of old days in colder storage: every reader sees every row once, before and after."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def kept(folder: Path, tier: dict[str, Any] | None = None, **settings: Any) -> I
 
 
 def maintainer(lake: Kept, days: float = 1.0, config: Config | None = None) -> Maintainer:
-    """So many days later, when nothing of what was just landed is new any more."""
+    """Moves the files as of some days later, when nothing that just landed is new any more."""
     return Maintainer(
         config or lake.config,
         lake.catalog,
@@ -133,7 +133,7 @@ def test_the_old_files_go_with_the_snapshots_that_need_them(tmp_path: Path) -> N
         assert gone <= set(expired.data_files)
         assert not any(os.path.exists(path) for path in gone)
         assert_whole(lake, ALL + Counter(["u1 new"]))
-        # And back, when late data comes: all of it is one file again, then moved anew.
+        # And back, when late data comes: all of it is one file again, then moved again.
         lake.fill([("acme", "u3 late", 9, 40.0)])
         assert maintainer(lake, 2).run("compact", "logs").files_in == 4
         assert len(cold(lake)) == 1
@@ -145,7 +145,7 @@ def test_the_old_files_go_with_the_snapshots_that_need_them(tmp_path: Path) -> N
         assert_whole(lake, ALL + Counter(["u1 new", "u3 late", "u1 new"]))
 
 
-def test_what_nobody_needs_is_found_in_both_places(tmp_path: Path) -> None:
+def test_unreferenced_files_are_found_in_both_places(tmp_path: Path) -> None:
     with kept(tmp_path) as lake:
         move(lake)
         stray = [Path(path).with_name("stray.parquet") for path in sorted(lake.data_files())]
@@ -203,7 +203,7 @@ def test_an_erasure_that_leaves_something_in_the_other_place_is_not_proven(
         assert not report.is_proven
 
 
-def test_questions_are_answered_from_both_places(tmp_path: Path) -> None:
+def test_queries_read_both_places(tmp_path: Path) -> None:
     query = {"temp_dir": tmp_path / "temp", "threads": 1, "workers": 1}
     with kept(tmp_path, query=query) as lake:
         move(lake)
@@ -230,7 +230,7 @@ def test_another_location_takes_over_what_has_moved(tmp_path: Path) -> None:
         assert_whole(lake)
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
     """Its disk may not be mounted."""
     with kept(tmp_path) as lake:
         (tmp_path / "cold").rmdir()
@@ -240,7 +240,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         assert_whole(lake)
 
 
-def test_without_a_place_nothing_is_done_and_the_command_says_so(tmp_path: Path) -> None:
+def test_without_a_location_nothing_is_done_and_the_command_reports_it(tmp_path: Path) -> None:
     with contextlib.closing(Kept(tmp_path)) as lake:
         lake.fill(OLD)
         keeper = maintainer(lake)
@@ -250,14 +250,14 @@ def test_without_a_place_nothing_is_done_and_the_command_says_so(tmp_path: Path)
         assert "tier" not in {report.task for report in keeper.round()}
 
 
-def test_it_runs_by_itself_when_it_is_due(tmp_path: Path) -> None:
+def test_it_runs_automatically_when_it_is_due(tmp_path: Path) -> None:
     with kept(tmp_path) as lake:
         keeper = maintainer(lake)
         assert [report.files_in for report in keeper.round() if report.task == "tier"] == [2]
         assert [report.task for report in keeper.round() if report.task == "tier"] == []
 
 
-def test_what_a_round_leaves_moves_with_the_next_which_follows_at_once(tmp_path: Path) -> None:
+def test_the_next_round_follows_at_once_and_moves_the_rest(tmp_path: Path) -> None:
     with kept(tmp_path) as lake:
         settings = lake.config.maintain.tier
         assert settings is not None
@@ -319,7 +319,7 @@ def body_of(path: str) -> str:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("full"), JobFailed("the worker has died")])
-def test_what_is_copied_is_committed_when_another_copy_fails(
+def test_finished_copies_are_committed_when_another_copy_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     publish, published = LakeFileIO.publish, list[str]()
@@ -341,7 +341,7 @@ def test_what_is_copied_is_committed_when_another_copy_fails(
         assert_whole(lake)
 
 
-def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
+def test_an_unavailable_store_is_not_tried_for_every_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(files: LakeFileIO, path: str) -> Iterator[bytes]:
@@ -357,7 +357,7 @@ def test_a_store_that_cannot_be_read_is_not_asked_for_every_file(
         assert keeper.run("tier", "logs").files_in == 4, "the others need not wait"
 
 
-def test_a_copy_that_does_not_read_back_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_with_other_bytes_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = LakeFileIO.publish
 
     def damaging(self: LakeFileIO, location: str, local_file: Path, storage_class: str | None = None) -> None:
@@ -378,7 +378,7 @@ def test_a_copy_that_does_not_read_back_is_not_used(tmp_path: Path, monkeypatch:
         assert_whole(lake)
 
 
-def test_what_others_change_meanwhile_is_left_to_them(
+def test_files_changed_by_other_processes_are_left_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = Committer.replace
@@ -393,7 +393,7 @@ def test_what_others_change_meanwhile_is_left_to_them(
         report = move(lake)
         assert (report.files_in, report.detail["conflicts"]) == (1, 1)
         assert_whole(lake, ALL - Counter(["u42 old"]))
-        assert holding(tmp_path, "u42 old") == [], "the copy was found by whoever erased"
+        assert holding(tmp_path, "u42 old") == [], "the erasure found the copy"
 
 
 @pytest.mark.parametrize("storage_class", [None, "STANDARD_IA"])

@@ -174,15 +174,18 @@ class TableEraser:
         """Deletes unreferenced files of the tenant that have matching rows or are unreadable."""
         table = self._load()
         orphans = find_orphans(table, 0.0, _ALL)
-        of_tenant = [orphan.path for orphan in orphans if self._is_data(orphan.path)]
-        doomed = [path for path in of_tenant if path.endswith(".tmp")]
-        complete = [each for each in orphans if each.path in {*of_tenant} - {*doomed}]
-        targets = [SearchTarget(orphan.path, orphan.bytes, (_CONDITION,)) for orphan in complete]
+        of_tenant = [orphan for orphan in orphans if self._is_data(orphan.path)]
+        doomed = [orphan.path for orphan in of_tenant if orphan.path.endswith(".tmp")]
+        targets = [
+            SearchTarget(orphan.path, orphan.bytes, (_CONDITION,))
+            for orphan in of_tenant
+            if not orphan.path.endswith(".tmp")
+        ]
         matched = {each.path for each in self._run(targets) if each.matches or each.unreadable is not None}
         if matched:
             self._move_refs(table)
             table = self._load()
-            doomed += matched & {orphan.path for orphan in find_orphans(table, 0.0, _ALL)}
+            doomed += sorted(matched & {orphan.path for orphan in find_orphans(table, 0.0, _ALL)})
         self._delete(doomed)
         self._delete(self._dead_metadata(table, orphans))
 
