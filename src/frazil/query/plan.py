@@ -36,7 +36,7 @@ _BLOOM_BYTES_MAX = 128 << 20
 
 @dataclass
 class Plan:
-    """The tables that a worker reads, and their statistics. The caller must call `release`."""
+    """The tables that a worker reads, and their statistics. A context manager that releases the tail."""
 
     tables: list[dict[str, Any]] = field(default_factory=list)
     cuts: list[TailCut] = field(default_factory=list)
@@ -45,6 +45,12 @@ class Plan:
     """Cache key: plans with the same key have the same result. None: the result must not be cached."""
     erased: frozenset[str] = frozenset()
     """Ids of the erasures recorded in the tables of the plan."""
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         for cut in self.cuts:

@@ -317,14 +317,10 @@ class QueryService:
         parsed = self._parsed.get(query.sql)
         if parsed is not None:
             # Parsed before: it can be planned, and perhaps served from the cache, without a worker.
-            plan = await self._plan(running, parsed)
-            try:
-                if await self._serve_cached(running, plan):
-                    return
-                async with self._worker(running) as worker:
-                    await self._run_plan(running, worker, plan)
-            finally:
-                plan.release()
+            with await self._plan(running, parsed) as plan:
+                if not await self._serve_cached(running, plan):
+                    async with self._worker(running) as worker:
+                        await self._run_plan(running, worker, plan)
             return
         for is_last in (False, True):  # the worker may have died for another reason: try once more
             try:
@@ -337,12 +333,9 @@ class QueryService:
 
     async def _parse_and_run(self, running: RunningQuery, worker: WorkerProcess) -> None:
         parsed = await self._parse(running, worker)
-        plan = await self._plan(running, parsed)
-        try:
+        with await self._plan(running, parsed) as plan:
             if not await self._serve_cached(running, plan):
                 await self._run_plan(running, worker, plan)
-        finally:
-            plan.release()
 
     @contextlib.asynccontextmanager
     async def _worker(self, running: RunningQuery) -> AsyncIterator[WorkerProcess]:

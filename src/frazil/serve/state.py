@@ -21,7 +21,6 @@ class Lifecycle:
     queries: QueryService
     stopping: bool = False
     requests: int = 0
-    """Requests in progress."""
     _closing: asyncio.Task[None] | None = None
 
     async def drain(self) -> None:

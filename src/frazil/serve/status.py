@@ -95,7 +95,9 @@ async def status(
     sampler: Sampler = request.app.state.sampler
     ledgers: LedgerCache = request.app.state.ledger
     seen, tables, balance = await asyncio.gather(
-        sampler.status(history=history), _tables(queries, caller), ledgers.read() if ledger else _nothing()
+        sampler.status(history=history),
+        _tables(queries, caller),
+        ledgers.read() if ledger else asyncio.sleep(0),
     )
     whole = dataclasses.replace(seen, tables=tables, ledger=balance)
     return Response(orjson.dumps(whole), media_type="application/json")
@@ -112,7 +114,3 @@ async def _tables(queries: Any, caller: Caller) -> Sequence[Mapping[str, Any]] |
         for table in found
         if not table.is_view
     ]
-
-
-async def _nothing() -> None:
-    return None

@@ -10,7 +10,6 @@ from frazil.sql.constants import Kind
 
 
 def duckdb_type(type_: pa.DataType) -> str:
-    """Return DuckDB's name of a column type."""
     if pa.types.is_map(type_):
         return f"MAP({duckdb_type(type_.key_type)}, {duckdb_type(type_.item_type)})"
     if pa.types.is_list(type_):

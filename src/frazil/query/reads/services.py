@@ -77,7 +77,6 @@ GROUP BY GROUPING SETS ((service_name), (service_name, bucket), ())"""
 
 
 def log_errors(range: TimeRange) -> Statement:
-    """Count log records and errors by service."""
     errors = f"count(*) FILTER (severity_number >= {_ERROR_SEVERITY}) AS errors"
     return _within(
         range, f"SELECT service_name, count(*) AS logs, {errors} FROM logs WHERE {{where}} GROUP BY ALL"

@@ -40,7 +40,6 @@ class Conditions:
 
     @classmethod
     def within(cls, range: TimeRange) -> Conditions:
-        """Match the rows of a time range."""
         bounds = ["time >= CAST(? AS TIMESTAMPTZ)", "time < CAST(? AS TIMESTAMPTZ)"]
         return cls(bounds, [iso(range.begin), iso(range.end)])
 

@@ -108,7 +108,6 @@ class ChunkFolder:
         return Chunk(path, parts, path.stat().st_size, table.nbytes, first, last, now)
 
     def read(self, chunk: Chunk, schema: pa.Schema, parts: Iterable[Part]) -> Rows:
-        """Read some parts of a chunk."""
         table = pq.ParquetFile(chunk.path).read(use_threads=False).cast(schema)
         return [(part, table.slice(part.first_row, part.end_row - part.first_row)) for part in parts]
 
