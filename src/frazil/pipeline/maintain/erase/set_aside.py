@@ -97,7 +97,7 @@ class SetAside:
         standing = {ref.snapshot_id for name, ref in refs.items() if kind_of(name) == "reserved"}
         drop = [name for name, ref in refs.items() if ref.snapshot_id not in standing]
         ids = [each.snapshot_id for each in snapshots if each.snapshot_id not in standing]
-        expire(self._catalog, table, ids, drop_tags=drop, forget=True)
+        expire(self._catalog, table, ids, drop_tags=drop, drop_old_metadata=True)
         if lying_about := self._unneeded(table):
             # Whoever wrote them and has not committed yet cannot any more, once `landed` has moved.
             seconds = self._config.land.commit_deadline_seconds
