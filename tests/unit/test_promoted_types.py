@@ -27,7 +27,7 @@ from frazil.tables.promoted import promoted
 from tests.components.process import free_port
 
 LINE = (
-    "tables.promoted: column retries has type string in otel.logs, otel.spans, otel.metrics, and the "
+    "tables.promoted: column retries has type string in otel.logs, otel.spans, otel.metrics, but the "
     "configuration says int; set its type to string, or give it another name with `column`"
 )
 UNCHECKED = "not checked: tables.promoted against the existing tables"

@@ -118,15 +118,15 @@ def expire(
     drop_tags: Collection[str] = (),
     create_tags: Mapping[str, int] | None = None,
     properties: Mapping[str, str] | None = None,
-    forget: bool = False,
+    drop_old_metadata: bool = False,
     dry_run: bool = False,
 ) -> Expired:
     """Removes snapshots and tags, creates tags and sets properties in one commit; then deletes the files that
     no snapshot references any more. Snapshots that have already expired are no error.
 
     `table` is the state from which the caller chose. Raises Conflict, and changes nothing, if a relevant
-    branch or tag was added or moved since: the caller must choose again. With `forget`, earlier metadata
-    files that name removed snapshots are deleted too.
+    branch or tag was added or moved since: the caller must choose again. With `drop_old_metadata`, earlier
+    metadata files that name removed snapshots are deleted too.
     """
     if reserved := sorted(name for name in drop_tags if kind_of(name) == "reserved"):
         raise Refused(f"`{reserved[0]}` is reserved and cannot be dropped")
@@ -150,7 +150,7 @@ def expire(
     if not dry_run and not isinstance(catalog, MetastoreCatalog):
         _refuse_lost_tags(files, table, after, plan)
     expired = _unreachable(files, table, removed, after, dropped, created)
-    if forget:
+    if drop_old_metadata:
         expired = _with_old_versions(files, expired, after)
     if not dry_run:
         files.delete_all(expired.files)

@@ -101,7 +101,7 @@ class SetAsideEraser:
         current = {ref.snapshot_id for name, ref in refs.items() if kind_of(name) == "reserved"}
         drop = [name for name, ref in refs.items() if ref.snapshot_id not in current]
         ids = [each.snapshot_id for each in snapshots if each.snapshot_id not in current]
-        expire(self._catalog, table, ids, drop_tags=drop, forget=True)
+        expire(self._catalog, table, ids, drop_tags=drop, drop_old_metadata=True)
         if unreferenced := self._unreferenced(table):
             # Moving `landed` prevents the commit of files that are being written now.
             seconds = self._config.land.commit_deadline_seconds

@@ -160,7 +160,7 @@ class TableEraser:
                     ids,
                     drop_tags=drop,
                     properties={ERASED: self._facts[ERASED]},
-                    forget=True,
+                    drop_old_metadata=True,
                 )
             except Conflict:
                 continue  # a tag was created meanwhile
