@@ -308,6 +308,17 @@ def test_retention_reads_only_files_that_may_hold_the_value(tmp_path: Path, read
         assert lake.bodies() == BODIES - Counter(["u3 row"])
 
 
+def test_a_file_is_read_if_one_of_several_rules_may_match(tmp_path: Path, read: Read) -> None:
+    rules = [
+        {"after_seconds": "7d", "where": f"user_id = '{user}'", "table": "logs"} for user in ("u1", "u3")
+    ]
+    with kept(tmp_path, FILTERED, retention={"rules": rules, "confirm_rows_min": 1000}) as lake:
+        lake.fill(*(batch(f"u{number}", 10.0) for number in range(FILES)))
+        assert lake.retain().rows_removed == 2
+        assert sum(read.files.values()) == 4, "two files, each for both rules"
+        assert lake.bodies() == BODIES - Counter(["u1 row", "u3 row"])
+
+
 # The tests must notice filters that exclude too much
 
 
