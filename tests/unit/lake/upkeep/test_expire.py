@@ -381,7 +381,7 @@ def test_for_an_erasure_all_but_main_and_landed_goes_with_every_version_that_nam
     main = history.rewrite()
     table = history.table
     others = [each for each in history.ids if each not in (main, table.metadata.refs[LANDED].snapshot_id)]
-    gone = expire(history.catalog, table, others, drop_tags=["hour-20261115T10"], forget=True)
+    gone = expire(history.catalog, table, others, drop_tags=["hour-20261115T10"], drop_old_metadata=True)
     assert set(history.ids) == {main, ids[2]}
     assert gone.tags_dropped == ("hour-20261115T10",)
     assert len(gone.metadata_files) > 3
