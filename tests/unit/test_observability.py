@@ -19,8 +19,7 @@ from typer.main import get_command
 
 from frazil.cli import app
 from frazil.config import Config
-from frazil.dashboard import api_client as ask
-from frazil.dashboard import login
+from frazil.dashboard import api_client, login
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query.metrics import QueryMetrics
@@ -68,8 +67,8 @@ def metrics() -> Iterator[Mapping[str, Described]]:
     ResponseMiddleware(cast(Any, None), query.registry, cast(Any, None))
     _counter(query.registry)
     shown = CollectorRegistry()
-    shown.register(ask.QUESTIONS)
-    shown.register(ask.SECONDS)
+    shown.register(api_client.REQUESTS)
+    shown.register(api_client.SECONDS)
     shown.register(login.SOCKETS)
     shown.register(login.REFUSED)
     registries = (receiver, landing, query.registry, shown)

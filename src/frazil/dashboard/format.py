@@ -31,14 +31,14 @@ def format_elapsed(seconds: float | None) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    if rounded < 86400:
+        return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
+    return f"{rounded // 86400} d {rounded % 86400 // 3600} h"
 
 
 def format_count(number: float | None) -> str:

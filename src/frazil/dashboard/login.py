@@ -192,8 +192,8 @@ async def _redirect_to_login(connection: HTTPConnection, scope: Scope, receive: 
     if scope["type"] == "websocket" or path.startswith(_STREAMLIT) or scope["method"] not in ("GET", "HEAD"):
         await _deny(scope, receive, send, 401, "Log in first: open /login.\n", "session")
         return
-    wanted = path + (f"?{connection.url.query}" if connection.url.query else "")
-    redirect = RedirectResponse(f"/login?{urlencode({'next': wanted})}", status_code=303)
+    next_path = path + (f"?{connection.url.query}" if connection.url.query else "")
+    redirect = RedirectResponse(f"/login?{urlencode({'next': next_path})}", status_code=303)
     await redirect(scope, receive, send)
 
 
@@ -217,7 +217,7 @@ class Login:
         self._state, self._secure = state, secure
 
     async def show(self, request: Request) -> Response:
-        return _page(_local(request.query_params.get("next", "/")))
+        return _page(_local_path(request.query_params.get("next", "/")))
 
     async def take(self, request: Request) -> Response:
         if not _is_same_origin(request):
@@ -228,14 +228,14 @@ class Login:
             form = await request.form(max_files=0, max_fields=4, max_part_size=_FORM_BYTES_MAX)
         except HTTPException:
             return _page("/", "The login form is invalid.", status=400)
-        key, wanted = str(form.get("key", "")).strip(), _local(str(form.get("next", "/")))
+        key, next_path = str(form.get("key", "")).strip(), _local_path(str(form.get("next", "/")))
         if not key.isascii() or not key.isprintable():
-            return _page(wanted, "This is not an API key: API keys start with fz_.", status=401)
+            return _page(next_path, "This is not an API key: API keys start with fz_.", status=401)
         try:
             await to_thread.run_sync(lambda: self._state.api_client.request("GET", "/api/v1/tables", key))
         except ApiError as error:
-            return _page(wanted, error.message, status=401 if error.is_auth_error else 502)
-        response = RedirectResponse(wanted, status_code=303)
+            return _page(next_path, error.message, status=401 if error.is_auth_error else 502)
+        response = RedirectResponse(next_path, status_code=303)
         token = self._state.sessions.begin(key)
         # Lax, so that links from other sites work.
         response.set_cookie(COOKIE, token, httponly=True, samesite="lax", secure=self._secure, path="/")
@@ -248,10 +248,10 @@ class Login:
         return response
 
 
-def _page(wanted: str, message: str = "", status: int = 200) -> Response:
+def _page(next_path: str, message: str = "", status: int = 200) -> Response:
     error = f'<p class="error">{html.escape(message)}</p>' if message else ""
     return HTMLResponse(
-        _PAGE.substitute(error=error, next=html.escape(wanted, quote=True)),
+        _PAGE.substitute(error=error, next=html.escape(next_path, quote=True)),
         status_code=status,
         headers={
             "cache-control": "no-store",
@@ -263,13 +263,13 @@ def _page(wanted: str, message: str = "", status: int = 200) -> Response:
     )
 
 
-def _local(wanted: str) -> str:
+def _local_path(next_path: str) -> str:
     """Returns the path if it is one of this dashboard, else /."""
-    parts = urlsplit(wanted)
-    is_local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not parts.netloc
+    parts = urlsplit(next_path)
+    is_local = next_path.startswith("/") and not next_path.startswith(("//", "/\\")) and not parts.netloc
     return (
-        wanted
-        if is_local and wanted.isprintable() and not parts.path.startswith(("/login", "/logout"))
+        next_path
+        if is_local and next_path.isprintable() and not parts.path.startswith(("/login", "/logout"))
         else "/"
     )
 

@@ -49,7 +49,7 @@ def _since(time: float | None, now: float) -> str:
     return "–" if time is None else f"{format_elapsed(max(0.0, now - time))} ago"
 
 
-def _worst(values: Sequence[float | None]) -> float | None:
+def _largest(values: Sequence[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
@@ -96,7 +96,7 @@ def _wal(stage: Mapping[str, Any]) -> Card:
 def _land(stage: Mapping[str, Any], now: float) -> Card:
     tables = stage["tables"]
     stopped = [name for name, table in tables.items() if table["is_stopped"]]
-    last = _worst([table["last_commit_at"] for table in tables.values()])
+    last = _largest([table["last_commit_at"] for table in tables.values()])
     problem = f"landing stopped, operator action required: {', '.join(stopped)}" if stopped else None
     if problem is None and not stage["has_leader"]:
         problem = "no pipeline holds the lease"
@@ -105,7 +105,7 @@ def _land(stage: Mapping[str, Any], now: float) -> Card:
         _rate(_total([table["rows_per_second"] for table in tables.values()])),
         "rows",
         [
-            ("lag", format_elapsed(_worst([table["lag_seconds"] for table in tables.values()]))),
+            ("lag", format_elapsed(_largest([table["lag_seconds"] for table in tables.values()]))),
             ("last commit", _since(last, now)),
             ("commit p95", format_elapsed(stage["commit"]["p95_seconds"])),
             ("set aside", format_count(_total([table["set_aside"] for table in tables.values()]))),
@@ -115,9 +115,9 @@ def _land(stage: Mapping[str, Any], now: float) -> Card:
 
 
 def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card:
-    whole = stage["tables"].values()
-    cost = _total([table["monthly_cost"] for table in whole])
-    rows = _total([table["rows"] for table in whole])
+    measured = stage["tables"].values()
+    cost = _total([table["monthly_cost"] for table in measured])
+    rows = _total([table["rows"] for table in measured])
     if rows is None:
         rows = _total([table.get("rows") for table in tables])
     return Card(
@@ -125,9 +125,9 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
         format_count(rows),
         "rows",
         [
-            ("bytes", format_size(_total([table["bytes"] for table in whole]))),
-            ("files", format_count(_total([table["files"] for table in whole]))),
-            ("small files", format_count(_total([table["small_files"] for table in whole]))),
+            ("bytes", format_size(_total([table["bytes"] for table in measured]))),
+            ("files", format_count(_total([table["files"] for table in measured]))),
+            ("small files", format_count(_total([table["small_files"] for table in measured]))),
             ("cost/month", "–" if cost is None else f"≈ ${cost:,.2f}"),
         ],
     )
@@ -144,7 +144,7 @@ def _maintain(stage: Mapping[str, Any], now: float) -> Card:
         format_size(_total([table["bytes"] for table in waiting])),
         "to merge",
         [
-            ("lag", format_elapsed(_worst([table["lag_seconds"] for table in waiting]))),
+            ("lag", format_elapsed(_largest([table["lag_seconds"] for table in waiting]))),
             ("last merge", _since(merged, now)),
             ("runs", format_count(sum(sum(task["runs"].values()) for task in tasks.values()))),
             ("failed", format_count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError, ApiSession
@@ -37,6 +39,11 @@ class View:
     refresh_seconds: float | None  # None: the page does not refresh automatically
     otlp_http: str
     otlp_grpc: str
+
+
+def url_multiselect(container: DeltaGenerator, label: str, options: Iterable[str], **given: Any) -> list[str]:
+    """Shows a multiselect whose value is in the URL and that accepts values other than `options`."""
+    return container.multiselect(label, options, bind="query-params", accept_new_options=True, **given)
 
 
 def show_error(error: ApiError) -> None:

@@ -126,7 +126,7 @@ def format_nanos(nanos: str) -> str:
     """Formats nanoseconds since 1970 as a time with all digits."""
     seconds, rest = divmod(int(nanos), 10**9)
     try:
-        whole = dt.datetime.fromtimestamp(seconds, dt.UTC)
+        time = dt.datetime.fromtimestamp(seconds, dt.UTC)
     except (OverflowError, ValueError, OSError):
         return nanos
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"

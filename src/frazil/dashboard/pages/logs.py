@@ -18,7 +18,7 @@ from frazil.dashboard.logs.rows import Record, RecordsByKey, by_key, rows, time_
 from frazil.dashboard.logs.search import TRACE, LogSearch, with_chip
 from frazil.dashboard.parts.logs import show_facets, show_histogram, show_records
 from frazil.dashboard.time_range import DEFAULT, format_range
-from frazil.dashboard.view import View, show_error, show_how_to_send
+from frazil.dashboard.view import View, show_error, show_how_to_send, url_multiselect
 from frazil.query.reads.filters import SEVERITIES
 from frazil.query.reads.records import stored_log
 from frazil.query.reads.services import log_services
@@ -89,23 +89,15 @@ def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
     error_place = st.container()
     left, right = st.columns(2)
     counts = _services(view)
-    services = left.multiselect(
-        "Services",
-        list(counts),
-        key="service",
-        bind="query-params",
-        placeholder="All services",
-        accept_new_options=True,
-        label_visibility="collapsed",
-    )
-    chips = right.multiselect(
+    hidden: Any = {"label_visibility": "collapsed"}
+    services = url_multiselect(left, "Services", counts, key="service", placeholder="All services", **hidden)
+    chips = url_multiselect(
+        right,
         "Attributes",
         list(st.session_state.get("attr") or []),
         key="attr",
-        bind="query-params",
         placeholder="Attributes: type key=value, then Enter",
-        accept_new_options=True,
-        label_visibility="collapsed",
+        **hidden,
     )
     chosen_first = dict(sorted(counts.items(), key=lambda item: item[0] not in services))
     show_facets(

@@ -17,7 +17,7 @@ import streamlit as st
 from frazil.dashboard import theme
 from frazil.dashboard.format import axis_unit, escape_markdown, format_count
 from frazil.dashboard.sql import text as sql_text
-from frazil.dashboard.view import View, show_fragment, show_how_to_send
+from frazil.dashboard.view import View, show_fragment, show_how_to_send, url_multiselect
 from frazil.query.reads.metric_series import (
     HOLD_SECONDS,
     OTHERS,
@@ -178,8 +178,8 @@ def _about(metric: Metric) -> str:
 
 
 def _keys(view: View, metric: Metric) -> _Keys:
-    range = view.time_range.rounded(_LIST_CACHE_SECONDS).last(_KEYS_SECONDS_MAX)
-    rows = view.api.read(metric_attributes(metric, range), cache_seconds=_LIST_CACHE_SECONDS)
+    time_range = view.time_range.rounded(_LIST_CACHE_SECONDS).last(_KEYS_SECONDS_MAX)
+    rows = view.api.read(metric_attributes(metric, time_range), cache_seconds=_LIST_CACHE_SECONDS)
     return _Keys(
         tuple(dict.fromkeys(row["key"] for row in rows)),
         tuple(dict.fromkeys(f"{row['key']}={row['value']}" for row in rows)),
@@ -188,21 +188,9 @@ def _keys(view: View, metric: Metric) -> _Keys:
 
 def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[str, str]], str | None]:
     left, middle, right = st.columns([2, 3, 2])
-    services = left.multiselect(
-        "Service",
-        metric.services,
-        key="service",
-        bind="query-params",
-        placeholder="All services",
-        accept_new_options=True,
-    )
-    pairs = middle.multiselect(
-        "Attributes",
-        keys.pairs,
-        key="attr",
-        bind="query-params",
-        placeholder="key=value (all must match)",
-        accept_new_options=True,
+    services = url_multiselect(left, "Service", metric.services, key="service", placeholder="All services")
+    pairs = url_multiselect(
+        middle, "Attributes", keys.pairs, key="attr", placeholder="key=value (all must match)"
     )
     by = right.selectbox(
         "Group by",
@@ -263,7 +251,10 @@ def _draw(
     attributes: Sequence[tuple[str, str]],
     by: str | None,
 ) -> None:
-    request = _request(view, metric, aggregation, services, attributes, by)
+    width = MetricRequest(metric, aggregation, TimeRange.between(*view.time_range.bounds())).width
+    time_range = view.time_range.rounded(width)  # aligned with buckets, so that results can be cached
+    now = time_range.end_time if view.time_range.is_relative else None
+    request = MetricRequest(metric, aggregation, time_range, services, attributes, by, width, now)
     statement = metric_series(request)
     series = read_series(view.api.read(statement, cache_seconds=_SERIES_CACHE_SECONDS), request)
     if not series:
@@ -274,21 +265,6 @@ def _draw(
     theme.show_chart(_chart(series, request, unit, by), height=330, key="metric_chart")
     _show_table(series, by, unit)
     _show_as_sql(statement)
-
-
-def _request(
-    view: View,
-    metric: Metric,
-    aggregation: Aggregation,
-    services: Sequence[str],
-    attributes: Sequence[tuple[str, str]],
-    by: str | None,
-) -> MetricRequest:
-    """Aligns the range with buckets, so that the result can be cached until the next bucket starts."""
-    width = MetricRequest(metric, aggregation, TimeRange.between(*view.time_range.bounds())).width
-    range = view.time_range.rounded(width)
-    now = range.end_time if view.time_range.is_relative else None
-    return MetricRequest(metric, aggregation, range, services, attributes, by, width, now)
 
 
 def _show_no_series(metric: Metric, aggregation: Aggregation, is_filtered: bool) -> None:

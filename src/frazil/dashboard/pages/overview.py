@@ -44,25 +44,25 @@ def _draw(view: View) -> None:
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
         return
-    range = view.time_range.rounded(5)
-    buckets = Buckets.of(range)
-    spans = service_figures(view.api.read(red(range, buckets), cache_seconds=_CACHE_SECONDS))
-    logs = view.api.read(log_errors(range), cache_seconds=_CACHE_SECONDS)
-    _headlines(spans.whole, logs, tables, range.seconds)
+    time_range = view.time_range.rounded(5)
+    buckets = Buckets.of(time_range)
+    spans = service_figures(view.api.read(red(time_range, buckets), cache_seconds=_CACHE_SECONDS))
+    logs = view.api.read(log_errors(time_range), cache_seconds=_CACHE_SECONDS)
+    _headlines(spans.whole, logs, tables, time_range.seconds)
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
         return
-    over_time = {name: spans.over_time(name, range, buckets) for name in spans.by_service}
+    over_time = {name: spans.over_time(name, time_range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
-    _charts({name: over_time[name] for name in busiest}, range)
-    _services(view, spans, over_time, logs, range.seconds)
+    _charts({name: over_time[name] for name in busiest}, time_range)
+    _services(view, spans, over_time, logs, time_range.seconds)
 
 
-def _headlines(whole: Figures, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float) -> None:
+def _headlines(total: Figures, logs: list[dict[str, Any]], tables: dict[str, Any], seconds: float) -> None:
     requests, errors, latency, in_logs, fresh = st.columns(5)
-    requests.metric("Requests", f"{format_count(whole.requests / seconds)}/s", border=True)
-    errors.metric("Failed", f"{whole.error_share:.2%}", border=True)
-    latency.metric("p95 latency", format_duration(whole.p95_ms), border=True)
+    requests.metric("Requests", f"{format_count(total.requests / seconds)}/s", border=True)
+    errors.metric("Failed", f"{total.error_share:.2%}", border=True)
+    latency.metric("p95 latency", format_duration(total.p95_ms), border=True)
     in_logs.metric("Error logs", format_count(sum(row["errors"] for row in logs)), border=True)
     fresh.metric(
         "Newest data",
@@ -83,8 +83,8 @@ def _age_seconds(tables: dict[str, Any]) -> float | None:
     return max(0.0, age.total_seconds())
 
 
-def _charts(over_time: BucketsByService, range: TimeRange) -> None:
-    start, end = range.start_time, range.end_time
+def _charts(over_time: BucketsByService, time_range: TimeRange) -> None:
+    start, end = time_range.start_time, time_range.end_time
     services = list(over_time)
     rows = [
         {

@@ -196,8 +196,8 @@ def _show_share(state: _PageState) -> None:
         st.caption("The query is too long for a link. Save it as a file.")
         return
     runs = st.toggle("Run when opened", key="sql_share_runs")
-    place = urlsplit(st.context.url or "")
-    address = f"{place.scheme}://{place.netloc}" if place.netloc else ""
+    url = urlsplit(st.context.url or "")
+    address = f"{url.scheme}://{url.netloc}" if url.netloc else ""
     parameters = {"q": sql, "run": "1"} if runs else {"q": sql}
     st.code(f"{address}/sql?{urlencode(parameters)}", language=None, wrap_lines=True, height=120)
     st.caption("The query as last run. Readers see the data that their own key can read.")

@@ -22,7 +22,7 @@ from frazil.dashboard.traces.query import (
     parameters,
     trace_id,
 )
-from frazil.dashboard.view import View, show_fragment, show_how_to_send
+from frazil.dashboard.view import View, show_fragment, show_how_to_send, url_multiselect
 from frazil.query.reads import services
 
 _STEP_SECONDS = 5.0
@@ -60,9 +60,9 @@ def _search(view: View) -> None:
 
 def _operations(view: View) -> list[dict[str, Any]]:
     """Returns operations to choose from. If the query fails, users can still type a name."""
-    range = view.time_range.rounded(_OPERATIONS_STEP_SECONDS).last(OPERATIONS_SECONDS)
+    time_range = view.time_range.rounded(_OPERATIONS_STEP_SECONDS).last(OPERATIONS_SECONDS)
     try:
-        return view.api.read(services.operations(range), cache_seconds=_OPERATIONS_STEP_SECONDS)
+        return view.api.read(services.operations(time_range), cache_seconds=_OPERATIONS_STEP_SECONDS)
     except ApiError as error:
         if error.is_auth_error or error.code == "unreachable":
             raise
@@ -81,20 +81,14 @@ def _filters(records: list[dict[str, Any]]) -> None:
         "ID opens that trace.",
         on_change=_open_typed,
     )
-    service.multiselect(
-        "Service", chosen.services, key="service", bind="query-params", accept_new_options=True,
-        placeholder="Any",
-    )  # fmt: skip
+    url_multiselect(service, "Service", chosen.services, key="service", placeholder="Any")
     name.selectbox(
         "Operation", chosen.names, index=None, key="name", bind="query-params", accept_new_options=True,
         placeholder="Any",
     )  # fmt: skip
     attribute, least, most, errors, order = st.columns([3, 1.2, 1.2, 1.3, 2.3], vertical_alignment="bottom")
-    attribute.multiselect(
-        "Attributes", [], key="attr", bind="query-params", accept_new_options=True,
-        placeholder="http.route=/cart",
-        help="key=value of a span, its resource or one of its events; all must match.",
-    )  # fmt: skip
+    about = "key=value of a span, its resource or one of its events; all must match."
+    url_multiselect(attribute, "Attributes", [], key="attr", placeholder="http.route=/cart", help=about)
     least.text_input("Min duration", key="min", bind="query-params", placeholder="250ms")
     most.text_input("Max duration", key="max", bind="query-params", placeholder="1.5s")
     errors.toggle("Errors only", key="errors", bind="query-params")

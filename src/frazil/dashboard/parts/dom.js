@@ -1,4 +1,4 @@
-// Stands before the script of every part. Text of strangers goes in by textContent alone.
+// Prepended to the script of every component. Telemetry is only ever set as textContent.
 
 function make(tag, className, text, testid) {
   const node = document.createElement(tag);
@@ -6,5 +6,10 @@ function make(tag, className, text, testid) {
   if (text !== undefined) node.textContent = text;
   if (testid) node.dataset.testid = testid;
   return node;
+}
+
+function short(number) {
+  if (number >= 1e6) return `${+(number / 1e6).toPrecision(3)} M`;
+  return number >= 1e4 ? `${+(number / 1e3).toPrecision(3)} k` : number.toLocaleString("en");
 }
 

@@ -1,8 +1,3 @@
-function short(number) {
-  if (number >= 1e6) return `${+(number / 1e6).toPrecision(3)} M`;
-  return number >= 1e4 ? `${+(number / 1e3).toPrecision(3)} k` : number.toLocaleString("en");
-}
-
 export default function ({ data, parentElement, setTriggerValue }) {
   const row = parentElement.querySelector(".facets");
   const left = row.scrollLeft;

@@ -17,34 +17,34 @@ function begin(frame) {
   state.total = make("span", "total", "", "histogram-total");
   state.legend = make("span", "legend");
   state.hint = make("span", "hint", "Drag to zoom in");
-  state.wider = make("button", "", "Zoom out", "histogram-wider");
-  state.wider.onclick = () => {
+  state.zoomOut = make("button", "", "Zoom out", "histogram-wider");
+  state.zoomOut.onclick = () => {
     const { from, to } = state.scale;
     state.zoom(from - (to - from), Math.min(to + (to - from), Math.max(to, Date.now())));
   };
   const head = make("div", "head");
-  head.append(state.total, state.legend, state.hint, state.wider);
+  head.append(state.total, state.legend, state.hint, state.zoomOut);
   state.plot = make("div", "plot", undefined, "histogram-plot");
   state.svg = shape("svg", { role: "img" });
   state.brush = make("div", "brush");
-  state.tip = make("div", "tip", undefined, "histogram-tip");
-  state.brush.hidden = state.tip.hidden = true;
-  state.plot.append(state.svg, state.brush, state.tip);
+  state.tooltip = make("div", "tip", undefined, "histogram-tip");
+  state.brush.hidden = state.tooltip.hidden = true;
+  state.plot.append(state.svg, state.brush, state.tooltip);
   state.plot.onpointerdown = (event) => {
-    state.from = within(state, event);
+    state.from = plotX(state, event);
     state.plot.setPointerCapture(event.pointerId);
   };
-  state.plot.onpointermove = (event) => { brushed(state, event); pointed(state, event); };
-  state.plot.onpointerup = (event) => chosen(state, event);
+  state.plot.onpointermove = (event) => { drawBrush(state, event); drawTooltip(state, event); };
+  state.plot.onpointerup = (event) => selectRange(state, event);
   state.plot.onpointercancel = () => { state.from = null; state.brush.hidden = true; };
-  state.plot.onpointerleave = () => { state.tip.hidden = true; };
+  state.plot.onpointerleave = () => { state.tooltip.hidden = true; };
   frame.replaceChildren(head, state.plot);
   state.watch = new ResizeObserver(() => draw(state));
   state.watch.observe(state.plot);
   return state;
 }
 
-function within(state, event) {
+function plotX(state, event) {
   const box = state.plot.getBoundingClientRect();
   return Math.min(Math.max(event.clientX - box.left, LEFT), box.width);
 }
@@ -54,34 +54,34 @@ function timeAt(state, x) {
   return from + ((x - LEFT) / (width - LEFT)) * (to - from);
 }
 
-function brushed(state, event) {
+function drawBrush(state, event) {
   if (state.from === null) return;
-  const x = within(state, event);
+  const x = plotX(state, event);
   state.brush.hidden = Math.abs(x - state.from) < 4;
   state.brush.style.left = `${Math.min(x, state.from)}px`;
   state.brush.style.width = `${Math.abs(x - state.from)}px`;
 }
 
-function chosen(state, event) {
+function selectRange(state, event) {
   if (state.from === null) return;
-  const ends = [state.from, within(state, event)].sort((a, b) => a - b);
+  const ends = [state.from, plotX(state, event)].sort((a, b) => a - b);
   state.from = null;
-  state.brush.hidden = state.tip.hidden = true;
+  state.brush.hidden = state.tooltip.hidden = true;
   if (ends[1] - ends[0] >= 4) {
     state.zoom(timeAt(state, ends[0]), timeAt(state, ends[1]));
     return;
   }
-  const { first, step } = state.scale; // a click: the bar under it
+  const { first, step } = state.scale; // a click selects the bar
   const start = first + Math.floor((timeAt(state, ends[0]) - first) / step) * step;
   if (step > 1000) state.zoom(start, start + step);
 }
 
-function pointed(state, event) {
+function drawTooltip(state, event) {
   const { first, step, buckets, width } = state.scale;
-  const x = within(state, event);
+  const x = plotX(state, event);
   const at = Math.floor((timeAt(state, x) - first) / step);
   if (at < 0 || at >= buckets || event.clientX < state.plot.getBoundingClientRect().left + LEFT) {
-    state.tip.hidden = true;
+    state.tooltip.hidden = true;
     return;
   }
   const start = new Date(first + at * step);
@@ -95,10 +95,10 @@ function pointed(state, event) {
     lines.push(line);
   }
   if (lines.length === 1) lines.push(make("div", "", "none"));
-  state.tip.replaceChildren(...lines);
-  state.tip.hidden = false;
-  const room = state.tip.offsetWidth;
-  state.tip.style.left = `${x + room + 16 > width ? x - room - 12 : x + 12}px`;
+  state.tooltip.replaceChildren(...lines);
+  state.tooltip.hidden = false;
+  const room = state.tooltip.offsetWidth;
+  state.tooltip.style.left = `${x + room + 16 > width ? x - room - 12 : x + 12}px`;
 }
 
 function label(time, step, isFull) {
@@ -119,7 +119,7 @@ function draw(state) {
   const buckets = Math.max(...data.series.map((series) => series.counts.length), Math.ceil((to - first) / step));
   state.scale = { from, to, first, step, buckets, width };
   const x = (time) => LEFT + (Math.min(Math.max(time, from), to) - from) / (to - from) * (width - LEFT);
-  const sums = Array.from({ length: buckets }, (_, at) => data.series.reduce((sum, one) => sum + (one.counts[at] || 0), 0));
+  const sums = Array.from({ length: buckets }, (_, at) => data.series.reduce((sum, series) => sum + (series.counts[at] || 0), 0));
   const top = Math.max(1, ...sums);
   const drawn = [shape("line", { x1: LEFT, x2: width, y1: height + 0.5, y2: height + 0.5 })];
   drawn.push(shape("text", { x: LEFT - 6, y: 10, "text-anchor": "end" }, data.total ? short(top) : ""));
@@ -129,9 +129,9 @@ function draw(state) {
     for (const series of data.series) {
       const count = series.counts[at];
       if (!count) continue;
-      const tall = Math.max(1, (count / top) * (height - 4));
-      drawn.push(shape("rect", { x: left, y: base - tall, width: Math.max(1, right - left - 1), height: tall, fill: series.colour }));
-      base -= tall;
+      const barHeight = Math.max(1, (count / top) * (height - 4));
+      drawn.push(shape("rect", { x: left, y: base - barHeight, width: Math.max(1, right - left - 1), height: barHeight, fill: series.colour }));
+      base -= barHeight;
     }
   }
   drawn.push(...ticks(from, to, width, height, x));
@@ -152,11 +152,6 @@ function ticks(from, to, width, height, x) {
   return drawn;
 }
 
-function short(number) {
-  if (number >= 1e6) return `${+(number / 1e6).toPrecision(3)} M`;
-  return number >= 1e4 ? `${+(number / 1e3).toPrecision(3)} k` : number.toLocaleString("en");
-}
-
 export default function ({ data, parentElement, setTriggerValue }) {
   const frame = parentElement.querySelector(".frame");
   if (!states.has(frame)) states.set(frame, begin(frame));
@@ -172,7 +167,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     made.append(dot, document.createTextNode(`${series.name} ${short(sum)}`));
     return made;
   }));
-  state.wider.hidden = !data.is_zoomed;
+  state.zoomOut.hidden = !data.is_zoomed;
   state.hint.textContent = data.warning || "Drag to zoom in";
   state.hint.title = data.warning;
   state.hint.hidden = data.is_zoomed && !data.warning;

@@ -111,7 +111,7 @@ def show_records(
             "levels": theme.SEVERITY_COLOURS,
             "services": {name: colours.get(name) or theme.service_colour(name) for name in names},
             "opened": opened,
-            "said": summary,
+            "summary": summary,
             "warning": warning,
             "has_older": has_older,
             "is_frozen": is_frozen,

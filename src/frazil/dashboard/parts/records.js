@@ -1,5 +1,4 @@
-// The list is changed in place, row by row: what a person reads does not move or flicker when records arrive.
-// Telemetry is hostile: it gets into the page as text alone.
+// The list is updated in place, row by row, so that rows do not move or flicker when records arrive.
 
 const states = new WeakMap();
 
@@ -12,20 +11,20 @@ function button(label, testid, title, click) {
 }
 
 function begin(frame) {
-  const state = { act: () => {}, rows: new Map(), opened: null, detailOf: null, asked: undefined, fresh: 0 };
+  const state = { act: () => {}, rows: new Map(), opened: null, detailOf: null, requested: undefined, newCount: 0 };
   frame.dataset.testid = "records";
   state.dot = make("span", "dot");
-  state.said = make("span", "said", "", "records-status");
+  state.summary = make("span", "summary", "", "records-status");
   state.warning = make("span", "warning", "", "records-warning");
   state.pause = button("Pause", "records-pause", "", () => state.act("pause"));
   state.newest = button("Back to newest", "records-newest", "", () => state.act("newest"));
   const bar = make("div", "bar");
-  state.jump = button("", "records-fresh", "", () => { state.list.scrollTop = 0; seen(state); });
+  state.jump = button("", "records-fresh", "", () => { state.list.scrollTop = 0; markSeen(state); });
   state.jump.className = "fresh";
-  bar.append(state.dot, state.said, state.warning, state.jump, state.newest, state.pause);
+  bar.append(state.dot, state.summary, state.warning, state.jump, state.newest, state.pause);
   state.list = make("div", "list", undefined, "records-list");
   state.list.setAttribute("role", "list");
-  state.list.onscroll = () => { if (state.list.scrollTop < 4) seen(state); };
+  state.list.onscroll = () => { if (state.list.scrollTop < 4) markSeen(state); };
   state.list.onkeydown = (event) => move(state, event);
   state.body = make("div");
   state.none = make("div", "none", "Waiting for records…", "records-none");
@@ -37,8 +36,8 @@ function begin(frame) {
   return state;
 }
 
-function seen(state) {
-  state.fresh = 0;
+function markSeen(state) {
+  state.newCount = 0;
   state.jump.hidden = true;
 }
 
@@ -46,16 +45,16 @@ function move(state, event) {
   const row = event.target.closest?.(".row");
   if (!row || event.target !== row) return;
   if (event.key === "Enter" || event.key === " ") row.click();
-  else if (event.key === "ArrowDown") beside(row, "nextElementSibling")?.focus();
-  else if (event.key === "ArrowUp") beside(row, "previousElementSibling")?.focus();
+  else if (event.key === "ArrowDown") siblingRow(row, "nextElementSibling")?.focus();
+  else if (event.key === "ArrowUp") siblingRow(row, "previousElementSibling")?.focus();
   else if (event.key === "Escape" && state.opened) state.act("open", "");
   else return;
   event.preventDefault();
 }
 
-function beside(row, way) {
-  let other = row[way];
-  while (other && !other.classList.contains("row")) other = other[way];
+function siblingRow(row, direction) {
+  let other = row[direction];
+  while (other && !other.classList.contains("row")) other = other[direction];
   return other;
 }
 
@@ -75,7 +74,7 @@ function drawRow(state, given, data) {
   const text = make("span", "text", undefined, "record-text");
   row.append(edge, make("span", "time", given.time), level, service, text);
   row.onclick = () => {
-    if (String(getSelection()).length) return; // somebody marks text to copy it
+    if (String(getSelection()).length) return; // the user is selecting text
     const key = state.opened === given.key ? "" : given.key;
     open(state, key);
     state.act("open", key);
@@ -87,7 +86,7 @@ function drawText(row, parts) {
   const text = row.querySelector(".text");
   const written = parts.join("\u0002");
   if (text.dataset.written === written) return;
-  text.dataset.written = written;
+  text.dataset.written = json;
   text.replaceChildren(...parts.map((part, at) => (at % 2 ? make("mark", "", part) : document.createTextNode(part))));
 }
 
@@ -111,12 +110,12 @@ function drawRows(state, data) {
     before = row;
   }
   for (const [key, row] of state.rows) if (!kept.has(key)) row.remove();
-  const isOther = [...state.rows.keys()].every((key) => !kept.has(key));
+  const isReplaced = [...state.rows.keys()].every((key) => !kept.has(key));
   state.rows = kept;
-  return isOther ? null : added;
+  return isReplaced ? null : added;
 }
 
-// The row that is to stay where it is on the screen: the opened one, else the first that is seen.
+// The row that keeps its position on the screen: the open one, else the first visible one.
 function anchor(state) {
   const opened = state.opened && state.rows.get(state.opened);
   if (state.list.scrollTop < 4 && !opened) return null;
@@ -128,9 +127,9 @@ function anchor(state) {
 
 function open(state, key) {
   state.opened = key || null;
-  state.asked = state.opened;
-  state.askedAt = Date.now();
-  for (const [one, row] of state.rows) row.classList.toggle("open", one === state.opened);
+  state.requested = state.opened;
+  state.requestedAt = Date.now();
+  for (const [other, row] of state.rows) row.classList.toggle("open", other === state.opened);
   if (state.detail && state.detailOf !== state.opened) {
     state.detail.remove();
     state.detail = null;
@@ -140,27 +139,27 @@ function open(state, key) {
 
 function drawDetail(state, data) {
   const given = data.opened;
-  // What was clicked a moment ago counts, until the answer to it is here.
-  if (state.asked !== undefined && Date.now() - state.askedAt < 10000) {
-    if ((given?.key ?? null) !== state.asked) return false;
-    state.asked = undefined;
+  // A recent click takes precedence until the server has responded to it.
+  if (state.requested !== undefined && Date.now() - state.requestedAt < 10000) {
+    if ((given?.key ?? null) !== state.requested) return false;
+    state.requested = undefined;
   }
   const key = given?.key ?? null;
   const row = key && state.rows.get(key);
   open(state, key);
-  state.asked = undefined;
+  state.requested = undefined;
   if (!given || !row) return false;
-  const isOther = state.detailOf !== key;
-  const written = JSON.stringify(given);
-  if (!state.detail || state.written !== written) {
+  const isReplaced = state.detailOf !== key;
+  const json = JSON.stringify(given);
+  if (!state.detail || state.drawnJson !== json) {
     const made = makeDetail(state, given, data);
     state.detail?.remove();
     state.detail = made;
     state.detailOf = key;
-    state.written = written;
+    state.drawnJson = json;
   }
   if (row.nextSibling !== state.detail) row.after(state.detail);
-  return isOther;
+  return isReplaced;
 }
 
 // As much of the detail as fits, and its row. The page itself does not scroll.
@@ -218,7 +217,7 @@ function makeGroup(state, group) {
 async function copy(node, text) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch { // not on a page without TLS
+  } catch { // the clipboard API needs TLS
     const area = document.createElement("textarea");
     area.value = text;
     document.body.append(area);
@@ -235,22 +234,22 @@ export default function ({ data, parentElement, setTriggerValue }) {
   if (!states.has(frame)) states.set(frame, begin(frame));
   const state = states.get(frame);
   state.act = (what, about) => setTriggerValue("action", { do: what, what: about ?? null });
-  const stays = anchor(state);
+  const kept = anchor(state);
   const added = drawRows(state, data);
-  const isOther = drawDetail(state, data);
+  const isReplaced = drawDetail(state, data);
   if (added === null) {
     state.list.scrollTop = 0;
-    seen(state);
-  } else if (stays && stays.row.isConnected) {
-    state.list.scrollTop += stays.row.getBoundingClientRect().top - stays.top;
-    state.fresh += added;
+    markSeen(state);
+  } else if (kept && kept.row.isConnected) {
+    state.list.scrollTop += kept.row.getBoundingClientRect().top - kept.top;
+    state.newCount += added;
   }
-  if (isOther || (added === null && state.detail)) intoView(state);
-  if (state.list.scrollTop < 4) seen(state);
-  state.jump.hidden = state.fresh === 0;
-  state.jump.textContent = `${state.fresh} new ↑`;
-  state.said.textContent = data.said;
-  state.said.title = data.said;
+  if (isReplaced || (added === null && state.detail)) intoView(state);
+  if (state.list.scrollTop < 4) markSeen(state);
+  state.jump.hidden = state.newCount === 0;
+  state.jump.textContent = `${state.newCount} new ↑`;
+  state.summary.textContent = data.summary;
+  state.summary.title = data.summary;
   state.warning.textContent = data.warning;
   state.warning.title = data.warning;
   state.warning.hidden = !data.warning;

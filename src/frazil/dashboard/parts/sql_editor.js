@@ -1,5 +1,5 @@
-// The text lies in a textarea whose letters are transparent; the same text, coloured, lies below it. So writing,
-// selecting, undoing and everything that assistive technology knows are the browser's own.
+// A textarea with transparent text over the same text with syntax colours. Typing, selection, undo and
+// assistive technology are those of the browser.
 
 const KEYWORDS = new Set(
   ("select from where group order by having limit offset with as on using join left right full inner outer cross " +
@@ -10,7 +10,7 @@ const KEYWORDS = new Set(
 );
 const TOKENS =
   /(--[^\n]*|\/\*[\s\S]*?(?:\*\/|$))|('(?:[^']|'')*(?:'|$)|\$\$[\s\S]*?(?:\$\$|$))|("(?:[^"]|"")*(?:"|$))|(\b\d+(?:\.\d+)?(?:e[+-]?\d+)?\b)|([A-Za-z_]\w*)/gi;
-const HIGHLIGHTED_MAX = 50000; // characters; colouring more would be felt while writing
+const HIGHLIGHTED_MAX = 50000; // characters; highlighting more would slow down typing
 const IS_MAC = /Mac|iPhone|iPad/.test(navigator.platform);
 const states = new WeakMap();
 
@@ -38,7 +38,7 @@ function span(text, kind) {
   return made;
 }
 
-// The word at `offset`, or the character before the end.
+// Returns the range of the word at `offset`, or of the last character.
 function wrongRange(text, offset) {
   const begin = Math.min(offset, Math.max(0, text.length - 1));
   const word = /^(?:\w+|\S)/.exec(text.slice(begin));
@@ -59,7 +59,7 @@ function paint(state) {
     }
     at += piece.length;
   }
-  nodes.push(document.createTextNode("\n")); // a last line that is empty has its height too
+  nodes.push(document.createTextNode("\n")); // so that an empty last line has a height
   state.paint.replaceChildren(...nodes);
   scroll(state);
 }
@@ -69,7 +69,7 @@ function scroll(state) {
   state.paint.scrollLeft = state.text.scrollLeft;
 }
 
-// Through the browser's own command where there is one: then it can be undone.
+// Uses the browser's insert command if it exists, so that the user can undo it.
 function insert(state, words) {
   const { text } = state;
   text.focus();
@@ -86,7 +86,7 @@ function insertName(state, name) {
 
 function run(state) {
   if (state.running || !state.text.value.trim()) return;
-  state.said = state.text.value;
+  state.sent = state.text.value;
   state.component.setTriggerValue("run", state.text.value);
 }
 
@@ -102,7 +102,7 @@ function row(kind, name, type, doc, onClick) {
   hint.className = "type";
   hint.textContent = type;
   made.append(label, hint);
-  made.addEventListener("mousedown", (event) => event.preventDefault()); // the text keeps its cursor
+  made.addEventListener("mousedown", (event) => event.preventDefault()); // keeps the cursor in the text
   made.addEventListener("click", onClick);
   return made;
 }
@@ -111,9 +111,9 @@ function drawTables(state) {
   const words = state.filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
   const nodes = [];
   for (const table of state.tables) {
-    const isHit = (text) => words.every((word) => text.toLowerCase().includes(word));
-    const columns = table.columns.filter((c) => !words.length || isHit(`${table.name} ${c.name} ${c.type} ${c.doc}`));
-    if (words.length && !columns.length && !isHit(table.name)) continue;
+    const matches = (text) => words.every((word) => text.toLowerCase().includes(word));
+    const columns = table.columns.filter((c) => !words.length || matches(`${table.name} ${c.name} ${c.type} ${c.doc}`));
+    if (words.length && !columns.length && !matches(table.name)) continue;
     const isOpen = words.length > 0 || state.open.has(table.name);
     const doc = `${table.doc} Click to show its columns; double click to insert its name.`;
     const head = row("table", table.name, table.note, doc, () => {
@@ -142,7 +142,7 @@ function begin(parentElement) {
   const find = (name) => parentElement.querySelector("." + name);
   const state = {
     text: find("text"), paint: find("paint"), run: find("run"), hint: find("hint"),
-    filter: find("filter"), tree: find("tree"), open: new Set(["logs"]), version: null, tables: [], mark: null, said: "",
+    filter: find("filter"), tree: find("tree"), open: new Set(["logs"]), version: null, tables: [], mark: null, sent: "",
   };
   state.hint.textContent = IS_MAC ? "⌘ Enter" : "Ctrl + Enter";
   state.text.addEventListener("input", () => paint(state));
@@ -153,18 +153,18 @@ function begin(parentElement) {
       event.stopPropagation();
       run(state);
     } else if (event.key === "Escape") {
-      state.text.blur(); // Tab then moves on: a keyboard is never caught here
+      state.text.blur(); // so that Tab leaves the editor
     } else if (event.key === "Tab" && !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       insert(state, "    ");
     } else {
-      event.stopPropagation(); // the page's own short-cuts are not meant
+      event.stopPropagation(); // not a shortcut of the page
     }
   });
   state.text.addEventListener("blur", (event) => {
     if (event.relatedTarget && parentElement.contains(event.relatedTarget)) return;
-    if (state.text.value !== state.said) {
-      state.said = state.text.value;
+    if (state.text.value !== state.sent) {
+      state.sent = state.text.value;
       state.component.setStateValue("draft", state.text.value);
     }
   });
@@ -186,7 +186,7 @@ export default function (component) {
   state.component = component;
   if (state.version !== data.version) {
     state.version = data.version;
-    state.text.value = state.said = data.sql;
+    state.text.value = state.sent = data.sql;
     state.text.setSelectionRange(data.sql.length, data.sql.length);
     state.text.scrollTop = 0;
   }

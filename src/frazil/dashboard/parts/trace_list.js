@@ -1,5 +1,3 @@
-// Text of strangers goes in by textContent alone.
-
 export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".list");
   root.replaceChildren(head(), ...data.map((trace) => row(trace, setTriggerValue)));
@@ -57,7 +55,7 @@ function row(trace, setTriggerValue) {
   return made;
 }
 
-// The range stays, so that the way back from a new tab leads to the same search.
+// Keeps the time range, so that a new tab can return to the same search.
 function address(id) {
   const query = new URLSearchParams({ trace: id });
   const range = new URLSearchParams(location.search).get("range");

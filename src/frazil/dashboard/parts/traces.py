@@ -109,14 +109,14 @@ def _span_row(
     if row.index is None:
         group = [tree.spans[index] for index in tree.orphans[row.missing]]
         first, last = min(span.start_nano for span in group), max(span.end_nano for span in group)
-        made: dict[str, Any] = {
+        data: dict[str, Any] = {
             "n": f"missing parent {row.missing[:_SPAN_TEXT_MAX]}",
             "s": _micros(first, start),
             "l": _micros(last, first),
         }
     else:
         span = tree.spans[row.index]
-        made = {
+        data = {
             "h": span.handle,
             "n": span.name[:_SPAN_TEXT_MAX],
             "v": services[span.service],
@@ -135,9 +135,9 @@ def _span_row(
             "o": "; ".join(tree.notes.get(row.index, ())),
         }
         if row.index in tree.async_spans:
-            made["a"] = _micros(tree.async_spans[row.index], start)
-    made = {name: held for name, held in made.items() if held or name in ("s", "l", "v", "n", "a")}
-    return made | {"d": row.depth, "b": row.below}
+            data["a"] = _micros(tree.async_spans[row.index], start)
+    data = {name: value for name, value in data.items() if value or name in ("s", "l", "v", "n", "a")}
+    return data | {"d": row.depth, "b": row.below}
 
 
 def _micros(nano: int, start_nano: int) -> float:

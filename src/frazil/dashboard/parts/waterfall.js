@@ -1,9 +1,8 @@
-// The rows are drawn from data of strangers: text goes in by textContent alone, and colours come from our own palette.
-// Only the rows in sight exist in the page, so that twenty thousand spans scroll like twenty.
+// Only visible rows are in the DOM, so that 20,000 spans scroll as fast as 20.
 
 const ROW = 24;
-const ROWS_IN_SIGHT_MAX = 15;
-const SPARE = 8;
+const VISIBLE_ROWS_MAX = 15;
+const OVERSCAN = 8;
 const INDENT = 12;
 const DEPTH_SHOWN_MAX = 14;
 
@@ -11,18 +10,18 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".waterfall");
   const chart = (root.frazil ??= build(root));
   chart.pick = (handle) => setTriggerValue("picked", handle);
-  chart.take(data);
+  chart.update(data);
   return () => chart.watch.disconnect();
 }
 
 function build(root) {
-  const chart = { root, closed: new Set(), picked: null, told: undefined, active: 0, from: 0, to: 1 };
+  const chart = { root, closed: new Set(), picked: null, initial: undefined, active: 0, from: 0, to: 1 };
   const head = element(root, "div", "head");
   chart.tools = element(head, "div", "tools");
   button(chart, "expand", "Expand all", () => setAll(chart, false));
   button(chart, "collapse", "Collapse all", () => setAll(chart, true));
   chart.nextError = button(chart, "next-error", "Next error", () => goToNextError(chart));
-  chart.whole = button(chart, "whole", "Whole trace", () => look(chart, 0, 1));
+  chart.whole = button(chart, "whole", "Whole trace", () => zoom(chart, 0, 1));
   chart.ruler = element(head, "div", "ruler");
   chart.ruler.dataset.testid = "waterfall-ruler";
   chart.ruler.title = "Drag to zoom in, double-click for the whole trace";
@@ -36,20 +35,20 @@ function build(root) {
   chart.scroller.addEventListener("scroll", () => draw(chart));
   chart.scroller.addEventListener("keydown", (event) => onKey(chart, event));
   chart.rows.addEventListener("click", (event) => onClick(chart, event));
-  brushing(chart);
+  enableBrush(chart);
   chart.watch = new ResizeObserver(() => chart.data && arrange(chart));
-  chart.take = (data) => take(chart, data);
+  chart.update = (data) => update(chart, data);
   return chart;
 }
 
-function take(chart, data) {
+function update(chart, data) {
   const isFirst = chart.data === undefined;
   chart.data = data;
   chart.errors = data.rows.flatMap((row, at) => (row.e ? [at] : []));
   chart.nextError.hidden = chart.errors.length === 0;
   chart.root.classList.toggle("critical", Boolean(data.critical));
-  if (chart.told !== data.picked) {
-    chart.told = chart.picked = data.picked;
+  if (chart.initial !== data.picked) {
+    chart.initial = chart.picked = data.picked;
     const at = data.rows.findIndex((row) => row.h === data.picked);
     if (at >= 0) reveal(chart, at);
   }
@@ -59,7 +58,7 @@ function take(chart, data) {
   chart.revealed = null;
 }
 
-// Which rows are open, in order: `below` says how many rows a closed one hides.
+// Lists the visible rows. `b` is the number of rows below a row, which it hides when it is collapsed.
 function arrange(chart) {
   const rows = chart.data.rows;
   chart.open = [];
@@ -68,7 +67,7 @@ function arrange(chart) {
     if (chart.closed.has(nameOf(rows[at]))) at += rows[at].b;
   }
   chart.rows.style.height = `${chart.open.length * ROW}px`;
-  chart.scroller.style.height = `${Math.min(chart.open.length, ROWS_IN_SIGHT_MAX) * ROW + 2}px`;
+  chart.scroller.style.height = `${Math.min(chart.open.length, VISIBLE_ROWS_MAX) * ROW + 2}px`;
   chart.ruler.style.marginRight = `${chart.scroller.offsetWidth - chart.scroller.clientWidth + 2}px`;
   chart.whole.hidden = chart.from === 0 && chart.to === 1;
   drawRuler(chart);
@@ -81,8 +80,8 @@ function nameOf(row) {
 
 function draw(chart) {
   if (!chart.data) return;
-  const first = Math.max(0, Math.floor(chart.scroller.scrollTop / ROW) - SPARE);
-  const last = Math.min(chart.open.length, first + ROWS_IN_SIGHT_MAX + 2 * SPARE);
+  const first = Math.max(0, Math.floor(chart.scroller.scrollTop / ROW) - OVERSCAN);
+  const last = Math.min(chart.open.length, first + VISIBLE_ROWS_MAX + 2 * OVERSCAN);
   const drawn = [];
   for (let line = first; line < last; line += 1) drawn.push(drawRow(chart, line));
   chart.rows.replaceChildren(...drawn);
@@ -133,8 +132,8 @@ function drawName(chart, row, cell) {
 }
 
 function drawBar(chart, row, lane) {
-  const left = place(chart, row.s);
-  const right = place(chart, row.s + row.l);
+  const left = position(chart, row.s);
+  const right = position(chart, row.s + row.l);
   if (right < 0 || left > 100) return;
   const bar = element(lane, "div", "bar");
   bar.dataset.testid = "waterfall-bar";
@@ -142,7 +141,7 @@ function drawBar(chart, row, lane) {
   bar.style.width = `max(2px, ${clamp(right) - clamp(left)}%)`;
   bar.style.background = row.v === undefined ? "" : chart.data.services[row.v][1];
   if (row.a !== undefined) hatch(chart, lane, Math.max(row.s, row.a), row.s + row.l);
-  for (const [start, length] of row.c ?? []) stretch(chart, lane, start, length);
+  for (const [start, length] of row.c ?? []) drawCritical(chart, lane, start, length);
   for (const [time, isException] of row.t ?? []) dot(chart, lane, time, isException ? "tick exception" : "tick");
   for (const [time, colour] of row.g ?? []) dot(chart, lane, time, "log", colour);
   const label = element(lane, "span", "label");
@@ -155,27 +154,27 @@ function drawBar(chart, row, lane) {
   }
 }
 
-// The part of a bar that lies after the end of its parent.
+// Hatches the part of a bar after the end of its parent.
 function hatch(chart, lane, start, end) {
-  const left = clamp(place(chart, start));
+  const left = clamp(position(chart, start));
   const made = element(lane, "div", "after");
   made.dataset.testid = "waterfall-after";
   made.style.left = `${left}%`;
-  made.style.width = `max(2px, ${clamp(place(chart, end)) - left}%)`;
+  made.style.width = `max(2px, ${clamp(position(chart, end)) - left}%)`;
 }
 
-function stretch(chart, lane, start, length) {
-  const left = clamp(place(chart, start));
-  const width = clamp(place(chart, start + length)) - left;
+function drawCritical(chart, lane, start, length) {
+  const left = clamp(position(chart, start));
+  const width = clamp(position(chart, start + length)) - left;
   if (width <= 0) return;
-  const made = element(lane, "div", "stretch");
+  const made = element(lane, "div", "critical-interval");
   made.dataset.testid = "waterfall-critical";
   made.style.left = `${left}%`;
   made.style.width = `max(1px, ${width}%)`;
 }
 
 function dot(chart, lane, time, kind, colour) {
-  const left = place(chart, time);
+  const left = position(chart, time);
   if (left < 0 || left > 100) return;
   const made = element(lane, "div", kind);
   made.dataset.testid = `waterfall-${kind.split(" ")[0]}`;
@@ -193,8 +192,8 @@ function drawRuler(chart) {
   }
 }
 
-// Where a time lies between the left and the right edge, in percent.
-function place(chart, micros) {
+// Returns the horizontal position of a time, in percent.
+function position(chart, micros) {
   return ((micros / chart.data.length - chart.from) / (chart.to - chart.from)) * 100;
 }
 
@@ -259,7 +258,7 @@ function goToNextError(chart) {
   choose(chart, chart.data.rows[at]);
 }
 
-// Opens all rows above a row.
+// Expands all ancestors of a row.
 function reveal(chart, at) {
   for (let above = 0; above < at; above += 1) {
     const row = chart.data.rows[above];
@@ -270,11 +269,11 @@ function reveal(chart, at) {
 
 function scrollToRow(chart, at) {
   chart.active = Math.max(0, chart.open.indexOf(at));
-  chart.scroller.scrollTop = (chart.active - ROWS_IN_SIGHT_MAX / 2) * ROW;
+  chart.scroller.scrollTop = (chart.active - VISIBLE_ROWS_MAX / 2) * ROW;
   draw(chart);
 }
 
-function brushing(chart) {
+function enableBrush(chart) {
   let start = null;
   const share = (event) => {
     const box = chart.ruler.getBoundingClientRect();
@@ -295,27 +294,27 @@ function brushing(chart) {
     start = null;
     chart.brush.style.width = "0";
     const width = chart.to - chart.from;
-    if (right - left > 0.01) look(chart, chart.from + left * width, chart.from + right * width);
+    if (right - left > 0.01) zoom(chart, chart.from + left * width, chart.from + right * width);
   });
-  chart.ruler.addEventListener("dblclick", () => look(chart, 0, 1));
+  chart.ruler.addEventListener("dblclick", () => zoom(chart, 0, 1));
 }
 
-// At a part of the time, as shares of the whole.
-function look(chart, from, to) {
+// Shows a part of the time, given as fractions of the trace.
+function zoom(chart, from, to) {
   [chart.from, chart.to] = [from, to];
   arrange(chart);
 }
 
 function describe(chart, row) {
-  const told = [row.n];
-  if (row.v !== undefined) told.push(`${chart.data.services[row.v][0]}, ${chart.data.kinds[row.k ?? 0]}`);
-  told.push(`starts at ${duration(row.s)}, takes ${duration(row.l)}`);
+  const lines = [row.n];
+  if (row.v !== undefined) lines.push(`${chart.data.services[row.v][0]}, ${chart.data.kinds[row.k ?? 0]}`);
+  lines.push(`starts at ${duration(row.s)}, takes ${duration(row.l)}`);
   const critical = (row.c ?? []).reduce((sum, [, length]) => sum + length, 0);
-  if (critical) told.push(`${duration(critical)} of it on the critical path`);
-  if (row.a > row.s) told.push(`asynchronous: continues for ${duration(row.s + row.l - row.a)} after its parent ended`);
-  else if (row.a !== undefined) told.push(`asynchronous: starts ${duration(row.s - row.a)} after its parent ended`);
-  if (row.o) told.push(row.o);
-  return told.join("\n");
+  if (critical) lines.push(`${duration(critical)} of it on the critical path`);
+  if (row.a > row.s) lines.push(`asynchronous: continues for ${duration(row.s + row.l - row.a)} after its parent ended`);
+  else if (row.a !== undefined) lines.push(`asynchronous: starts ${duration(row.s - row.a)} after its parent ended`);
+  if (row.o) lines.push(row.o);
+  return lines.join("\n");
 }
 
 function duration(micros) {

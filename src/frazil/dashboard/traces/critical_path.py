@@ -42,17 +42,17 @@ def critical_path(tree: Tree, root: SpanIndex) -> list[CriticalInterval]:
     found: list[CriticalInterval] = []
     stack = [CriticalInterval(root, tree.spans[root].start_nano, tree.spans[root].end_nano)]
     while stack:
-        whole = stack.pop()
-        cursor = whole.end_nano
-        for child in _blocking_children(tree, whole):
+        current = stack.pop()
+        cursor = current.end_nano
+        for child in _blocking_children(tree, current):
             if child.end_nano > cursor:
                 continue
             if child.end_nano < cursor:
-                found.append(replace(whole, start_nano=child.end_nano, end_nano=cursor))
+                found.append(replace(current, start_nano=child.end_nano, end_nano=cursor))
             stack.append(child)
             cursor = child.start_nano
-        if whole.start_nano < cursor:
-            found.append(replace(whole, end_nano=cursor))
+        if current.start_nano < cursor:
+            found.append(replace(current, end_nano=cursor))
     return sorted(found, key=lambda interval: interval.start_nano)
 
 
@@ -65,28 +65,28 @@ def shares(tree: Tree, path: Sequence[CriticalInterval]) -> list[Share]:
         operation = (span.service, span.name)
         nanos[operation] = nanos.get(operation, 0) + interval.end_nano - interval.start_nano
         spans.setdefault(operation, set()).add(interval.index)
-    whole = sum(nanos.values())
+    total = sum(nanos.values())
     found = [
-        Share(service, name, nano, len(spans[service, name]), nano / whole)
+        Share(service, name, nano, len(spans[service, name]), nano / total)
         for (service, name), nano in nanos.items()
     ]
     return sorted(found, key=lambda share: (-share.nano, share.service, share.name))
 
 
-def _blocking_children(tree: Tree, whole: CriticalInterval) -> list[CriticalInterval]:
+def _blocking_children(tree: Tree, current: CriticalInterval) -> list[CriticalInterval]:
     """Returns the children that the span may have waited for, clipped to its time, the last to end first.
 
     A consumer that ends after its parent took a message for which the parent did not wait.
     """
-    parent = tree.spans[whole.index]
+    parent = tree.spans[current.index]
     found = []
-    for index in tree.children[whole.index]:
+    for index in tree.children[current.index]:
         child = tree.spans[index]
         if child.kind == CONSUMER and child.end_nano > parent.end_nano:
             continue
-        shift = whole.shift_nano + clock_shift(parent, child)
-        start = max(child.start_nano + shift, whole.start_nano)
-        end = min(child.end_nano + shift, whole.end_nano)
+        shift = current.shift_nano + clock_shift(parent, child)
+        start = max(child.start_nano + shift, current.start_nano)
+        end = min(child.end_nano + shift, current.end_nano)
         if start < end:
             found.append(CriticalInterval(index, start, end, shift))
     return sorted(found, key=lambda part: (-part.end_nano, part.start_nano, part.index))

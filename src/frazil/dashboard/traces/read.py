@@ -147,7 +147,7 @@ def links(span: SpanRecord) -> list[Link]:
     ]
 
 
-def moment(nano: int) -> dt.datetime:
+def to_datetime(nano: int) -> dt.datetime:
     """Returns the time in microseconds, or 1970 if it is out of range."""
     try:
         return dt.datetime.fromtimestamp(nano // 1_000_000_000, dt.UTC).replace(

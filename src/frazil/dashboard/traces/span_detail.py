@@ -19,7 +19,7 @@ from frazil.dashboard.traces.read import (
     attributes,
     events,
     links,
-    moment,
+    to_datetime,
 )
 from frazil.dashboard.traces.tree import SpanIndex, Tree
 from frazil.query.reads.filters import SPAN_KINDS
@@ -65,7 +65,7 @@ def _asynchronous(span: SpanRecord, parent_end_nano: int) -> str:
 def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, str] | None, key: str) -> None:
     """`names`: span names by ID for a column, or None if all logs are of one span."""
     columns: dict[str, list[str]] = {
-        "Time (UTC)": [format_clock(moment(log.time_nano)) for log in logs],
+        "Time (UTC)": [format_clock(to_datetime(log.time_nano)) for log in logs],
         "Offset": [_format_offset(log.time_nano - start_nano) for log in logs],
         "Level": [theme.severity_level(log.severity) for log in logs],
         "Service": [log.service for log in logs],
@@ -93,7 +93,7 @@ def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
     facts = [
         escape_markdown(span.service),
         SPAN_KINDS[span.kind],
-        f"{format_clock(moment(span.start_nano))} UTC",
+        f"{format_clock(to_datetime(span.start_nano))} UTC",
         f"starts at {_format_offset(span.start_nano - trace.start_nano)}",
         f"takes **{format_duration(span.duration_ms)}**",
     ]

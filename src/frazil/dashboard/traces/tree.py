@@ -109,10 +109,10 @@ def rows(tree: Tree) -> list[Row]:
     for missing, group in tree.orphans.items():
         tops.append((min(tree.spans[index].start_nano for index in group), None, missing))
     tops.sort(key=lambda top: (top[0], top[2]))
-    made: list[Row] = []
+    listed: list[Row] = []
     for _, index, missing in tops:
-        made.extend(_rows_of(tree, index, missing))
-    return made
+        listed.extend(_rows_of(tree, index, missing))
+    return listed
 
 
 def _rows_of(tree: Tree, top: SpanIndex | None, missing: str) -> list[Row]:
@@ -197,7 +197,7 @@ def _note(notes: dict[SpanIndex, list[str]], index: SpanIndex, text: str) -> Non
     notes.setdefault(index, []).append(text)
 
 
-_ODD = {
+_ANOMALIES = {
     CLOCKS_DIFFER: ("is outside its parent's time", "are outside their parent's time", ": clocks differ"),
     SAME_ID: ("has the ID of another span", "have the ID of another span", ""),
     IN_CYCLE: ("is its own ancestor", "are their own ancestors", ": each cycle is cut at its first span"),
@@ -221,8 +221,8 @@ def trace_notes(trace: Trace, tree: Tree) -> list[str]:
         found.append(f"{_main_name(roots)} took {took}; work continued for {late} after it ended.")
     if count := sum(len(group) for group in tree.orphans.values()):
         found.append(f"{_spans(count)} with a missing parent.")
-    for sign, (one, many, why) in _ODD.items():
-        if count := sum(any(sign in note for note in noted) for noted in tree.notes.values()):
+    for anomaly, (one, many, why) in _ANOMALIES.items():
+        if count := sum(any(anomaly in note for note in notes) for notes in tree.notes.values()):
             found.append(f"{_spans(count)} {one if count == 1 else many}{why}.")
     return found
 

@@ -17,7 +17,7 @@ from frazil.dashboard.time_range import format_range
 from frazil.dashboard.traces import span_detail
 from frazil.dashboard.traces.critical_path import CriticalInterval, critical_path, shares
 from frazil.dashboard.traces.query import trace_id
-from frazil.dashboard.traces.read import Trace, moment, read_trace
+from frazil.dashboard.traces.read import Trace, read_trace, to_datetime
 from frazil.dashboard.traces.tree import Tree, build_tree, trace_notes
 from frazil.dashboard.view import View
 
@@ -97,7 +97,7 @@ def _header(opened: OpenTrace, back: Callable[[], None]) -> None:
         st.code(_link(trace.id), language=None, wrap_lines=True)
         st.caption("Trace ID")
         st.code(trace.id, language=None)
-    start = moment(trace.start_nano)
+    start = to_datetime(trace.start_nano)
     services = trace.services()
     facts = [
         ("Started (UTC)", f"{format_clock(start)}", f"{start:%Y-%m-%d}"),
@@ -205,8 +205,8 @@ def _logs(opened: OpenTrace) -> None:
 def _logs_address(trace: Trace) -> str:
     times = [trace.start_nano, trace.end_nano, *(log.time_nano for log in trace.logs if log.time_nano)]
     around = dt.timedelta(minutes=1)
-    range = format_range(moment(min(times)) - around, moment(max(times)) + around)
-    return f"logs?{urlencode({'trace': trace.id, 'range': range})}"
+    time_range = format_range(to_datetime(min(times)) - around, to_datetime(max(times)) + around)
+    return f"logs?{urlencode({'trace': trace.id, 'range': time_range})}"
 
 
 def _link(id: str) -> str:

@@ -12,8 +12,8 @@ from frazil.dashboard.traces.read import (
     event_times,
     events,
     links,
-    moment,
     read_trace,
+    to_datetime,
 )
 
 SECOND = 1_794_700_000_000_000_000
@@ -147,5 +147,5 @@ def test_services_are_counted_the_busiest_first() -> None:
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_the_first_of_all() -> None:
-    assert moment(1_500_000_000_123_456_789) == dt.datetime(2017, 7, 14, 2, 40, 0, 123456, tzinfo=dt.UTC)
-    assert moment(10**30) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    assert to_datetime(1_500_000_000_123_456_789) == dt.datetime(2017, 7, 14, 2, 40, 0, 123456, tzinfo=dt.UTC)
+    assert to_datetime(10**30) == dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
