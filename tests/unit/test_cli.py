@@ -121,7 +121,7 @@ def test_the_configuration_is_printed_even_when_the_users_is_broken() -> None:
     assert runner.invoke(app, ["config"]).exit_code == 0
 
 
-def test_a_missing_configuration_file_is_told() -> None:
+def test_a_missing_configuration_file_is_an_error() -> None:
     result = runner.invoke(app, ["--config", "gone.yaml", "up"])
     assert result.exit_code == 2
     assert "gone.yaml: file does not exist" in result.stderr

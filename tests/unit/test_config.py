@@ -65,7 +65,7 @@ def test_without_file_and_environment_everything_has_its_default(load: Load) -> 
     assert not config.demo.enabled
 
 
-def test_sizes_and_durations_can_be_written_for_people(load: Load) -> None:
+def test_sizes_and_durations_accept_units(load: Load) -> None:
     config = load(
         "wal: {segment_bytes_max: 8MB, group_wait_seconds: 20ms}\nreceive: {shutdown_grace_seconds: 1m}"
     )
@@ -74,7 +74,7 @@ def test_sizes_and_durations_can_be_written_for_people(load: Load) -> None:
     assert config.receive.shutdown_grace_seconds == 60
 
 
-def test_the_environment_wins_over_the_file(load: Load) -> None:
+def test_the_environment_takes_precedence_over_the_file(load: Load) -> None:
     config = load(
         "log: {level: error, format: json}\nwal: {lanes: 2}",
         FRAZIL_LOG__LEVEL="debug",
@@ -92,7 +92,7 @@ def test_the_environment_wins_over_the_file(load: Load) -> None:
     assert config.receive.grpc.enabled is False
 
 
-def test_a_more_exact_variable_wins_over_its_section(load: Load) -> None:
+def test_a_more_specific_variable_takes_precedence_over_its_section(load: Load) -> None:
     config = load(
         None,
         FRAZIL_WAL__S3='{"bucket": "a", "prefix": "p"}',
@@ -131,27 +131,27 @@ def test_a_file_that_cannot_be_read_as_text_is_an_error(load: Load) -> None:
         load()
 
 
-def test_a_typo_in_a_key_gets_its_place_and_a_suggestion(problems: Problems) -> None:
+def test_a_typo_in_a_key_gets_its_location_and_a_suggestion(problems: Problems) -> None:
     assert problems("wal:\n  lanes: 2\n  group_wait_secnds: 0.1\n") == (
         "frazil.yaml:3:3: wal.group_wait_secnds: unknown key (given 0.1)\n"
         "    did you mean `group_wait_seconds`?"
     )
 
 
-def test_a_key_in_the_wrong_section_is_told_where_it_belongs(problems: Problems) -> None:
+def test_a_key_in_the_wrong_section_gets_the_right_section_as_suggestion(problems: Problems) -> None:
     assert problems("wal: {request_bytes_max: 1MiB}") == (
         "frazil.yaml:1:7: wal.request_bytes_max: unknown key (given '1MiB')\n"
         "    did you mean `receive.limits.request_bytes_max`?"
     )
 
 
-def test_a_key_like_no_other_gets_the_list(problems: Problems) -> None:
+def test_an_unknown_key_without_similar_keys_gets_the_list(problems: Problems) -> None:
     assert problems("log: {zzz: 1}") == (
         "frazil.yaml:1:7: log.zzz: unknown key (given 1)\n    valid keys: level, format"
     )
 
 
-def test_a_bad_value_gets_its_place_and_what_is_allowed(problems: Problems) -> None:
+def test_an_invalid_value_gets_its_location_and_the_allowed_values(problems: Problems) -> None:
     assert problems("log:\n  level: verbose\n") == (
         "frazil.yaml:2:10: log.level: must be one of debug, info, warning, error (given 'verbose')\n"
         "    for example `level: info`"
@@ -315,7 +315,7 @@ def test_every_kind_of_bad_value_is_explained(problems: Problems, text: str, exp
     assert problems(text) == expected
 
 
-def test_a_bad_variable_is_named_in_place_of_the_line(problems: Problems) -> None:
+def test_an_invalid_variable_is_named_instead_of_the_line(problems: Problems) -> None:
     assert problems("log: {level: info}", FRAZIL_LOG__LEVEL="verbose") == (
         "FRAZIL_LOG__LEVEL: log.level: must be one of debug, info, warning, error (given 'verbose')\n"
         "    for example FRAZIL_LOG__LEVEL=info"
@@ -396,7 +396,7 @@ def test_a_key_given_twice_is_refused(problems: Problems) -> None:
 @pytest.mark.parametrize(
     "text", ["a: !!python/object:os.system {}", "data_dir: 2024-13-45", "log: &a {level: *a}", "a: \x01"]
 )
-def test_odd_yaml_is_a_configuration_error_too(problems: Problems, text: str) -> None:
+def test_unusual_yaml_is_a_configuration_error(problems: Problems, text: str) -> None:
     assert "frazil.yaml" in problems(text)
 
 
@@ -465,7 +465,7 @@ def test_two_keys_cannot_share_a_name_or_a_hash(problems: Problems) -> None:
     assert "has two keys with the same hash" in problems(f"auth: {{keys: [{key}, {other}]}}")
 
 
-def test_a_key_has_read_and_write_unless_told_otherwise(load: Load, problems: Problems) -> None:
+def test_a_key_has_the_roles_read_and_write_by_default(load: Load, problems: Problems) -> None:
     key = f"name: a, tenant: t, hash: '{HASH}'"
     assert load(f"auth: {{keys: [{{{key}}}]}}").auth.keys[0].roles == {"read", "write"}
     assert load(f"auth: {{keys: [{{{key}, roles: [admin]}}]}}").auth.keys[0].roles == {"admin"}
@@ -568,7 +568,7 @@ def test_a_formatted_size_reads_back(size: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["1.5", "", "MiB", "-1MiB", 1.5, True, None, []])
-def test_what_is_no_size(value: object) -> None:
+def test_invalid_sizes(value: object) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_bytes(value)
 
@@ -591,7 +591,7 @@ def test_listen_addresses(text: str, expected: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", "a:", ":1", "a:65536", "a:-1", "::1:80", "[x]:1", "a b:1", "a:1x", "a:١"]
 )
-def test_what_is_no_listen_address(text: str) -> None:
+def test_invalid_listen_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="must"):
         split_listen(text)
 
@@ -602,7 +602,7 @@ def test_loopback_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a" * 65, "ä", "a\n", "a b"])
-def test_what_is_no_tenant(text: str) -> None:
+def test_invalid_tenant_ids(text: str) -> None:
     with pytest.raises(ValueError, match="tenant id"):
         tenant_id(text)
 

@@ -17,7 +17,7 @@ def config_of(tier: dict[str, Any], **settings: Any) -> Config:
     return Config.model_validate({"maintain": {"tier": {"after_seconds": "30d", **tier}}, **settings})
 
 
-def test_nothing_moves_unless_it_is_said_where(tmp_path: Path) -> None:
+def test_there_is_no_tier_by_default(tmp_path: Path) -> None:
     assert Config().maintain.tier is None
     assert Config().tier_location is None
     config = config_of({"location": "cold/"}, data_dir=tmp_path)
@@ -58,7 +58,7 @@ def test_nothing_moves_unless_it_is_said_where(tmp_path: Path) -> None:
         ("{location: /cold}", "", "after_seconds"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused_with_a_word_why(
+def test_an_invalid_location_is_rejected_with_a_reason(
     tmp_path: Path, tier: str, rest: str, text: str
 ) -> None:
     file = tmp_path / "frazil.yaml"
@@ -69,6 +69,6 @@ def test_a_place_that_cannot_be_is_refused_with_a_word_why(
     assert "maintain.tier" in str(caught.value)
 
 
-def test_a_catalog_that_says_where_tables_are_is_asked_later() -> None:
+def test_the_location_is_checked_later_if_a_rest_catalog_decides_it() -> None:
     rest = {"lake": {"catalog": {"type": "rest", "rest": {"uri": "https://x"}}}}
     assert config_of({"location": "s3://telemetry/colder"}, **rest).tier_location == "s3://telemetry/colder"

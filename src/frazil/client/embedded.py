@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from frazil.client.transport import Reply
@@ -50,10 +50,10 @@ class EmbeddedTransport:
         return self._wait(self._queries.tables(self._tenant, whole=True))
 
     def progress(self, id: str) -> Progress | None:
-        return self._wait(self._call_progress(id))
+        return self._wait(_call(self._queries.progress, self._tenant, id))
 
     def cancel(self, id: str) -> bool:
-        return self._wait(self._call_cancel(id))
+        return self._wait(_call(self._queries.cancel, self._tenant, id))
 
     def close(self) -> None:
         if self._closed:
@@ -75,13 +75,6 @@ class EmbeddedTransport:
             raise
         return queries
 
-    async def _call_progress(self, id: str) -> Progress | None:
-        found: Progress | None = self._queries.progress(self._tenant, id)
-        return found
-
-    async def _call_cancel(self, id: str) -> bool:
-        return bool(self._queries.cancel(self._tenant, id))
-
     def _chunks(self, content: AsyncIterator[bytes]) -> Iterator[bytes]:
         try:
             while (chunk := self._wait(_next(content))) is not None:
@@ -92,7 +85,7 @@ class EmbeddedTransport:
     def _close_content(self, content: AsyncIterator[bytes]) -> None:
         close = getattr(content, "aclose", None)
         if close is not None and not self._closed:
-            self._wait(_await(close))
+            self._wait(close())
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -130,8 +123,9 @@ async def _next(content: AsyncIterator[bytes]) -> bytes | None:
     return await anext(content, None)
 
 
-async def _await(call: Any) -> None:
-    await call()
+async def _call(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in the event loop's thread."""
+    return function(*arguments)
 
 
 def _configure_logging() -> None:

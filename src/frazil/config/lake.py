@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from frazil.config.connection import S3Connection
-from frazil.config.values import GIB, MIB, Bytes, Count, Listen, Seconds, Section, bad_value
+from frazil.config.values import GIB, MIB, Bytes, Count, Listen, Seconds, Section, bad_value, require_section
 
 DAY_SECONDS = 86_400
 
@@ -82,18 +82,11 @@ class CatalogConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.type == "postgres" and self.postgres is None:
-            raise bad_value(
-                "is postgres, but there is no section lake.catalog.postgres",
-                "add `postgres: {uri: postgresql://…}` below catalog",
-                "type",
-            )
-        if self.type == "rest" and self.rest is None:
-            raise bad_value(
-                "is rest, but there is no section lake.catalog.rest",
-                "add `rest: {uri: https://…}` below catalog",
-                "type",
-            )
+        hints = {
+            "postgres": "add `postgres: {uri: postgresql://…}` below catalog",
+            "rest": "add `rest: {uri: https://…}` below catalog",
+        }
+        require_section(self, self.type, "lake.catalog", hints)
         return self
 
 

@@ -48,6 +48,12 @@ def bad_value(what: str, hint: str, key: str | None = None) -> PydanticCustomErr
     return PydanticCustomError("frazil", "{what}", {"what": what, "hint": hint, "key": key})
 
 
+def require_section(parent: Section, type: str, path: str, hints: dict[str, str]) -> None:
+    """Check that `parent` has the section for its `type`. `hints` says for each type what to write."""
+    if type in hints and getattr(parent, type) is None:
+        raise bad_value(f"is {type}, but there is no section {path}.{type}", hints[type], "type")
+
+
 def parse_bytes(value: Any) -> Any:
     """Convert `8388608` or `'8MiB'` to a number of bytes."""
     hint = "for example 8388608, 8MiB or 1GiB (MB and GB are powers of 1000)"

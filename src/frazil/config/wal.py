@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 
 from frazil.config.connection import S3Connection
-from frazil.config.values import KIB, MIB, Bytes, Count, Seconds, Section, bad_value
+from frazil.config.values import KIB, MIB, Bytes, Count, Seconds, Section, bad_value, require_section
 
 
 class LocalWalConfig(Section):
@@ -172,14 +172,9 @@ class WalConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.type == "s3" and self.s3 is None:
-            raise bad_value(
-                "is s3, but there is no section wal.s3", "add `s3: {bucket: NAME}` below wal", "type"
-            )
-        if self.type == "kafka" and self.kafka is None:
-            raise bad_value(
-                "is kafka, but there is no section wal.kafka",
-                "add `kafka: {brokers: [HOST:PORT]}` below wal",
-                "type",
-            )
+        hints = {
+            "s3": "add `s3: {bucket: NAME}` below wal",
+            "kafka": "add `kafka: {brokers: [HOST:PORT]}` below wal",
+        }
+        require_section(self, self.type, "wal", hints)
         return self

@@ -113,17 +113,13 @@ class ExportQueue(Generic[T]):
     def _next_batch(self) -> list[T]:
         """Wait for a full batch or the linger time. Returns an empty list at the end."""
         with self._changed:
-            linger_until = time.monotonic() + self._linger_seconds
-            while not self._closing and len(self._queue) < self._batch_items_max:
-                left = linger_until - time.monotonic()
-                if left <= 0:
-                    if self._queue:
-                        break
-                    linger_until += self._linger_seconds
-                    continue
-                self._changed.wait(left)
+            while not self._changed.wait_for(self._is_ready, self._linger_seconds) and not self._queue:
+                pass
             if self._abandoned:
                 return []
             batch = [self._queue.popleft() for _ in range(min(self._batch_items_max, len(self._queue)))]
             self._changed.notify_all()
             return batch
+
+    def _is_ready(self) -> bool:
+        return self._closing or len(self._queue) >= self._batch_items_max

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
@@ -16,16 +16,17 @@ from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from frazil.demo.http_session import AbortableSession
 from frazil.demo.options import DemoOptions
 from frazil.errors import ConfigError
 from frazil.telemetry.exporters import ExporterSettings
+
+Signal = Literal["spans", "logs", "points"]
+Export = Callable[[Sequence[Any]], bool]
 
 _TIMEOUT_SECONDS = 10.0
 """Timeout of one batch, including the exporter's retries (the SDK's default)."""
@@ -50,9 +51,7 @@ class Points:
 class Exporters:
     """Export functions, which return True if the receiver accepted the batch. `shutdown` ends retries."""
 
-    export_spans: Callable[[Sequence[ReadableSpan]], bool]
-    export_logs: Callable[[Sequence[ReadableLogRecord]], bool]
-    export_points: Callable[[Sequence[Points]], bool]
+    exports: dict[Signal, Export]
     shutdowns: tuple[Callable[[], Any], ...]
 
     def shutdown(self) -> None:
@@ -121,10 +120,12 @@ def make_exporters(options: DemoOptions) -> Exporters:
         return all(result is MetricExportResult.SUCCESS for result in results)
 
     return Exporters(
-        export_spans=lambda batch: spans.export(batch) is SpanExportResult.SUCCESS,
-        export_logs=lambda batch: logs.export(batch) is LogRecordExportResult.SUCCESS,
-        export_points=export_points,
-        shutdowns=(spans.shutdown, logs.shutdown, metrics.shutdown, *aborts),
+        {
+            "spans": lambda batch: spans.export(batch) is SpanExportResult.SUCCESS,
+            "logs": lambda batch: logs.export(batch) is LogRecordExportResult.SUCCESS,
+            "points": export_points,
+        },
+        (spans.shutdown, logs.shutdown, metrics.shutdown, *aborts),
     )
 
 

@@ -12,13 +12,16 @@ from rich.text import Text
 from frazil.demo.options import DemoOptions, DemoTotals
 from frazil.demo.run import run_demo
 
-_PLAIN_EVERY_SECONDS = 10.0
+_LINE_INTERVAL_SECONDS = 10.0
 
 
 def run_with_progress(options: DemoOptions, *, console: Console | None = None) -> DemoTotals:
     """Run the demo until its duration is over or Ctrl-C, and show its progress."""
     console = console or Console()
-    return _run_with_bar(options, console) if console.is_terminal else _run_with_lines(options, console)
+    began = time.monotonic()
+    totals = (_run_with_bar if console.is_terminal else _run_with_lines)(options, console)
+    _report(console, totals, time.monotonic() - began)
+    return totals
 
 
 class _Rate:
@@ -56,14 +59,14 @@ def describe(options: DemoOptions, totals: DemoTotals, elapsed_seconds: float, r
 
 def _run_with_bar(options: DemoOptions, console: Console) -> DemoTotals:
     """Show a bar (a spinner without a duration), and below it the totals and the last error."""
-    whole = options.duration_seconds
+    duration = options.duration_seconds
     columns: list[ProgressColumn] = [TimeElapsedColumn()]
-    if whole is None:
+    if duration is None:
         columns.insert(0, SpinnerColumn())
     else:
-        columns += [BarColumn(), TextColumn(f"of {whole:.0f} s")]
+        columns += [BarColumn(), TextColumn(f"of {duration:.0f} s")]
     bar = Progress(*columns)
-    task = bar.add_task("", total=whole)
+    task = bar.add_task("", total=duration)
     status = Text()
     rate = _Rate()
 
@@ -73,41 +76,35 @@ def _run_with_bar(options: DemoOptions, console: Console) -> DemoTotals:
         if totals.last_error:
             status.append(f"\n{totals.last_error}", style="dim")
 
-    began = time.monotonic()
     with Live(Group(bar, status), console=console, refresh_per_second=4, transient=True):
-        totals = run_demo(options, on_progress=on_progress)
-    _report(console, totals, time.monotonic() - began)
-    return totals
+        return run_demo(options, on_progress=on_progress)
 
 
 def _run_with_lines(options: DemoOptions, console: Console) -> DemoTotals:
     rate = _Rate()
-    next_line = _PLAIN_EVERY_SECONDS
+    next_line = _LINE_INTERVAL_SECONDS
 
     def on_progress(totals: DemoTotals, elapsed_seconds: float) -> None:
         nonlocal next_line
         if elapsed_seconds < next_line:
             return
-        next_line = elapsed_seconds + _PLAIN_EVERY_SECONDS
+        next_line = elapsed_seconds + _LINE_INTERVAL_SECONDS
         text = describe(options, totals, elapsed_seconds, rate.update(elapsed_seconds, totals.sent))
         error = f" · {totals.last_error}" if totals.last_error else ""
-        _plain(console, f"{elapsed_seconds:.0f} s · {text}{error}")
+        _print_line(console, f"{elapsed_seconds:.0f} s · {text}{error}")
 
-    began = time.monotonic()
-    totals = run_demo(options, on_progress=on_progress)
-    _report(console, totals, time.monotonic() - began)
-    return totals
+    return run_demo(options, on_progress=on_progress)
 
 
 def _report(console: Console, totals: DemoTotals, elapsed_seconds: float) -> None:
-    _plain(
+    _print_line(
         console,
         f"sent {totals.spans:,} spans, {totals.logs:,} logs and {totals.points:,} metric points "
         f"from {totals.traces:,} traces in {elapsed_seconds:.0f} s; {totals.failed:,} failed",
     )
     if totals.failed and totals.last_error:
-        _plain(console, f"last error: {totals.last_error}")
+        _print_line(console, f"last error: {totals.last_error}")
 
 
-def _plain(console: Console, text: str) -> None:
+def _print_line(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)

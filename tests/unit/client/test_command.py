@@ -33,7 +33,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "frazil", "query", *arguments]
 
 
-def test_a_table_with_what_it_was_made_of_below(api: Api) -> None:
+def test_a_table_has_statistics_below(api: Api) -> None:
     api.table = ROWS
     api.stats = {"files": 1, "files_total": 3, "bytes": 1500}
     result = query("SELECT 1", "--url", api.url)
@@ -42,7 +42,7 @@ def test_a_table_with_what_it_was_made_of_below(api: Api) -> None:
     assert result.stderr.startswith("2 rows · 1 of 3 files · 1.5 kB · ")
 
 
-def test_json_is_an_array_of_objects_one_a_line(api: Api) -> None:
+def test_json_is_an_array_with_one_object_per_line(api: Api) -> None:
     api.table = ROWS
     result = query("SELECT 1", "--url", api.url, "--format", "json")
     assert json.loads(result.stdout) == [{"n": 1, "name": "a,b"}, {"n": None, "name": "ü"}]
@@ -52,7 +52,7 @@ def test_json_is_an_array_of_objects_one_a_line(api: Api) -> None:
     assert json.loads(query("SELECT 1", "--url", api.url, "--format", "json").stdout) == []
 
 
-def test_json_keeps_columns_of_one_name_apart(api: Api) -> None:
+def test_json_makes_duplicate_column_names_unique(api: Api) -> None:
     arrays = [pa.array([number]) for number in range(4)]
     api.table = pa.Table.from_arrays(arrays, names=["n", "n", "n_1", "n"])
     result = query("SELECT 1", "--url", api.url, "--format", "json")
@@ -70,7 +70,7 @@ def test_csv_arrow_and_parquet_are_written_as_the_api_sends_them(api: Api, tmp_p
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "arrow", "parquet"])
-def test_a_files_name_says_its_format(api: Api, tmp_path: Path, format: str) -> None:
+def test_the_file_suffix_determines_the_format(api: Api, tmp_path: Path, format: str) -> None:
     api.table = ROWS
     path = tmp_path / f"rows.{format}"
     result = query("SELECT 1", "--url", api.url, "--output", path)
@@ -85,7 +85,7 @@ def test_a_files_name_says_its_format(api: Api, tmp_path: Path, format: str) -> 
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_table_can_be_a_file_too(api: Api, tmp_path: Path) -> None:
+def test_a_table_can_be_written_to_a_file(api: Api, tmp_path: Path) -> None:
     api.table = ROWS
     assert query("SELECT 1", "--url", api.url, "--output", tmp_path / "rows.txt").exit_code == 0
     assert (tmp_path / "rows.txt").read_text().splitlines()[-1] == "NULL  ü"
@@ -102,7 +102,7 @@ def test_a_failed_query_leaves_the_old_file(api: Api, tmp_path: Path, format: st
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_folder_that_is_not_there_is_an_error_and_no_traceback(api: Api, tmp_path: Path) -> None:
+def test_a_missing_output_directory_is_an_error_without_traceback(api: Api, tmp_path: Path) -> None:
     result = query("SELECT 1", "--url", api.url, "--output", tmp_path / "no" / "rows.csv")
     assert result.exit_code == 2
     assert "cannot write" in result.stderr
@@ -147,7 +147,7 @@ def test_every_option_reaches_the_api(api: Api, tmp_path: Path) -> None:
     assert api.seen[0].headers["authorization"] == "Bearer fz_secret"
 
 
-def test_a_failed_query_is_shown_with_its_place_and_ends_with_1(api: Api) -> None:
+def test_a_failed_query_shows_the_position_and_exits_with_1(api: Api) -> None:
     api.refuse(
         400, "query_invalid", "there is no column servce", position=7, hint="did you mean service_name?"
     )
@@ -173,12 +173,12 @@ def test_a_failed_query_is_shown_with_its_place_and_ends_with_1(api: Api) -> Non
         (500, "internal", 1),
     ],
 )
-def test_the_exit_code_says_who_has_to_act(api: Api, status: int, code: str, exit_code: int) -> None:
+def test_the_exit_code_depends_on_the_error(api: Api, status: int, code: str, exit_code: int) -> None:
     api.refuse(status, code, "no")
     assert query("SELECT 1", "--url", api.url).exit_code == exit_code
 
 
-def test_an_api_that_cannot_be_reached_ends_with_2() -> None:
+def test_an_unreachable_api_exits_with_2() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -188,14 +188,14 @@ def test_an_api_that_cannot_be_reached_ends_with_2() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--as-of", "yesterday"), ("--api-key", "@/nowhere/key")])
-def test_what_cannot_be_understood_ends_with_2(api: Api, arguments: tuple[str, str]) -> None:
+def test_invalid_options_exit_with_2(api: Api, arguments: tuple[str, str]) -> None:
     result = query("SELECT 1", "--url", api.url, *arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert api.seen == []
 
 
-def test_stale_and_missing_are_said_on_standard_error(api: Api) -> None:
+def test_warnings_about_stale_and_missing_data_go_to_standard_error(api: Api) -> None:
     api.stats = {"stale": "the catalog does not answer", "missing": ["a.parquet"]}
     result = query("SELECT 1", "--url", api.url, "--format", "csv")
     assert result.stdout == "n\n1\n"
@@ -205,7 +205,7 @@ def test_stale_and_missing_are_said_on_standard_error(api: Api) -> None:
     ]
 
 
-def test_a_pipe_gets_every_row_whole(api: Api) -> None:
+def test_a_pipe_gets_every_row_untruncated(api: Api) -> None:
     api.table = pa.table({"n": range(1500), "text": ["x" * 300] * 1500})
     lines = query("SELECT 1", "--url", api.url).stdout.splitlines()
     assert len(lines) == 1502
@@ -229,7 +229,7 @@ def on_terminal(arguments: list[str], columns: int = 60) -> tuple[int, str]:
     return process.wait(30), b"".join(pieces).decode().replace("\r\n", "\n")
 
 
-def test_a_terminal_gets_what_fits_a_look(api: Api) -> None:
+def test_a_terminal_gets_a_limited_number_of_rows(api: Api) -> None:
     api.table = pa.table({"n": range(1500), "text": ["x" * 300 + "\x1b[31m"] * 1500})
     exit_code, shown = on_terminal(command("SELECT 1", "--url", api.url))
     assert exit_code == 0
@@ -257,7 +257,7 @@ def test_binary_formats_are_refused_on_a_terminal(api: Api, format: str) -> None
     assert api.seen == []
 
 
-def test_a_long_query_shows_how_far_it_is(api: Api) -> None:
+def test_a_long_query_shows_its_progress(api: Api) -> None:
     api.hold = threading.Event()
     # Let go when it was asked how far it is: the bar is there then.
     threading.Thread(target=lambda: (api.watched.wait(30), api.hold and api.hold.set()), daemon=True).start()
@@ -267,7 +267,7 @@ def test_a_long_query_shows_how_far_it_is(api: Api) -> None:
     assert "1 row · " in shown
 
 
-def test_ctrl_c_cancels_the_query_and_ends_with_130(api: Api) -> None:
+def test_ctrl_c_cancels_the_query_and_exits_with_130(api: Api) -> None:
     api.hold = threading.Event()
     process = subprocess.Popen(
         command("SELECT 1", "--url", api.url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -282,7 +282,7 @@ def test_ctrl_c_cancels_the_query_and_ends_with_130(api: Api) -> None:
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "table"])
-def test_a_reader_that_has_enough_is_no_error(api: Api, format: str) -> None:
+def test_a_closed_pipe_is_not_an_error(api: Api, format: str) -> None:
     api.table = pa.table({"n": range(50_000)})
     process = subprocess.Popen(
         command("SELECT 1", "--url", api.url, "--format", format),
@@ -298,7 +298,7 @@ def test_a_reader_that_has_enough_is_no_error(api: Api, format: str) -> None:
     process.stderr.close()
 
 
-def test_a_question_to_a_running_api_imports_nothing_heavy(api: Api) -> None:
+def test_a_query_to_a_running_api_imports_no_heavy_modules(api: Api) -> None:
     code = (
         "import sys\n"
         "from frazil.client.command import QueryOptions, run\n"

@@ -42,7 +42,7 @@ ROWS = pa.table(
 )
 
 
-def test_every_form_of_an_answer_holds_the_same_rows(api: Api) -> None:
+def test_all_conversions_of_a_result_have_the_same_rows(api: Api) -> None:
     api.table = ROWS
     with frazil.connect(api.url) as db:
         result = db.sql("SELECT * FROM logs")
@@ -59,7 +59,7 @@ def test_every_form_of_an_answer_holds_the_same_rows(api: Api) -> None:
     assert frame["time"].to_list() == [time, None, None]
 
 
-def test_a_result_shows_itself_as_a_small_table(api: Api) -> None:
+def test_the_repr_of_a_result_is_a_small_table(api: Api) -> None:
     api.table = pa.table({"n": range(1500), "name": ["x"] * 1500})
     result = frazil.connect(api.url).sql("SELECT 1")
     shown = repr(result).splitlines()
@@ -68,7 +68,7 @@ def test_a_result_shows_itself_as_a_small_table(api: Api) -> None:
     assert shown[-1] == "… 1,490 more rows"
 
 
-def test_an_answer_without_rows_keeps_its_columns(api: Api) -> None:
+def test_a_result_without_rows_keeps_its_columns(api: Api) -> None:
     api.table = ROWS.slice(0, 0)
     result = frazil.connect(api.url).sql("SELECT 1")
     assert result.rows() == []
@@ -76,12 +76,12 @@ def test_an_answer_without_rows_keeps_its_columns(api: Api) -> None:
     assert repr(result).endswith("0 rows")
 
 
-def test_columns_of_one_name_are_all_kept(api: Api) -> None:
+def test_columns_with_the_same_name_are_kept(api: Api) -> None:
     api.table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
     assert frazil.connect(api.url).sql("SELECT 1 AS n, 2 AS n").rows() == [(1, 2)]
 
 
-def test_the_question_arrives_as_it_was_asked(api: Api) -> None:
+def test_the_api_receives_the_query_unchanged(api: Api) -> None:
     with frazil.connect(api.url, api_key="fz_secret") as db:
         db.sql("SELECT ?", [5], as_of="tag:x", partial=True, seconds_max=3, rows_max=9)
     (seen,) = api.seen
@@ -99,7 +99,7 @@ def test_the_question_arrives_as_it_was_asked(api: Api) -> None:
     }
 
 
-def test_stats_come_with_the_result_and_unknown_members_are_left_out(api: Api) -> None:
+def test_stats_come_with_the_result_and_unknown_fields_are_ignored(api: Api) -> None:
     api.stats = {"files": 3, "files_total": 9, "tail_rows": 2, "stale": "since 10:00", "of_tomorrow": 1}
     stats = frazil.connect(api.url).sql("SELECT 1").stats
     assert (stats.files, stats.files_total, stats.tail_rows, stats.stale) == (3, 9, 2, "since 10:00")
@@ -153,14 +153,14 @@ def test_errors_are_those_that_the_service_raised(
         assert error.limit == facts.get("limit", "")
 
 
-def test_a_503_that_names_a_delay_is_asked_again(api: Api) -> None:
+def test_a_503_with_retry_after_is_retried(api: Api) -> None:
     api.refuse(503, "store_unavailable", "wait", retry_after="0")
     api.refuse(503, "store_unavailable", "wait", retry_after="0")
     assert frazil.connect(api.url).sql("SELECT 1").rows() == [(1,)]
     assert len(api.seen) == 3
 
 
-def test_it_does_not_ask_for_ever(api: Api) -> None:
+def test_the_number_of_retries_is_limited(api: Api) -> None:
     for _ in range(9):
         api.refuse(503, "store_unavailable", "wait", retry_after="0")
     with pytest.raises(StoreUnavailable):
@@ -169,35 +169,35 @@ def test_it_does_not_ask_for_ever(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("status", "delay"), [(503, None), (503, "60"), (429, "0"), (400, "0")])
-def test_other_refusals_are_not_asked_again(api: Api, status: int, delay: str | None) -> None:
+def test_other_errors_are_not_retried(api: Api, status: int, delay: str | None) -> None:
     api.refuse(status, "", "no", retry_after=delay)
     with pytest.raises(FrazilError):
         frazil.connect(api.url).sql("SELECT 1")
     assert len(api.seen) == 1
 
 
-def test_the_delay_is_told(api: Api) -> None:
+def test_the_error_has_the_retry_delay(api: Api) -> None:
     api.refuse(429, "overloaded", "64 queries wait", retry_after="7")
     with pytest.raises(Overloaded) as caught:
         frazil.connect(api.url).sql("SELECT 1")
     assert caught.value.retry_after_seconds == 7
 
 
-def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(api: Api) -> None:
+def test_a_truncated_response_is_an_error(api: Api) -> None:
     api.table = pa.table({"n": range(1000)})
     api.breaks_off = True
     with pytest.raises(Unreachable, match="ended early"):
         frazil.connect(api.url).sql("SELECT 1")
 
 
-def test_rows_without_arrows_end_mark_are_not_complete(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arrow_stream_without_end_marker_is_an_error(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = api.body("arrow")
     monkeypatch.setattr(Api, "body", lambda self, format: whole[:-8])
     with pytest.raises(Unreachable, match="ended early"):
         frazil.connect(api.url).sql("SELECT 1")
 
 
-def test_a_server_that_is_not_frazil_is_told_apart(api: Api) -> None:
+def test_a_server_that_is_not_frazil_is_detected(api: Api) -> None:
     api.refusals.append((404, {}, b"<html>not here</html>"))
     with pytest.raises(ConfigError, match="without frazil's error format"):
         frazil.connect(api.url).sql("SELECT 1")
@@ -216,12 +216,12 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_an_address_where_nothing_listens_says_so() -> None:
+def test_a_url_without_a_server_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"cannot reach http://127.0.0.1:\d+: Connection refused"):
         frazil.connect(f"127.0.0.1:{closed_port()}").sql("SELECT 1")
 
 
-def test_a_kept_connection_that_the_server_closed_is_made_anew(api: Api) -> None:
+def test_a_connection_that_the_server_closed_is_reopened(api: Api) -> None:
     transport = HttpTransport(api.url)
     frazil_tables = transport.tables()
     for pool in transport._http._plain.pools._container.values():
@@ -234,17 +234,17 @@ def test_a_kept_connection_that_the_server_closed_is_made_anew(api: Api) -> None
 @pytest.mark.parametrize(
     "url", ["ftp://x", "http://", "http://host:99999", "http://u:p@host", "http://h/?a=1"]
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigError):
         base_url(url)
 
 
-def test_an_address_may_leave_out_the_scheme_and_end_with_a_slash() -> None:
+def test_a_url_may_omit_the_scheme_and_end_with_a_slash() -> None:
     assert base_url("127.0.0.1:4380") == "http://127.0.0.1:4380"
     assert base_url("https://frazil.example/") == "https://frazil.example"
 
 
-def test_a_missing_authority_is_named(tmp_path: Path) -> None:
+def test_a_missing_ca_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"CA file .*ca\.pem does not exist"):
         frazil.connect("https://127.0.0.1:1", ca_file=tmp_path / "ca.pem")
 
@@ -253,7 +253,7 @@ def test_the_default_address_is_the_configurations() -> None:
     assert Config().serve.url == DEFAULT_URL
 
 
-def test_the_configured_api_is_asked_when_it_answers(api: Api, tmp_path: Path) -> None:
+def test_the_configured_api_is_used_if_it_is_running(api: Api, tmp_path: Path) -> None:
     listen = api.url.removeprefix("http://")
     path = tmp_path / "other.yaml"
     path.write_text(f"serve: {{listen: '{listen}'}}\n")
@@ -262,12 +262,12 @@ def test_the_configured_api_is_asked_when_it_answers(api: Api, tmp_path: Path) -
         assert (type(transport), transport.address) == (HttpTransport, api.url)
 
 
-def test_the_environment_says_where_the_api_is(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_set_the_api_address(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAZIL_SERVE__LISTEN", api.url.removeprefix("http://"))
     assert frazil.connect().sql("SELECT 1").rows() == [(1,)]
 
 
-def test_a_key_that_nobody_would_check_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_key_without_an_api_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAZIL_SERVE__LISTEN", f"127.0.0.1:{closed_port()}")
     with pytest.raises(Unreachable, match="remove the key"):
         frazil.connect(api_key="fz_secret")
@@ -285,7 +285,7 @@ def test_polars_is_optional(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         result.polars()
 
 
-def test_progress_and_cancelling_go_by_the_id(api: Api) -> None:
+def test_progress_and_cancel_use_the_query_id(api: Api) -> None:
     transport = HttpTransport(api.url)
     progress = transport.progress("abc")
     assert progress is not None
@@ -297,13 +297,13 @@ def test_progress_and_cancelling_go_by_the_id(api: Api) -> None:
     ]
 
 
-def test_how_far_a_query_is_never_is_an_error() -> None:
+def test_missing_progress_is_not_an_error() -> None:
     transport = HttpTransport(f"127.0.0.1:{closed_port()}")
     assert transport.progress("abc") is None
     assert transport.cancel("abc") is False
 
 
-def test_a_broken_stats_header_does_not_break_the_answer(api: Api) -> None:
+def test_an_invalid_stats_header_is_ignored(api: Api) -> None:
     api.stats = {"stale": "x"}
     from frazil.client import http_transport
 

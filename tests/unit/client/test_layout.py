@@ -22,7 +22,7 @@ def lines(columns: dict[str, str], rows: list[list[Any]], width: int | None = No
     return [grid.plain(line) for line in grid.lines()]
 
 
-def test_numbers_stand_right_and_text_left() -> None:
+def test_numbers_are_right_aligned_and_text_left() -> None:
     assert lines({"service": "VARCHAR", "n": "BIGINT"}, [["cart", 5], ["checkout", 1200]]) == [
         "service      n",
         "────────  ────",
@@ -32,12 +32,12 @@ def test_numbers_stand_right_and_text_left() -> None:
 
 
 @pytest.mark.parametrize("type", ["INTEGER", "UBIGINT", "HUGEINT", "DECIMAL(18,3)", "DOUBLE", "int64"])
-def test_every_type_of_number_stands_right(type: str) -> None:
+def test_all_number_types_are_right_aligned(type: str) -> None:
     assert lines({"number": type}, [[1]])[-1] == "     1"
 
 
 @pytest.mark.parametrize("type", ["VARCHAR", "MAP(VARCHAR, INTEGER)", "INTEGER[]", "INTERVAL", "TIMESTAMP"])
-def test_other_types_stand_left(type: str) -> None:
+def test_other_types_are_left_aligned(type: str) -> None:
     assert lines({"number": type}, [["1"]])[-1] == "1"
 
 
@@ -63,24 +63,24 @@ def test_null_is_dim_and_not_an_empty_text() -> None:
         ("naïve 日本 👩‍🚀", "naïve 日本 👩‍🚀"),
     ],
 )
-def test_a_cell_is_one_compact_line_that_no_terminal_acts_on(value: Any, text: str) -> None:
+def test_a_cell_is_one_line_without_control_characters(value: Any, text: str) -> None:
     assert cell_text(value) == text
 
 
 @given(st.text())
-def test_nothing_that_moves_the_cursor_gets_through(text: str) -> None:
+def test_cursor_movements_are_escaped(text: str) -> None:
     assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for char in one_line(text))
     assert not any((ord(char) < 32 and char not in "\r\n\t") for char in terminal_safe(text))
     one_line(text).encode()
 
 
-def test_long_cells_are_cut_to_the_width_with_an_ellipsis() -> None:
+def test_long_cells_are_truncated_with_an_ellipsis() -> None:
     shown = lines({"id": "BIGINT", "body": "VARCHAR"}, [[7, "x" * 500]], 40)
     assert shown[-1] == " 7  " + "x" * 35 + "…"
     assert all(cell_len(line) <= 40 for line in shown)
 
 
-def test_narrow_columns_are_left_whole_when_wide_ones_are_cut() -> None:
+def test_narrow_columns_stay_whole_when_wide_ones_shrink() -> None:
     assert fit_widths([4, 100, 10, 100], 64) == [4, 22, 10, 22]
 
 
@@ -104,7 +104,7 @@ def test_wide_characters_take_two_cells() -> None:
 
 
 @given(st.text(max_size=40), st.integers(1, 30))
-def test_what_is_cut_fits(text: str, width: int) -> None:
+def test_truncated_text_fits(text: str, width: int) -> None:
     shown = one_line(text)
     assert cell_len(truncate(shown, width)) <= max(width, 1)
     assert truncate(shown, width) == shown or truncate(shown, width).endswith("…")

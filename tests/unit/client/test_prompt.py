@@ -59,7 +59,7 @@ def test_a_statement_is_sent_at_its_semicolon(typed: Typed) -> None:
 
 
 @pytest.mark.parametrize("ending", ["\\q\r", "quit\r", "exit;\r", "\x04"])
-def test_there_are_many_ways_to_leave(typed: Typed, ending: str) -> None:
+def test_several_commands_quit(typed: Typed, ending: str) -> None:
     assert typed.type(ending) == 0
     assert typed.asked == []
 
@@ -73,12 +73,12 @@ def test_errors_never_end_the_prompt(typed: Typed) -> None:
     assert "1 row · " in typed.err.getvalue()
 
 
-def test_ctrl_c_drops_the_line_and_an_empty_one_asks_nothing(typed: Typed) -> None:
+def test_ctrl_c_discards_the_line_and_an_empty_line_does_nothing(typed: Typed) -> None:
     assert typed.type("SELECT half\x03\r;\rSELECT 1;\r\\q\r") == 0
     assert typed.asked == ["SELECT 1;"]
 
 
-def test_statements_are_remembered(typed: Typed) -> None:
+def test_statements_are_added_to_the_history(typed: Typed) -> None:
     typed.type("SELECT 1;\r\\q\r")
     assert typed.history.get_strings() == ["SELECT 1;", "\\q"]
 
@@ -114,7 +114,7 @@ def test_timing_can_be_hidden(typed: Typed) -> None:
     assert "are shown" in typed.err.getvalue()
 
 
-def test_time_travel_lasts_until_now(typed: Typed) -> None:
+def test_as_of_applies_until_it_is_reset(typed: Typed) -> None:
     typed.type("\\asof 2026-11-15 10:00\rSELECT 1;\r\\asof nonsense\r\\asof now\rSELECT 2;\r\\q\r")
     first, second = (seen.query for seen in typed.api.seen if seen.method == "POST")
     assert first["as_of"] == "2026-11-15T10:00:00Z"
@@ -123,7 +123,7 @@ def test_time_travel_lasts_until_now(typed: Typed) -> None:
     assert "'nonsense' is not a valid as-of value" in typed.err.getvalue()
 
 
-def test_help_lists_the_commands_and_an_unknown_one_points_there(typed: Typed) -> None:
+def test_help_lists_the_commands_and_an_unknown_command_mentions_help(typed: Typed) -> None:
     typed.type("\\?\r\\x\r\\\r\\q\r")
     assert typed.out.getvalue().count("\\timing") == 2
     assert "unknown command \\x; \\? lists all commands" in typed.err.getvalue()
@@ -141,7 +141,7 @@ def test_help_lists_the_commands_and_an_unknown_one_points_there(typed: Typed) -
         ("SELECT ';'", False),
     ],
 )
-def test_enter_sends_only_what_is_complete(text: str, complete: bool) -> None:
+def test_enter_submits_complete_statements_only(text: str, complete: bool) -> None:
     assert is_complete(text) is complete
 
 
@@ -151,7 +151,7 @@ def completions(text: str, api: Api) -> list[str]:
     return [completion.text for completion in found]
 
 
-def test_completion_knows_keywords_functions_tables_and_columns(api: Api) -> None:
+def test_completion_offers_keywords_functions_tables_and_columns(api: Api) -> None:
     assert completions("SEL", api) == ["SELECT"]
     assert completions("sel", api) == ["select"]
     assert completions("SELECT attr_", api) == [
@@ -165,13 +165,13 @@ def test_completion_knows_keywords_functions_tables_and_columns(api: Api) -> Non
     assert completions("SELECT ", api) == []
 
 
-def test_completion_knows_the_prompts_commands(api: Api) -> None:
+def test_completion_offers_the_commands(api: Api) -> None:
     assert completions("\\fo", api) == ["\\format"]
     assert completions("\\format c", api) == ["csv"]
     assert completions("\\d ", api) == ["logs", "spans"]
 
 
-def test_history_is_its_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_history(tmp_path: Path) -> None:
     path = history_path()
     assert path == tmp_path / "state" / "frazil" / "history"
     path.parent.mkdir(parents=True)
@@ -181,7 +181,7 @@ def test_history_is_its_owners_alone(tmp_path: Path) -> None:
     assert list(open_history(path).load_history_strings()) == ["SELECT 1;"]
 
 
-def test_history_is_kept_in_memory_where_no_file_can_be(tmp_path: Path) -> None:
+def test_history_is_kept_in_memory_if_the_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert isinstance(open_history(tmp_path / "file" / "history"), InMemoryHistory)
 

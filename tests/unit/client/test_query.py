@@ -31,18 +31,18 @@ TIME = 1_794_736_800_000_000
         (None, None),
     ],
 )
-def test_a_moment_can_be_written_in_many_ways(text: Any, meaning: AsOf | None) -> None:
+def test_as_of_accepts_several_forms(text: Any, meaning: AsOf | None) -> None:
     assert parse_as_of(text) == meaning
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "snapshot:", "snapshot:x", "tag:", "2026-13-01", {}])
-def test_what_is_no_moment_is_refused_with_what_to_write(text: Any) -> None:
+def test_an_invalid_as_of_is_rejected_with_an_example(text: Any) -> None:
     with pytest.raises(RequestInvalid, match="snapshot:ID or tag:NAME"):
         parse_as_of(text)
 
 
 @given(st.datetimes(timezones=st.just(dt.UTC)))
-def test_times_survive_the_way_to_the_api_exactly(time: dt.datetime) -> None:
+def test_times_are_sent_exactly(time: dt.datetime) -> None:
     as_of = parse_as_of(time)
     assert as_of is not None
     assert parse_as_of(describe_as_of(as_of)) == as_of
@@ -50,7 +50,7 @@ def test_times_survive_the_way_to_the_api_exactly(time: dt.datetime) -> None:
     assert parse_as_of(body["as_of"]) == as_of
 
 
-def test_the_body_holds_only_what_was_asked_for() -> None:
+def test_the_body_omits_default_values() -> None:
     assert json.loads(request_body(Query("SELECT 1", "t", id="q"))) == {"sql": "SELECT 1", "id": "q"}
     query = Query(
         "SELECT ?",
@@ -73,7 +73,7 @@ def test_the_body_holds_only_what_was_asked_for() -> None:
     }
 
 
-def test_parameters_become_what_json_carries() -> None:
+def test_parameters_are_converted_to_json() -> None:
     time = dt.datetime(2026, 11, 15, 10, tzinfo=dt.UTC)
     assert parse_params([None, "a", 1, 1.5, True, time, time.date(), Decimal("1.10"), (1, "b")]) == [
         None,
@@ -89,7 +89,7 @@ def test_parameters_become_what_json_carries() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), float("inf"), b"x", {"a": 1}])
-def test_a_parameter_that_cannot_be_sent_is_named(value: Any) -> None:
+def test_an_unsupported_parameter_is_named(value: Any) -> None:
     with pytest.raises(RequestInvalid, match="parameter 2"):
         parse_params(["fine", value])
 

@@ -13,7 +13,7 @@ def shown(error: FrazilError, sql: str | None = None) -> list[str]:
     return [Grid.plain(line) for line in error_lines(error, sql)]
 
 
-def test_the_line_below_says_what_the_answer_was_made_of() -> None:
+def test_the_statistics_line() -> None:
     stats = Stats(rows=12, files=3, files_total=540, bytes=4_200_000, tail_rows=1204)
     line = "12 rows · 3 of 540 files · 4.2 MB · 1,204 rows not yet landed · 48 ms"
     assert stats_line(stats, 0.048) == line
@@ -21,7 +21,7 @@ def test_the_line_below_says_what_the_answer_was_made_of() -> None:
     assert stats_line(Stats(cached=True, queued_seconds=1.25), 75.3) == "queued 1.2 s · cached · 1 min 15 s"
 
 
-def test_what_may_be_behind_or_missing_is_said() -> None:
+def test_warnings_about_stale_and_missing_data() -> None:
     assert warning_lines(Stats()) == []
     stats = Stats(stale="the catalog does not answer since 10:00", missing=["s3://b/a.parquet"])
     assert warning_lines(stats) == [
@@ -33,7 +33,7 @@ def test_what_may_be_behind_or_missing_is_said() -> None:
     ]
 
 
-def test_an_error_is_marked_at_its_place_in_the_sql() -> None:
+def test_an_error_is_marked_at_its_position_in_the_sql() -> None:
     sql = "SELECT time,\n\tservce_name\nFROM logs"
     error = QueryInvalid("there is no column servce_name", position=sql.index("servce"))
     error.add_note("did you mean service_name?")
@@ -45,14 +45,14 @@ def test_an_error_is_marked_at_its_place_in_the_sql() -> None:
     ]
 
 
-def test_the_mark_stands_below_wide_characters() -> None:
+def test_the_caret_is_aligned_below_wide_characters() -> None:
     sql = "SELECT '日本', x"
     quoted, mark = shown(QueryRefused("no", position=sql.index("x")), sql)[1:]
     assert quoted == "  line 1: SELECT '日本', x"
     assert len(mark) - 1 == len("  line 1: SELECT '日本', ") + 2
 
 
-def test_a_long_line_is_cut_around_the_place() -> None:
+def test_a_long_line_is_truncated_around_the_position() -> None:
     sql = "SELECT " + "a, " * 200 + "wrong" + ", b" * 200
     quoted, mark = shown(QueryInvalid("no", position=sql.index("wrong")), sql)[1:]
     assert quoted[mark.index("^") :].startswith("wrong")
@@ -60,7 +60,7 @@ def test_a_long_line_is_cut_around_the_place() -> None:
 
 
 @pytest.mark.parametrize("position", [None, -1, 1000])
-def test_an_error_without_a_place_is_shown_alone(position: int | None) -> None:
+def test_an_error_without_a_position_shows_no_sql(position: int | None) -> None:
     assert shown(QueryInvalid("no", position=position), "SELECT 1") == ["error: no"]
     assert shown(LimitReached("took too long", limit="query.seconds_max"), "x") == ["error: took too long"]
 

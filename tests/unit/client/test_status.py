@@ -53,7 +53,7 @@ def shown(options: StatusOptions, width: int = 160) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-def test_where_nothing_runs_it_says_where_it_looked_and_what_to_do(folder: Path) -> None:
+def test_without_running_roles_it_shows_the_addresses_and_what_to_do(folder: Path) -> None:
     ports = configure(folder)
     code, text = shown(StatusOptions())
     assert code == 1
@@ -62,7 +62,7 @@ def test_where_nothing_runs_it_says_where_it_looked_and_what_to_do(folder: Path)
     assert "`frazil up`" in text
 
 
-def test_with_the_api_down_the_roles_themselves_are_asked(folder: Path) -> None:
+def test_with_the_api_down_the_roles_are_polled_directly(folder: Path) -> None:
     with serving(RECEIVER) as receiver, serving(PIPELINE) as pipeline:
         configure(folder, receivers=[receiver], pipelines=[pipeline])
         code, text = shown(StatusOptions())
@@ -81,7 +81,7 @@ def test_with_the_api_down_the_roles_themselves_are_asked(folder: Path) -> None:
     assert status["stages"]["receive"]["total"]["records_per_second"] is None, "these pages have no rates"
 
 
-def test_all_well_is_exit_code_0_and_fits_a_small_terminal(folder: Path) -> None:
+def test_exit_code_0_if_all_roles_are_ok_and_fits_a_small_terminal(folder: Path) -> None:
     api = page("api", "frazil_queries_running 0\n")
     with serving(RECEIVER) as receiver, serving(WELL) as pipeline, serving(api) as serve:
         configure(folder, receivers=[receiver], pipelines=[pipeline], apis=[serve])
@@ -91,7 +91,7 @@ def test_all_well_is_exit_code_0_and_fits_a_small_terminal(folder: Path) -> None
     assert len(text.splitlines()) <= 30
 
 
-def test_a_key_that_may_not_know_is_said_and_the_roles_are_asked(folder: Path) -> None:
+def test_without_permission_the_roles_are_polled_directly_with_a_note(folder: Path) -> None:
     refusal = {"error": {"code": "forbidden", "message": "the API key shop may not do this: it needs admin"}}
     api = {"/api/v1/status?history=false": (403, json.dumps(refusal).encode())}
     with serving(RECEIVER) as receiver, serving(api) as serve:
@@ -106,13 +106,13 @@ def test_a_key_that_may_not_know_is_said_and_the_roles_are_asked(folder: Path) -
     assert "● receiver" in text
 
 
-def test_an_api_that_is_named_and_does_not_answer_is_an_error(folder: Path) -> None:
+def test_an_unreachable_explicit_url_is_an_error(folder: Path) -> None:
     configure(folder)
     with pytest.raises(FrazilError, match="cannot reach"):
         run(StatusOptions(url=f"http://127.0.0.1:{free_port()}"))
 
 
-def test_watching_looks_again_until_it_is_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_refreshes_until_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: Iterator[None] = iter([None, None])
 
     def pause(seconds: float) -> None:
@@ -129,9 +129,7 @@ def test_watching_looks_again_until_it_is_interrupted(folder: Path, monkeypatch:
     assert looks[0]["at"] < looks[1]["at"] < looks[2]["at"]
 
 
-def test_watching_on_a_terminal_leaves_the_last_picture_behind(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_leaves_the_last_status_on_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ RED = "\x1b[31m"
 
 
 @pytest.mark.parametrize("is_red", [True, False])
-def test_a_task_is_red_until_it_goes_well_again(is_red: bool) -> None:
+def test_a_task_is_red_until_it_succeeds_again(is_red: bool) -> None:
     story = Story().look(pipeline()).look(pipeline(failing=1)).look(pipeline(failing=int(is_red)))
     out = io.StringIO()
     Console(file=out, width=160, force_terminal=True, color_system="standard").print(

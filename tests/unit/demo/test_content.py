@@ -74,7 +74,7 @@ def test_every_parent_exists_and_every_trace_has_one_root(shop: Received) -> Non
         assert all(span.parent_span_id in spans for _, span in spans.values() if span.parent_span_id)
 
 
-def test_children_lie_within_their_parents_except_consumers(shop: Received) -> None:
+def test_children_are_within_their_parents_except_consumers(shop: Received) -> None:
     for spans in by_trace(shop).values():
         for _, span in spans.values():
             assert span.start_time_unix_nano < span.end_time_unix_nano

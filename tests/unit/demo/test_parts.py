@@ -26,23 +26,23 @@ from frazil.errors import ConfigError
 from tests.support.demo_receivers import grpc_receiver
 
 
-def ended(lane: ExportQueue[Any]) -> None:
-    lane.close()
-    assert lane.join(5)
+def ended(queue: ExportQueue[Any]) -> None:
+    queue.close()
+    assert queue.join(5)
 
 
-def test_a_lane_sends_everything_in_order_in_batches() -> None:
+def test_a_queue_sends_all_items_in_order_in_batches() -> None:
     batches: list[Sequence[int]] = []
-    lane = ExportQueue[int]("t", lambda b: not batches.append(b), batch_items_max=10, queue_items_max=100)
+    queue = ExportQueue[int]("t", lambda b: not batches.append(b), batch_items_max=10, queue_items_max=100)
     for item in range(95):
-        lane.offer(item)
-    ended(lane)
+        queue.offer(item)
+    ended(queue)
     assert [item for batch in batches for item in batch] == list(range(95))
     assert max(map(len, batches)) <= 10
-    assert (lane.sent, lane.failed) == (95, 0)
+    assert (queue.sent, queue.failed) == (95, 0)
 
 
-def test_a_full_lane_drops_the_oldest_and_counts_it() -> None:
+def test_a_full_queue_drops_the_oldest_item_and_counts_it() -> None:
     entered, go = threading.Event(), threading.Event()
     sent: list[int] = []
 
@@ -52,58 +52,58 @@ def test_a_full_lane_drops_the_oldest_and_counts_it() -> None:
         sent.extend(batch)
         return True
 
-    lane = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=3)
-    lane.offer(0)
+    queue = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=3)
+    queue.offer(0)
     assert entered.wait(5)
     for item in range(1, 9):
-        lane.offer(item)
+        queue.offer(item)
     go.set()
-    ended(lane)
+    ended(queue)
     assert sent == [0, 6, 7, 8]
-    assert (lane.sent, lane.failed) == (4, 5)
+    assert (queue.sent, queue.failed) == (4, 5)
 
 
-def test_a_lane_that_waits_when_full_loses_nothing() -> None:
+def test_a_queue_that_waits_when_full_loses_nothing() -> None:
     sent: list[int] = []
-    lane = ExportQueue[int](
+    queue = ExportQueue[int](
         "t", lambda b: not sent.extend(b), batch_items_max=2, queue_items_max=4, wait_when_full=True
     )
     for item in range(200):
-        lane.offer(item)
-    ended(lane)
+        queue.offer(item)
+    ended(queue)
     assert sent == list(range(200))
 
 
-def test_a_lane_counts_batches_that_fail_or_raise() -> None:
+def test_a_queue_counts_batches_that_fail_or_raise() -> None:
     def export(batch: Sequence[int]) -> bool:
         if 3 in batch:
             raise ValueError
         return 5 not in batch
 
-    lane = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=100, weigh=lambda item: item)
+    queue = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=100, weigh=lambda item: item)
     for item in (1, 3, 5, 7):
-        lane.offer(item)
-    ended(lane)
-    assert (lane.sent, lane.failed) == (8, 8)
+        queue.offer(item)
+    ended(queue)
+    assert (queue.sent, queue.failed) == (8, 8)
 
 
-def test_an_abandoned_lane_counts_the_rest_as_failed() -> None:
+def test_an_abandoned_queue_counts_the_rest_as_failed() -> None:
     entered, go = threading.Event(), threading.Event()
 
     def export(_: Sequence[int]) -> bool:
         entered.set()
         return not go.wait(5)
 
-    lane = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=100)
+    queue = ExportQueue[int]("t", export, batch_items_max=1, queue_items_max=100)
     for item in range(5):
-        lane.offer(item)
+        queue.offer(item)
     assert entered.wait(5)
-    lane.abandon()
-    lane.offer(6)
+    queue.abandon()
+    queue.offer(6)
     go.set()
-    assert lane.join(5)
-    lane.count_rest()
-    assert (lane.sent, lane.failed) == (0, 6)
+    assert queue.join(5)
+    queue.count_rest()
+    assert (queue.sent, queue.failed) == (0, 6)
 
 
 @given(st.floats(0.05, 500), st.integers())
@@ -160,7 +160,7 @@ def test_every_service_and_endpoint_is_reached_from_a_journey() -> None:
         {"endpoint": "http://"},
     ],
 )
-def test_options_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DemoOptions(**wrong)
 
@@ -178,7 +178,7 @@ def test_an_incident_has_a_beginning_and_an_end() -> None:
     assert DemoOptions().incident_at(30) is None
 
 
-def test_the_wall_clock_is_anchored_anew_when_the_time_of_day_jumps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wall_clock_follows_jumps_of_the_system_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     clock = WallClock()
@@ -188,7 +188,7 @@ def test_the_wall_clock_is_anchored_anew_when_the_time_of_day_jumps(monkeypatch:
     assert abs(clock.unix_nanos(clock.elapsed()) - now - 3600 * 10**9) < 10**9
 
 
-def test_a_stopped_virtual_clock_stands_still() -> None:
+def test_a_stopped_virtual_clock_does_not_advance() -> None:
     clock, stop = VirtualClock(0), threading.Event()
     clock.wait_until(3, stop)
     stop.set()
@@ -197,7 +197,7 @@ def test_a_stopped_virtual_clock_stands_still() -> None:
     assert clock.unix_nanos(3) == 3 * 10**9
 
 
-def test_the_description_tells_failures_and_the_incident() -> None:
+def test_the_description_contains_failures_and_the_incident() -> None:
     options = DemoOptions(incident="errors", incident_after_seconds=10, incident_seconds=10)
     totals = DemoTotals(traces=1200, spans=15000, logs=9, points=4, spans_failed=3)
     assert describe(options, totals, 4, 61.4) == (

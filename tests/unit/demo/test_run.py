@@ -184,7 +184,7 @@ def test_real_time_spans_end_about_now() -> None:
     assert max(ends) > begin
 
 
-def test_receivers_that_refuse_at_first_get_everything_by_the_exporters_retries() -> None:
+def test_the_exporters_retry_until_the_receiver_accepts() -> None:
     def run(protocol: Protocol) -> tuple[DemoTotals, Received]:
         with RECEIVERS[protocol]() as received:
             received.refusals_left = 2
@@ -268,7 +268,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_tls_with_a_ca_file_of_ones_own(protocol: Protocol, tmp_path: Path) -> None:
+def test_tls_with_a_custom_ca_file(protocol: Protocol, tmp_path: Path) -> None:
     key_file, certificate_file = self_signed(tmp_path)
     with RECEIVERS[protocol](tls=(key_file, certificate_file)) as received:
         options = DemoOptions(
@@ -280,7 +280,7 @@ def test_tls_with_a_ca_file_of_ones_own(protocol: Protocol, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_ca_file_that_is_not_there_is_refused_at_once(protocol: Protocol, tmp_path: Path) -> None:
+def test_a_missing_ca_file_is_rejected_immediately(protocol: Protocol, tmp_path: Path) -> None:
     options = DemoOptions("https://127.0.0.1:1", protocol, ca_file=str(tmp_path / "none.pem"))
     with pytest.raises(ConfigError, match=r"none\.pem"):
         run_demo(options)

@@ -165,7 +165,7 @@ def test_a_log_record_has_its_facts_and_its_trace(endpoint: Endpoint) -> None:
     assert (error.body.string_value, error.trace_id) == ("slow disk", b"")
 
 
-def test_a_log_record_points_at_no_trace_that_was_not_sampled(endpoint: Endpoint) -> None:
+def test_a_log_record_has_no_ids_of_an_unsampled_trace(endpoint: Endpoint) -> None:
     telemetry.start(config(endpoint.url, receive_ratio=0.0), "receiver")
     with server_span("receive", {"traceparent": PARENT}):
         structlog.get_logger("frazil.receive").warning("hm")
@@ -221,7 +221,7 @@ def test_neither_sql_nor_parameters_nor_keys_leave_the_process(endpoint: Endpoin
     assert "test_telemetry.py" in defect["exception.stacktrace"]
 
 
-def test_sql_is_sent_when_asked_for(endpoint: Endpoint) -> None:
+def test_sql_is_sent_if_enabled(endpoint: Endpoint) -> None:
     telemetry.start(config(endpoint.url, sql_text=True), "api")
     with span("query", sql="SELECT 1", params="[7]"):
         pass
@@ -229,7 +229,7 @@ def test_sql_is_sent_when_asked_for(endpoint: Endpoint) -> None:
     assert facts(endpoint.span("query").attributes) == {"frazil.sql": "SELECT 1"}
 
 
-def test_a_failure_says_why_where_that_cannot_quote_data(endpoint: Endpoint) -> None:
+def test_an_error_message_is_sent_only_if_it_cannot_contain_user_data(endpoint: Endpoint) -> None:
     telemetry.start(config(endpoint.url), "pipeline")
     with pytest.raises(StoreUnavailable), span("land"):
         raise StoreUnavailable("the disk is full")
@@ -242,7 +242,7 @@ def test_a_failure_says_why_where_that_cannot_quote_data(endpoint: Endpoint) -> 
     assert facts(refused.attributes)["frazil.outcome"] == "rate"
 
 
-def test_what_turned_out_to_be_nothing_is_not_sent(endpoint: Endpoint) -> None:
+def test_a_forgotten_span_is_not_sent(endpoint: Endpoint) -> None:
     telemetry.start(config(endpoint.url), "pipeline")
     with span("maintain.compact") as nothing:
         nothing.forget()
@@ -274,7 +274,7 @@ def test_a_full_queue_drops_and_counts_and_never_waits(endpoint: Endpoint) -> No
     assert total == 1000
 
 
-def test_an_endpoint_that_is_down_is_told_of_once_and_does_not_hold_up_the_end(
+def test_an_unreachable_endpoint_is_logged_once_and_does_not_delay_the_shutdown(
     printed: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
     registry = CollectorRegistry()
@@ -300,7 +300,7 @@ def test_an_endpoint_that_is_down_is_told_of_once_and_does_not_hold_up_the_end(
     assert capfd.readouterr().err == ""
 
 
-def test_an_endpoint_that_hangs_does_not_hold_up_the_end() -> None:
+def test_a_hanging_endpoint_does_not_delay_the_shutdown() -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -312,7 +312,7 @@ def test_an_endpoint_that_hangs_does_not_hold_up_the_end() -> None:
         assert time.monotonic() - begin < 2.5
 
 
-def test_sending_goes_on_when_the_endpoint_is_back(endpoint: Endpoint, printed: io.StringIO) -> None:
+def test_sending_resumes_when_the_endpoint_recovers(endpoint: Endpoint, printed: io.StringIO) -> None:
     registry = CollectorRegistry()
     endpoint.status = 400
     telemetry.start(config(endpoint.url, interval_seconds=0.1), "api", registry)
@@ -345,7 +345,7 @@ def test_a_forked_child_sends_nothing(endpoint: Endpoint) -> None:
     assert endpoint.logs == []
 
 
-def test_a_process_goes_on_without_telemetry_that_cannot_be_sent(printed: io.StringIO) -> None:
+def test_a_process_runs_without_telemetry_if_it_cannot_start(printed: io.StringIO) -> None:
     given = {"receive": {"http": {"listen": "127.0.0.1:0"}}, "telemetry": {"enabled": True}}
     telemetry.start(Config.model_validate(given), "api")
     with span("query"):
@@ -354,7 +354,7 @@ def test_a_process_goes_on_without_telemetry_that_cannot_be_sent(printed: io.Str
     assert "telemetry.endpoint" in line["reason"]
 
 
-def test_stopping_ends_the_thread_and_gives_the_logger_back(endpoint: Endpoint) -> None:
+def test_stop_ends_the_thread_and_restores_the_logger(endpoint: Endpoint) -> None:
     telemetry.start(config(endpoint.url), "api")
     assert "frazil-telemetry" in {each.name for each in threading.enumerate()}
     telemetry.stop()
