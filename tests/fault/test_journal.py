@@ -295,7 +295,7 @@ def test_what_killed_writers_left_is_removed_while_the_journal_runs(
 ) -> None:
     """A receiver restarts at once after a crash: its start alone would find the leftovers too young."""
     monkeypatch.setattr(journal_module, "_RECOVERY_SECONDS", 0.01)
-    monkeypatch.setattr(journal_module, "_TIDY_SECONDS", 0.05)
+    monkeypatch.setattr(journal_module, "_REMOVE_ABANDONED_SECONDS", 0.05)
     config = local_config(tmp_path)
     left, young = (tmp_path / "wal" / ".incoming" / f"{name}.tmp" for name in ("left", "young"))
 

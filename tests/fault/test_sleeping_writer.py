@@ -16,12 +16,12 @@ from frazil.config import Config, load_config
 from frazil.position import StreamPosition, WalPosition
 from frazil.tables import table_spec
 from frazil.wal import open_store
-from frazil.wal.cleanup import clean_up
 from frazil.wal.clock import boot_seconds
 from frazil.wal.idle_streams import IdleStreamCloser
 from frazil.wal.reader import WalReader
 from tests.components.process import dies_with_parent, end, wait_until
 from tests.support.receiver import write_config
+from tests.support.wal_stores import clean_up
 
 IDLE_SECONDS = 3.0
 """A write that takes longer than half of it on a busy machine would be refused."""

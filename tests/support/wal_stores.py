@@ -6,11 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from frazil.config import S3WalConfig
+from frazil.position import WalPosition
 from frazil.storage import Entry, Listing, Store
 from frazil.storage.s3 import S3Store
+from frazil.tables import Signal
+from frazil.wal.cleanup import clean_up_pass
 from frazil.wal.reader import SET_ASIDE
 from frazil.wal.store import open_bucket
 from tests.components.s3 import S3Server
@@ -24,6 +28,26 @@ class HandClock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """The result of a whole pass of clean-up."""
+
+    deleted: int
+    bytes: int
+    empty_streams: frozenset[str]
+
+
+def clean_up(store: Store, signal: Signal, position: WalPosition, limit: int | None = None) -> CleanUp:
+    """Runs a pass of clean-up to its end."""
+    steps, deleted, size = clean_up_pass(store, signal, position, limit), 0, 0
+    while True:
+        try:
+            batch = next(steps)
+        except StopIteration as end:
+            return CleanUp(deleted, size, end.value)
+        deleted, size = deleted + batch.deleted, size + batch.bytes
 
 
 def set_aside_copies(store: Store) -> list[tuple[str, dict[str, str]]]:

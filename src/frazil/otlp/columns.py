@@ -11,6 +11,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from opentelemetry.proto.common.v1.common_pb2 import EntityRef
 
 from frazil.otlp.ids import Mask, hex_ids
 from frazil.otlp.values import Attributes, Codes
@@ -209,12 +210,7 @@ def _entity_refs(lists: pa.ListArray) -> pa.StringArray:
     """Returns the OTLP/JSON lists. Goes through Python, because entity references are rare."""
     if len(lists.values) == 0:
         return pa.nulls(len(lists), pa.string())
-    names = {
-        "schema_url": "schemaUrl",
-        "type": "type",
-        "id_keys": "idKeys",
-        "description_keys": "descriptionKeys",
-    }
+    names = {field.name: field.json_name for field in EntityRef.DESCRIPTOR.fields}
     return pa.array(
         [
             orjson.dumps(

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 from google.protobuf.message import Message
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, Metric
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, EntityRef, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from frazil.otlp.decode import conform
 from frazil.otlp.json import any_value_from_json
@@ -20,6 +20,7 @@ from frazil.tables import TableSpec
 
 Row = dict[str, Any]
 
+_ENTITY_FIELDS = {field.json_name: field.name for field in EntityRef.DESCRIPTOR.fields}
 _RESOURCE_COLUMNS = (
     "resource_attributes",
     "resource_attribute_types",
@@ -58,20 +59,20 @@ def encode(table: pa.Table, spec: TableSpec) -> Message:
     for row in conform(table, spec).to_pylist():
         resource_key = repr([row[name] for name in _RESOURCE_COLUMNS])
         if resource_key not in resources:
-            resources[resource_key] = _add_resource(request, signal, row)
+            resources[resource_key] = _resource(getattr(request, f"resource_{signal}"), row)
         scope_key = resource_key + repr([row[name] for name in _SCOPE_COLUMNS])
         if scope_key not in scopes:
-            scopes[scope_key] = _add_scope(resources[resource_key], signal, row)
+            scopes[scope_key] = _scope(getattr(resources[resource_key], f"scope_{signal}"), row)
         scope = scopes[scope_key]
         if signal == "logs":
-            _log(scope.log_records.add(), row)
+            _log(scope.log_records, row)
         elif signal == "spans":
-            _span(scope.spans.add(), row)
+            _span(scope.spans, row)
         else:
             metric_key = scope_key + repr([row[name] for name in _METRIC_COLUMNS])
             if metric_key not in metrics:
-                metrics[metric_key] = _metric(scope.metrics.add(), row)
-            _POINTS[row["metric_type"]](metrics[metric_key], row)
+                metrics[metric_key] = _metric(scope.metrics, row)
+            _point(getattr(metrics[metric_key], row["metric_type"]).data_points, row)
     return request
 
 
@@ -94,158 +95,138 @@ def value(text: str | None, kind: str | None) -> AnyValue:
             return any_value_from_json(orjson.loads(text))
 
 
+# Protobuf's constructors ignore arguments that are None, so a NULL is an unset field.
+
+
 def _attributes(pairs: Iterable[tuple[str, str | None]] | None, types: str | None) -> list[KeyValue]:
     kinds = json.loads(types) if types else {}
     return [KeyValue(key=key, value=value(text, kinds.get(key))) for key, text in pairs or ()]
 
 
-def _add_resource(request: Any, signal: str, row: Row) -> Any:
-    envelope = getattr(request, f"resource_{signal}").add(schema_url=row["resource_schema_url"] or "")
-    resource = envelope.resource
-    resource.attributes.extend(_attributes(row["resource_attributes"], row["resource_attribute_types"]))
-    resource.dropped_attributes_count = row["resource_dropped_attributes_count"] or 0
-    for ref in orjson.loads(row["resource_entity_refs"] or "[]"):
-        resource.entity_refs.add(
-            schema_url=ref.get("schemaUrl", ""),
-            type=ref.get("type", ""),
-            id_keys=ref.get("idKeys", ()),
-            description_keys=ref.get("descriptionKeys", ()),
-        )
-    return envelope
+def _fields(row: Row, *names: str) -> Row:
+    """Returns the fields that have the same name and form in rows and in OTLP."""
+    return {name: row[name] for name in names}
 
 
-def _add_scope(resource: Any, signal: str, row: Row) -> Any:
-    envelope = getattr(resource, f"scope_{signal}").add(schema_url=row["scope_schema_url"] or "")
-    scope = envelope.scope
-    scope.name, scope.version = row["scope_name"] or "", row["scope_version"] or ""
-    scope.attributes.extend(_attributes(row["scope_attributes"], row["scope_attribute_types"]))
-    scope.dropped_attributes_count = row["scope_dropped_attributes_count"] or 0
-    return envelope
+def _ids(row: Row, *names: str) -> Row:
+    return {name: bytes.fromhex(row[name] or "") for name in names}
 
 
-def _id(text: str | None) -> bytes:
-    return bytes.fromhex(text or "")
+def _resource(resources: Any, row: Row) -> Any:
+    return resources.add(
+        schema_url=row["resource_schema_url"],
+        resource={
+            "attributes": _attributes(row["resource_attributes"], row["resource_attribute_types"]),
+            "dropped_attributes_count": row["resource_dropped_attributes_count"],
+            "entity_refs": [
+                EntityRef(**{_ENTITY_FIELDS[key]: item for key, item in ref.items()})
+                for ref in orjson.loads(row["resource_entity_refs"] or "[]")
+            ],
+        },
+    )
 
 
-def _log(record: Any, row: Row) -> None:
-    record.time_unix_nano = row["time_unix_nano"] or 0
-    record.observed_time_unix_nano = row["observed_time_unix_nano"] or 0
-    record.severity_number = row["severity_number"]
-    record.severity_text = row["severity_text"] or ""
-    record.event_name = row["event_name"] or ""
-    record.trace_id, record.span_id = _id(row["trace_id"]), _id(row["span_id"])
-    record.flags = row["flags"]
-    record.dropped_attributes_count = row["dropped_attributes_count"]
-    record.attributes.extend(_attributes(row["attributes"], row["attribute_types"]))
-    if row["body"] is not None:
-        record.body.CopyFrom(value(row["body"], row["body_type"]))
+def _scope(scopes: Any, row: Row) -> Any:
+    return scopes.add(
+        schema_url=row["scope_schema_url"],
+        scope={
+            "name": row["scope_name"],
+            "version": row["scope_version"],
+            "attributes": _attributes(row["scope_attributes"], row["scope_attribute_types"]),
+            "dropped_attributes_count": row["scope_dropped_attributes_count"],
+        },
+    )
 
 
-def _span(span: Any, row: Row) -> None:
-    span.trace_id, span.span_id = _id(row["trace_id"]), _id(row["span_id"])
-    span.parent_span_id = _id(row["parent_span_id"])
-    span.trace_state = row["trace_state"] or ""
-    span.name, span.kind, span.flags = row["name"] or "", row["kind"], row["flags"]
-    span.start_time_unix_nano = row["start_time_unix_nano"] or 0
-    span.end_time_unix_nano = row["end_time_unix_nano"] or 0
-    span.attributes.extend(_attributes(row["attributes"], row["attribute_types"]))
-    for name in ("dropped_attributes_count", "dropped_events_count", "dropped_links_count"):
-        setattr(span, name, row[name])
-    if row["status_code"] or row["status_message"]:
-        span.status.code, span.status.message = row["status_code"] or 0, row["status_message"] or ""
-    for event in row["events"] or ():
-        span.events.add(
-            time_unix_nano=event["time_unix_nano"] or 0,
-            name=event["name"] or "",
-            attributes=_attributes(event["attributes"], event["attribute_types"]),
-            dropped_attributes_count=event["dropped_attributes_count"],
-        )
-    for link in row["links"] or ():
-        span.links.add(
-            trace_id=_id(link["trace_id"]),
-            span_id=_id(link["span_id"]),
-            trace_state=link["trace_state"] or "",
-            flags=link["flags"],
-            attributes=_attributes(link["attributes"], link["attribute_types"]),
-            dropped_attributes_count=link["dropped_attributes_count"],
-        )
+def _log(records: Any, row: Row) -> None:
+    records.add(
+        **_fields(row, "time_unix_nano", "observed_time_unix_nano", "severity_number", "severity_text"),
+        **_fields(row, "event_name", "flags", "dropped_attributes_count"),
+        **_ids(row, "trace_id", "span_id"),
+        attributes=_attributes(row["attributes"], row["attribute_types"]),
+        body=None if row["body"] is None else value(row["body"], row["body_type"]),
+    )
 
 
-def _metric(metric: Metric, row: Row) -> Metric:
-    metric.name, metric.unit = row["metric_name"] or "", row["unit"] or ""
-    metric.description = row["description"] or ""
-    metric.metadata.extend(_attributes(row["metadata_attributes"], row["metadata_attribute_types"]))
+def _span(spans: Any, row: Row) -> None:
+    has_status = row["status_code"] or row["status_message"]
+    spans.add(
+        **_fields(row, "trace_state", "name", "kind", "flags", "start_time_unix_nano", "end_time_unix_nano"),
+        **_fields(row, "dropped_attributes_count", "dropped_events_count", "dropped_links_count"),
+        **_ids(row, "trace_id", "span_id", "parent_span_id"),
+        attributes=_attributes(row["attributes"], row["attribute_types"]),
+        status={"code": row["status_code"], "message": row["status_message"]} if has_status else None,
+        events=[
+            {
+                **_fields(event, "time_unix_nano", "name", "dropped_attributes_count"),
+                "attributes": _attributes(event["attributes"], event["attribute_types"]),
+            }
+            for event in row["events"] or ()
+        ],
+        links=[
+            {
+                **_fields(link, "trace_state", "flags", "dropped_attributes_count"),
+                **_ids(link, "trace_id", "span_id"),
+                "attributes": _attributes(link["attributes"], link["attribute_types"]),
+            }
+            for link in row["links"] or ()
+        ],
+    )
+
+
+def _metric(metrics: Any, row: Row) -> Metric:
+    metric: Metric = metrics.add(
+        name=row["metric_name"],
+        **_fields(row, "unit", "description"),
+        metadata=_attributes(row["metadata_attributes"], row["metadata_attribute_types"]),
+    )
     data = getattr(metric, row["metric_type"])
     data.SetInParent()
-    if row["aggregation_temporality"] is not None:
-        data.aggregation_temporality = row["aggregation_temporality"]
-    if row["is_monotonic"] is not None:
-        data.is_monotonic = row["is_monotonic"]
+    for name in ("aggregation_temporality", "is_monotonic"):
+        if row[name] is not None:
+            setattr(data, name, row[name])
     return metric
 
 
-def _point(points: Any, row: Row) -> Any:
-    point = points.add(
+def _point(points: Any, row: Row) -> None:
+    points.add(
+        **_fields(row, "start_time_unix_nano", "time_unix_nano", "flags"),
+        **_VALUES[row["metric_type"]](row),
         attributes=_attributes(row["attributes"], row["attribute_types"]),
-        start_time_unix_nano=row["start_time_unix_nano"] or 0,
-        time_unix_nano=row["time_unix_nano"] or 0,
-        flags=row["flags"],
-    )
-    for exemplar in row["exemplars"] or ():
-        point.exemplars.append(_exemplar(exemplar))
-    return point
-
-
-def _exemplar(row: Row) -> Exemplar:
-    return Exemplar(
-        filtered_attributes=_attributes(row["filtered_attributes"], row["filtered_attribute_types"]),
-        time_unix_nano=row["time_unix_nano"] or 0,
-        as_double=row["value_double"],
-        as_int=row["value_int"],
-        trace_id=_id(row["trace_id"]),
-        span_id=_id(row["span_id"]),
+        **({"exemplars": [_exemplar(each) for each in row["exemplars"]]} if row["exemplars"] else {}),
     )
 
 
-def _number(metric: Metric, row: Row) -> None:
-    point = _point(getattr(metric, row["metric_type"]).data_points, row)
-    if row["value_int"] is not None:
-        point.as_int = row["value_int"]
-    elif row["value_double"] is not None:
-        point.as_double = row["value_double"]
+def _exemplar(row: Row) -> Row:
+    return {
+        "filtered_attributes": _attributes(row["filtered_attributes"], row["filtered_attribute_types"]),
+        "time_unix_nano": row["time_unix_nano"],
+        **_number(row),
+        **_ids(row, "trace_id", "span_id"),
+    }
 
 
-def _set_present(point: Any, row: Row, *names: str) -> None:
-    for name in names:
-        if row[name] is not None:
-            setattr(point, name, row[name])
+def _number(row: Row) -> Row:
+    return {"as_int": row["value_int"], "as_double": row["value_double"]}
 
 
-def _histogram(metric: Metric, row: Row) -> None:
-    point = _point(metric.histogram.data_points, row)
-    _set_present(point, row, "count", "sum", "min", "max")
-    point.bucket_counts.extend(row["bucket_counts"] or ())
-    point.explicit_bounds.extend(row["explicit_bounds"] or ())
+def _histogram(row: Row) -> Row:
+    return _fields(row, "count", "sum", "min", "max", "bucket_counts", "explicit_bounds")
 
 
-def _exponential_histogram(metric: Metric, row: Row) -> None:
-    point = _point(metric.exponential_histogram.data_points, row)
-    _set_present(point, row, "count", "sum", "min", "max", "scale", "zero_count", "zero_threshold")
-    for name in ("positive", "negative"):
-        if row[f"{name}_offset"] or row[f"{name}_bucket_counts"]:
-            buckets = getattr(point, name)
-            buckets.offset = row[f"{name}_offset"] or 0
-            buckets.bucket_counts.extend(row[f"{name}_bucket_counts"] or ())
+def _exponential_histogram(row: Row) -> Row:
+    return _fields(row, "count", "sum", "min", "max", "scale", "zero_count", "zero_threshold") | {
+        name: {"offset": row[f"{name}_offset"], "bucket_counts": row[f"{name}_bucket_counts"]}
+        for name in ("positive", "negative")
+        if row[f"{name}_offset"] or row[f"{name}_bucket_counts"]
+    }
 
 
-def _summary(metric: Metric, row: Row) -> None:
-    point = _point(metric.summary.data_points, row)
-    _set_present(point, row, "count", "sum")
-    for quantile in row["quantile_values"] or ():
-        point.quantile_values.add(quantile=quantile["quantile"], value=quantile["value"])
+def _summary(row: Row) -> Row:
+    return _fields(row, "count", "sum", "quantile_values")
 
 
-_POINTS: dict[str, Callable[[Metric, Row], None]] = {
+_VALUES: dict[str, Callable[[Row], Row]] = {
     "gauge": _number,
     "sum": _number,
     "histogram": _histogram,

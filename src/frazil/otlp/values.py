@@ -21,7 +21,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 
 from frazil.errors import RequestInvalid, RequestTooLarge
 from frazil.otlp.json import any_value_to_json
-from frazil.tables.promoted import Promoted
+from frazil.tables.promoted import ACCEPTED_KINDS, Promoted
 
 Codes = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -243,9 +243,8 @@ class Attributes:
         """Returns the positions where the attribute has a value of the column's type."""
         positions = np.flatnonzero(self.codes == self.key_names.index(name))
         if column.type != "string":
-            fitting = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}[column.type]
             kinds = np.zeros(len(positions), np.uint8) if self.kinds is None else self.kinds[positions]
-            positions = positions[np.isin(kinds, [KIND[name] for name in fitting])]
+            positions = positions[np.isin(kinds, [KIND[name] for name in ACCEPTED_KINDS[column.type]])]
         if self.text.null_count:
             positions = positions[np.asarray(self.text.take(pa.array(positions)).is_valid())]
         return positions

@@ -90,7 +90,7 @@ class HttpApp:
     async def _post(self, signal: Signal, headers: dict[str, str], receive: Receive, send: Send) -> None:
         body = _Body(receive, self._config)
         try:
-            answer, content_type = await self._export(signal, headers, body)
+            content, content_type = await self._export(signal, headers, body)
         except _Disconnected:
             self._intake.metrics.refused(signal, "http", "disconnected")
             telemetry.refuse("disconnected")
@@ -102,7 +102,7 @@ class HttpApp:
             log.exception("request failed unexpectedly", signal=signal, transport="http")
             await self._refused(signal, refusal(RuntimeError()), body, headers, send)
         else:
-            await _send(send, 200, answer, content_type, self._cors(headers))
+            await _send(send, 200, content, content_type, self._cors(headers))
 
     async def _refused(
         self, signal: Signal, refused: Refusal, body: _Body, headers: dict[str, str], send: Send
@@ -179,8 +179,8 @@ class HttpApp:
             await _send(send, 200, report.model_dump_json().encode(), JSON)
         elif path in health.PATHS:
             found = health.Health("receiver") if path == "/livez" else await self._health()
-            answer = found.response(path, headers.get("accept", ""))
-            await _send(send, answer.status, answer.body, answer.content_type)
+            reply = found.response(path, headers.get("accept", ""))
+            await _send(send, reply.status, reply.body, reply.content_type)
         else:
             await self._refuse(NOT_FOUND, headers, send)
 

@@ -133,11 +133,7 @@ class Intake:
         """Returns an upper bound on the objects and arrays in the body. Raises RequestTooLarge."""
         objects = body.count(b"{") + body.count(b"[")
         if objects > (bound := self.config.receive.limits.json_objects_max):
-            raise RequestTooLarge(
-                f"the request has more than {bound} JSON objects and arrays "
-                "(receive.limits.json_objects_max); send smaller batches",
-                bytes_max=0,
-            )
+            raise _too_many(bound, "JSON objects and arrays", "json_objects_max")
         return objects
 
     async def _shape(self, body: bytes, tenant: str) -> Shape | None:
@@ -153,17 +149,9 @@ class Intake:
         if shape is None:
             return None  # malformed: decoding will report the error
         if shape.groups > groups_max:
-            raise RequestTooLarge(
-                f"the request has more than {groups_max} resources and scopes "
-                "(receive.limits.resources_per_request_max); send smaller batches",
-                bytes_max=0,
-            )
+            raise _too_many(groups_max, "resources and scopes", "resources_per_request_max")
         if shape.records > records_max:
-            raise RequestTooLarge(
-                f"the request has more than {records_max} records (receive.limits.records_per_request_max); "
-                "send smaller batches",
-                bytes_max=0,
-            )
+            raise _too_many(records_max, "records", "records_per_request_max")
         if shape.repeated_bytes > REPEATED_BYTES_MAX:
             raise RequestTooLarge(
                 "too many records share too large a resource or scope; send smaller batches", bytes_max=0
@@ -190,6 +178,11 @@ class Intake:
             outcome="partial" if receipt.rejected else "ok",
         )
         return receipt
+
+
+def _too_many(bound: int, items: str, limit: str) -> RequestTooLarge:
+    message = f"the request has more than {bound} {items} (receive.limits.{limit}); send smaller batches"
+    return RequestTooLarge(message, bytes_max=0)
 
 
 def has_several_tenants(config: Config) -> bool:

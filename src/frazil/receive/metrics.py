@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,75 +48,48 @@ class ReceiverMetrics:
         self.registry = registry = CollectorRegistry()
         StoreMetrics(registry)
         self._objectives = Objectives(registry, config, ["ack"])
-        self._requests = Counter(
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        histogram = partial(Histogram, buckets=_SECONDS, registry=registry)
+        self._requests = counter(
             "frazil_receive_requests",
             "Requests by outcome: ok, partial, or the reason of the refusal.",
             ("signal", "transport", "outcome"),
-            registry=registry,
         )
-        self._records = Counter(
+        self._records = counter(
             "frazil_receive_records",
             "Records of accepted requests, by outcome: accepted or rejected.",
             ("signal", "outcome"),
-            registry=registry,
         )
-        self._bytes = Counter(
-            "frazil_receive_bytes",
-            "Bytes of accepted requests after decompression.",
-            ("signal",),
-            registry=registry,
+        self._bytes = counter(
+            "frazil_receive_bytes", "Bytes of accepted requests after decompression.", ("signal",)
         )
-        self._ack = Histogram(
+        self._ack = histogram(
             "frazil_receive_ack_seconds",
             "Seconds from the complete arrival of a request until it is durable and acknowledged.",
             ("signal", "transport"),
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self._in_flight = Gauge(
-            "frazil_receive_in_flight_bytes",
-            "Bytes of requests in flight: received and not yet durable.",
-            registry=registry,
-            multiprocess_mode="livesum",
+        self._in_flight = gauge(
+            "frazil_receive_in_flight_bytes", "Bytes of requests in flight: received and not yet durable."
         )
-        self._ready = Gauge(
-            "frazil_receive_ready_workers",
-            "Receiver workers that can make data durable.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self._clock_skew = Gauge(
+        self._ready = gauge("frazil_receive_ready_workers", "Receiver workers that can make data durable.")
+        self._clock_skew = gauge(
             "frazil_receive_clock_skew_seconds",
             "Seconds by which the receiver's clock is ahead of the WAL store's clock; negative if behind.",
-            registry=registry,
             multiprocess_mode="livemostrecent",
         )
-        self._segments = Counter(
-            "frazil_wal_segments", "WAL segments made durable.", ("signal",), registry=registry
-        )
-        self._segment_rows = Counter(
-            "frazil_wal_rows", "Rows of durable WAL segments.", ("signal",), registry=registry
-        )
-        self._segment_bytes = Counter(
-            "frazil_wal_bytes", "Bytes of durable WAL segments.", ("signal",), registry=registry
-        )
-        self._encode = Histogram(
+        self._segments = counter("frazil_wal_segments", "WAL segments made durable.", ("signal",))
+        self._segment_rows = counter("frazil_wal_rows", "Rows of durable WAL segments.", ("signal",))
+        self._segment_bytes = counter("frazil_wal_bytes", "Bytes of durable WAL segments.", ("signal",))
+        self._encode = histogram(
             "frazil_wal_encode_seconds",
             "Seconds to decode the requests of a WAL segment and encode it.",
             ("signal",),
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self._store = Histogram(
-            "frazil_wal_store_seconds",
-            "Seconds to store a WAL segment durably.",
-            ("signal",),
-            buckets=_SECONDS,
-            registry=registry,
+        self._store = histogram(
+            "frazil_wal_store_seconds", "Seconds to store a WAL segment durably.", ("signal",)
         )
-        self._failures = Counter(
-            "frazil_wal_failures", "WAL segments that could not be stored.", registry=registry
-        )
+        self._failures = counter("frazil_wal_failures", "WAL segments that could not be stored.")
 
     def refused(self, signal: str, transport: str, reason: str) -> None:
         self._requests.labels(signal, transport, reason).inc()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frazil.sql.types import duckdb_type, text
 from frazil.tables import Promoted
-from frazil.wal.rowgroups import FITTING
+from frazil.tables.promoted import ACCEPTED_KINDS
 
 
 def from_map(item: Promoted) -> str:
@@ -24,7 +24,7 @@ def _value(item: Promoted, attribute: str) -> str:
     value = f"{prefix}attributes[{text(attribute)}]"
     if item.type == "string":
         return value
-    fitting = ", ".join(text(name) for name in FITTING[item.type])
+    fitting = ", ".join(text(name) for name in ACCEPTED_KINDS[item.type])
     path = text('$."' + attribute.replace('"', '\\"') + '"')
     kind = f"json_extract_string({prefix}attribute_types, {path})"
     return f"CASE WHEN {kind} IN ({fitting}) THEN TRY_CAST({value} AS {duckdb_type(item.arrow_type)}) END"

@@ -28,6 +28,8 @@ ARROW_TYPES: dict[ValueType, pa.DataType] = {
     "double": pa.float64(),
     "bool": pa.bool_(),
 }
+ACCEPTED_KINDS = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}
+"""The kinds of attribute values that a column of each type accepts. A string column accepts all kinds."""
 
 
 def column_name(attribute: str) -> str:

@@ -21,15 +21,6 @@ SEGMENTS_AT_ONCE_MAX = 10_000
 
 
 @dataclass(frozen=True)
-class CleanUp:
-    """The result of a clean-up. The next landing may drop `empty_streams`: closed, with no segment left."""
-
-    deleted: int
-    bytes: int
-    empty_streams: frozenset[str]
-
-
-@dataclass(frozen=True)
 class Batch:
     """A batch of deleted segments. `first` maps each stream to the lowest sequence that may remain."""
 
@@ -41,27 +32,13 @@ class Batch:
 CleanUpPass = Generator[Batch, None, frozenset[str]]
 
 
-def clean_up(
-    store: Store, signal: Signal, position_old_enough: WalPosition, limit: int | None = None
-) -> CleanUp:
-    """Deletes up to `limit` segments below a position, oldest first. No running query may start below it.
-
-    Streams that the position does not name are left alone. After a failure the call can be repeated.
-    """
-    steps, deleted, size = clean_up_pass(store, signal, position_old_enough, limit), 0, 0
-    while True:
-        try:
-            batch = next(steps)
-        except StopIteration as end:
-            return CleanUp(deleted, size, end.value)
-        deleted, size = deleted + batch.deleted, size + batch.bytes
-
-
 def clean_up_pass(
     store: Store, signal: Signal, position_old_enough: WalPosition, limit: int | None = None
 ) -> CleanUpPass:
-    """Like `clean_up`, but yields after each batch and returns the empty streams. May be stopped anywhere.
+    """Deletes up to `limit` segments below a position, oldest first. No running query may start below it.
 
+    Yields after each batch, and returns the closed streams that are empty: the next landing may drop them.
+    Streams that the position does not name are left alone. The caller may stop anywhere, and repeat the pass.
     If the store refuses to delete some segments, deletes all others, keeps the tombstones, and then raises
     DeleteRefused.
     """

@@ -75,7 +75,7 @@ Steps = Generator[None, None, ResultT]
 
 
 @dataclass
-class Waiting(Generic[ReceiptT]):
+class QueuedRequest(Generic[ReceiptT]):
     """A request without a result yet."""
 
     request: PendingRequest
@@ -93,7 +93,7 @@ class Waiting(Generic[ReceiptT]):
 class _Job(Generic[ReceiptT]):
     """A group in progress."""
 
-    group: list[Waiting[ReceiptT]]
+    group: list[QueuedRequest[ReceiptT]]
     tenants: list[str]
     size: int
     steps: Steps[list[ReceiptT | FrazilError]]
@@ -111,7 +111,7 @@ class Lane(ABC, Generic[ReceiptT]):
         self._observer = observer
         self._group_wait_seconds = settings.group_wait_seconds
         self._group_bytes_max = settings.group_bytes_max
-        self._waiting: dict[str, deque[Waiting[ReceiptT]]] = {}
+        self._waiting: dict[str, deque[QueuedRequest[ReceiptT]]] = {}
         """Queues by tenant, in round-robin order."""
         self._refused: dict[str, float] = {}
         """The time of each tenant's last request that failed to decode."""
@@ -145,7 +145,7 @@ class Lane(ABC, Generic[ReceiptT]):
         if self.failure is not None:
             raise self.failure.again()
         done: asyncio.Future[ReceiptT] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(PendingRequest(body, tenant, received_unix_nano, records), done)
+        waiting = QueuedRequest(PendingRequest(body, tenant, received_unix_nano, records), done)
         gap = min(waiting.arrived - self._last_arrival, _GAP_SECONDS_MAX)
         self._gap_seconds += (gap - self._gap_seconds) * _GAP_WEIGHT
         self._last_arrival = waiting.arrived
@@ -270,7 +270,7 @@ class Lane(ABC, Generic[ReceiptT]):
 
         A request larger than a slice ends the group: if it is refused, little else was decoded in vain.
         """
-        group: list[Waiting[ReceiptT]] = []
+        group: list[QueuedRequest[ReceiptT]] = []
         size, turns, now = 0, deque(tenants), time.monotonic()
         while turns:
             tenant = turns.popleft()

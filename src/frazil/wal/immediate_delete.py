@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from frazil.position import WalPosition
 from frazil.storage import Store
 from frazil.tables import Signal
-from frazil.wal.cleanup import clean_up
+from frazil.wal.cleanup import clean_up_pass
 from frazil.wal.reader import SWEPT, WalReader
 
 MARK_SECONDS = 3600.0
@@ -59,7 +59,7 @@ def delete_landed_segments(store: Store, signal: Signal, position: WalPosition) 
         for segment in reader.stream(signal, stream)
         if segment.name.sequence < at.sequence
     ]
-    while clean_up(store, signal, position).deleted:
+    while sum(batch.deleted for batch in clean_up_pass(store, signal, position)):
         pass
     return paths
 

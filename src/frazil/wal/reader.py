@@ -41,10 +41,7 @@ class WalReader:
 
     def segments(self, signal: Signal) -> Iterator[Segment]:
         """Yields all segments of a signal, by stream and sequence."""
-        for entry in self._store.list(f"{signal}/"):
-            name = SegmentName.parse(entry.path)
-            if name is not None:
-                yield Segment(name, entry.size, entry.modified_seconds)
+        return self._list(f"{signal}/")
 
     def streams(self, signal: Signal) -> list[str]:
         """Returns the streams that have a segment, or had one recently; oldest first."""
@@ -62,7 +59,10 @@ class WalReader:
     def stream(self, signal: Signal, stream: str, first: int = 0) -> Iterator[Segment]:
         """Yields the segments of one stream from sequence `first`, in order."""
         after = SegmentName(signal, stream, first - 1).path if first > 0 else None
-        for entry in self._store.list(f"{signal}/{stream}/", after):
+        return self._list(f"{signal}/{stream}/", after)
+
+    def _list(self, prefix: str, after: str | None = None) -> Iterator[Segment]:
+        for entry in self._store.list(prefix, after):
             name = SegmentName.parse(entry.path)
             if name is not None:
                 yield Segment(name, entry.size, entry.modified_seconds)

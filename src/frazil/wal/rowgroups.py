@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 from frazil.errors import SegmentCorrupt
 from frazil.tables import Promoted
 from frazil.tables.encoding import leaves
+from frazil.tables.promoted import ACCEPTED_KINDS
 from frazil.wal.names import SegmentName
 from frazil.wal.segment import Facts, open_segment
 
 _SOURCES = {"resource": "resource_attributes", "record": "attributes"}
 _TYPES = {"resource": "resource_attribute_types", "record": "attribute_types"}
-# The same rule as at the receiver (Attributes.promoted). A string column accepts values of any type.
-FITTING = {"int": ("int",), "double": ("int", "double"), "bool": ("bool",)}
 
 
 def read_row_groups(name: SegmentName, data: bytes, schema: pa.Schema) -> tuple[Facts, Iterator[pa.Table]]:
@@ -117,7 +116,7 @@ def _from_map(table: pa.Table, promoted: Promoted) -> pa.Array:
         kinds = [json.loads(text) if text else {} for text in types.dictionary.to_pylist()] + [{}]
         codes = types.indices.fill_null(len(kinds) - 1)
         for name, values in found.items():
-            fits = pa.array([kind.get(name) in FITTING[promoted.type] for kind in kinds]).take(codes)
+            fits = pa.array([kind.get(name) in ACCEPTED_KINDS[promoted.type] for kind in kinds]).take(codes)
             found[name] = pc.if_else(fits, values, pa.scalar(None, pa.string()))
     return pc.coalesce(*found.values()).cast(promoted.arrow_type)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from frazil.position import LandingPosition, WalPosition, landing_position
 from frazil.storage.local import LocalStore
 from frazil.wal import cleanup
-from frazil.wal.cleanup import clean_up
 from frazil.wal.idle_streams import IdleStreamCloser
 from tests.support.fault.forks import Forks, say_facts, serve
-from tests.support.wal_stores import HandClock
+from tests.support.wal_stores import HandClock, clean_up
 
 
 @dataclass(frozen=True)

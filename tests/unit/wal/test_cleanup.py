@@ -16,11 +16,10 @@ from frazil.position import StreamPosition, WalPosition
 from frazil.storage import Store
 from frazil.storage.local import LocalStore
 from frazil.wal import cleanup
-from frazil.wal.cleanup import CleanUp, clean_up
 from frazil.wal.reader import WalReader
 from tests.components.fixtures import FaultyProxyFactory
 from tests.components.s3 import S3Server
-from tests.support.wal_stores import MemoryStore, s3_store, set_aside_copies
+from tests.support.wal_stores import CleanUp, MemoryStore, clean_up, s3_store, set_aside_copies
 from tests.unit.wal.test_reader import STREAMS, name
 
 NOTHING = frozenset[str]()

@@ -72,7 +72,7 @@ class KafkaJournal:
         self._tasks = [asyncio.create_task(lane.run()) for lane in self._lanes.values()]
         probing = asyncio.create_task(self._probe())
         # The first decoding of each signal builds descriptor tables (0.1 s).
-        await asyncio.gather(*(lane.prepare(b"", "", 1) for lane in self._lanes.values()))
+        await asyncio.gather(*(lane.append(b"", "", 1) for lane in self._lanes.values()))
         await asyncio.wait({probing}, timeout=_START_SECONDS)
         self._recovery = asyncio.create_task(self._recover(probing))
 
@@ -86,7 +86,7 @@ class KafkaJournal:
             raise self._failure.again()
         with self._counted():
             begin = time.perf_counter()
-            prepared = await self._lanes[signal].prepare(body, tenant, received_unix_nano, records)
+            prepared = await self._lanes[signal].append(body, tenant, received_unix_nano, records)
             if prepared.values:
                 key, headers = key_and_headers(tenant, received_unix_nano, self._kafka)
                 topic = self._kafka.topic(signal)

@@ -49,7 +49,10 @@ class _Part:
 
 
 class PreparingLane(Lane[PreparedRequest]):
-    """The lane that turns requests into message values. It stores nothing."""
+    """The lane that turns requests into message values. It stores nothing.
+
+    `append` raises RequestInvalid if decoding fails, RequestTooLarge if a record exceeds the message size.
+    """
 
     _span_name = "wal.prepare"
 
@@ -65,12 +68,6 @@ class PreparingLane(Lane[PreparedRequest]):
         self._kafka = kafka
         growth = _JSON_GROWTH if kafka.encoding == "otlp_json" else 1
         self._part_bytes_max = kafka.message_bytes_max // growth - _FRAMING_BYTES
-
-    async def prepare(
-        self, body: bytes, tenant: str, received_unix_nano: int, records: int = 0
-    ) -> PreparedRequest:
-        """Raises RequestInvalid if decoding fails, RequestTooLarge if a record exceeds the message size."""
-        return await self.append(body, tenant, received_unix_nano, records)
 
     # The methods below run in the lane's thread.
 

@@ -48,7 +48,7 @@ def prepared(
 
     async def all_together() -> list[Any]:
         lane = PreparingLane(decoders(config)[signal], config, config.wal.kafka, Unobserved())
-        asked = [asyncio.create_task(lane.prepare(body, "shop", 7)) for body in bodies]
+        asked = [asyncio.create_task(lane.append(body, "shop", 7)) for body in bodies]
         await asyncio.sleep(0)  # all wait before the lane begins
         running = asyncio.create_task(lane.run())
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
