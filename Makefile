@@ -5,11 +5,12 @@ UV_VERSION := 0.13.7
 PYTHON     ?= python3
 DEMO       ?= 1
 BIN        := .venv/bin
-# More than the two cores of a small machine: tests often wait for other processes.
+# More than the two cores of a small machine: tests often wait for other processes, the long ones most.
 WORKERS    ?= 3
+LONG_WORKERS ?= 4
 # In CI a test that ran out of time on a busy machine gets a second try; a wrong result never does.
 RERUN      := -raR --reruns 1 --only-rerun Timeout --only-rerun 'wait_until\('
-PYTEST     := $(BIN)/pytest -n $(WORKERS) $(if $(CI),$(RERUN))
+PYTEST     := $(BIN)/pytest $(if $(CI),$(RERUN)) -n
 
 # The uv on the path if it is of the same series, else one of our own.
 UV := $(if $(filter $(UV_SERIES).%,$(shell uv --version 2>/dev/null)),$(shell command -v uv),.tools/bin/uv)
@@ -33,17 +34,18 @@ run: $(JARS) ## Start frazil with gentle demo traffic (DEMO=0: without)
 	$(BIN)/frazil up $(if $(filter 0,$(DEMO)),--no-demo,--demo)
 
 test: $(JARS) ## Unit and quick integration tests
-	$(PYTEST) -m 'not slow and not go'
+	$(PYTEST) $(WORKERS) -m 'not slow and not go'
 
 test-all: test test-components test-long ## Every test: also the long sweeps and what needs Go, a browser or Debian packages
 
 test-long: $(JARS) ## The long sweeps and what needs Go alone
-	$(PYTEST) -m '(slow or go) and not soak'
+	$(PYTEST) $(LONG_WORKERS) -m '(slow or go) and not soak'
 
 soak: $(JARS) ## Hours: every crash point of every sweep, and processes killed under load
-	FRAZIL_SWEEP_ALL=1 $(PYTEST) -m 'slow or go'
+	FRAZIL_SWEEP_ALL=1 $(PYTEST) $(LONG_WORKERS) -m 'slow or go'
 
-test-components: $(STAMP) ## Fetch and build the programs that tests use (once; about seven minutes)
+test-components: $(JARS) ## Fetch and build the programs that tests use (once; about ten minutes)
+	$(BIN)/python -m tests.support.spark.java_archives
 	$(BIN)/python -m tests.components.kafka
 	$(BIN)/python -m tests.components.iceberg_rest
 	$(BIN)/python -m tests.components.promtool

@@ -6,21 +6,52 @@ import functools
 import os
 import re
 import signal
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests.components.java_home import use_quick_java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.components.fixtures"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in what a shell starts with `&`. Programs that tests start would inherit it, and not hear Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+use_quick_java()
+
+LONG = {
+    "tests/spark/test_cluster_takeover.py": 590,
+    "tests/integration/test_pipeline_kills.py": 560,
+    "spark": 500,
+    "tests/integration/test_pipeline_kafka.py": 340,
+    "tests/fault/test_keep_kill.py": 300,
+    "browser": 300,
+    "tests/integration/test_up_troubles.py": 250,
+    "tests/spark/test_session.py": 200,
+    "tests/fault/test_tier_kill.py": 180,
+    "tests/integration/test_earlier_release.py": 170,
+    "tests/integration/test_query_isolation.py": 125,
+    "tests/integration/test_telemetry.py": 110,
+    "tests/spark/test_cluster.py": 90,
+    "tests/integration/test_private_files.py": 90,
+    "tests/spark/test_land_cluster.py": 80,
+    "tests/fault/test_store_down.py": 80,
+    "tests/integration/test_pipeline_up.py": 70,
+    "tests/integration/test_iceberg_catalog.py": 60,
+}
+"""About how many seconds the longest scopes take. They are started first: one that is started last runs
+alone in the end.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +82,24 @@ class FilesAndSpark(LoadFileScheduling):
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
-        config.option.loadscopereorder = False  # the long ones are in the folders that come first
+        config.option.loadscopereorder = False  # by number of tests, which says nothing here
         self._root = config.rootpath
+        self._is_sorted = False
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if not self._is_sorted:
+            by_length = sorted(self.workqueue.items(), key=lambda unit: -LONG.get(unit[0], 0))
+            self.workqueue = OrderedDict(by_length)
+            self._is_sorted = True
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Gives a worker more only when it is at its last test: xdist would at its last but one. What waits
+        behind a long test could run on another worker.
+        """
+        if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
+            return
+        super()._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return self._scope(super()._split_scope(nodeid))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 READY_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 5.0
+PAUSE_SECONDS_MAX = 0.5
 STARTS_MAX = 3
 
 # The child asks the kernel to be killed with its parent and then becomes the program. A wrapper and not
@@ -84,15 +85,22 @@ def end(process: subprocess.Popen[bytes], seconds_max: float = END_SECONDS_MAX) 
 def wait_until(
     condition: Callable[[], bool], *, seconds_max: float, give_up: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Asks again and again, ever less often, until the condition holds (True) or the time is over (False)."""
+    """Asks again and again, ever less often, until the condition holds (True) or the time is over (False).
+
+    A condition that takes long, such as a read of a table, is asked less often: it would take the CPU time
+    of the processes that are to fulfil it.
+    """
     deadline = time.monotonic() + seconds_max
     pause_seconds = 0.005
-    while not condition():
-        if give_up() or time.monotonic() > deadline:
+    while True:
+        begin = time.monotonic()
+        if condition():
+            return True
+        asked = time.monotonic()
+        if give_up() or asked > deadline:
             return False
-        time.sleep(pause_seconds)
+        time.sleep(max(pause_seconds, min(2 * (asked - begin), PAUSE_SECONDS_MAX)))
         pause_seconds = min(pause_seconds * 1.5, 0.1)
-    return True
 
 
 @contextlib.contextmanager

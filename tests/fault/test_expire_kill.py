@@ -19,15 +19,12 @@ from frazil.config import Config
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tags import create_tag
 from frazil.lake.upkeep.orphans import find_orphans
-from tests.components.fullness import OPERATIONS, FaultControl
+from tests.components.fullness import CHANGES, OPERATIONS, FaultControl
 from tests.support.fault.expire_process import DAY, ExpireProcess
 from tests.support.fault.struck import struck_process
 from tests.support.lake.history import History
 
 pytestmark = pytest.mark.timeout(3000)
-
-# A sync changes nothing that SIGKILL leaves behind.
-CHANGES = tuple(operation for operation in OPERATIONS if operation != "fsync")
 
 
 class Scene:

@@ -15,7 +15,7 @@ from frazil.storage.local import LocalStore
 from frazil.wal import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts
-from tests.components.fullness import OPERATIONS, FaultControl
+from tests.components.fullness import CHANGES, OPERATIONS, FaultControl
 from tests.support.fault.upkeep_process import UpkeepProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ POSITION = WalPosition({CLOSED: StreamPosition(5, closed=True), LIVE: StreamPosi
 Arm = Callable[[FaultControl, int], None]
 ARMS: dict[str, Arm] = {
     # Death after an operation is death before the next one.
-    "killed": lambda faults, n: faults.kill_at(OPERATIONS, n, "before"),
+    "killed": lambda faults, n: faults.kill_at(CHANGES, n, "before"),
     "killed halfway": lambda faults, n: faults.kill_at("write", n, "halfway"),
     "failing": lambda faults, n: faults.fail_at(OPERATIONS, n, errno.EIO),
 }

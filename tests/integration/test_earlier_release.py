@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,15 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-def services(config: Path, table: str, *options: str) -> Counter[str]:
-    sql = f"SELECT service_name, count(*) FROM {table} GROUP BY ALL"
+def services(config: Path, *options: str) -> dict[str, Counter[str]]:
+    """The rows of each service in each table, by one query: starting a process costs more than a query."""
+    selects = (f"SELECT '{table}', service_name, count(*) FROM {table} GROUP BY ALL" for table in SIGNALS)
+    sql = " UNION ALL ".join(selects)
     text = frazil(config, "query", "--tenant", "default", "--format", "csv", *options, sql)
-    return Counter({name: int(rows) for name, rows in list(csv.reader(text.splitlines()))[1:]})
+    found: dict[str, Counter[str]] = {table: Counter() for table in SIGNALS}
+    for table, name, rows in list(csv.reader(text.splitlines()))[1:]:
+        found[table][name] = int(rows)
+    return found
 
 
 def expected(*names: str) -> Counter[str]:
@@ -37,10 +43,8 @@ def expected(*names: str) -> Counter[str]:
 def test_what_an_earlier_release_wrote_is_queried_landed_maintained_and_erased(config: Path) -> None:
     spoiled = {"logs": (), "spans": ("spoiled",), "metrics": ("spoiled",)}
     there = {table: expected(*LANDED, *spoiled[table], "waiting") for table in SIGNALS}
-    assert {table: services(config, table) for table in SIGNALS} == there
-    assert {table: services(config, table, "--as-of", "tag:before") for table in SIGNALS} == {
-        table: expected(*LANDED) for table in SIGNALS
-    }
+    assert services(config) == there
+    assert services(config, "--as-of", "tag:before") == {table: expected(*LANDED) for table in SIGNALS}
     exit_code, ledger = verified(config)
     assert exit_code == 0, ledger
 
@@ -48,15 +52,15 @@ def test_what_an_earlier_release_wrote_is_queried_landed_maintained_and_erased(c
         waiting = RECORDS * len(SIGNALS)
         pipeline.until("landed", lambda: pipeline.metric("frazil_landed_rows_total") >= waiting)
         assert pipeline.stop() == 0
-    assert {table: services(config, table) for table in SIGNALS} == there
+    assert services(config) == there
 
-    for task in ("compact", "manifests", "expire", "retention", "orphans"):
-        frazil(config, "maintain", task)
-    assert {table: services(config, table) for table in SIGNALS} == there
+    done = {report["task"] for report in json.loads(frazil(config, "maintain", "--json"))}
+    assert done >= {"compact", "manifests", "expire", "retention", "orphans"}
+    assert services(config) == there
 
     which = ("--tenant", "default", "--where", "service_name IN ('round-2', 'waiting')")
     frazil(config, "erase", *which, "--drop-tags", "--drop-set-aside", "--yes")
     left = {table: expected("round-0", "round-3", *spoiled[table]) for table in SIGNALS}
-    assert {table: services(config, table) for table in SIGNALS} == left
+    assert services(config) == left
     exit_code, ledger = verified(config)
     assert exit_code == 0, ledger

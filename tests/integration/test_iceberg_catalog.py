@@ -63,7 +63,7 @@ class Served:
 
     def request(self, method: str, path: str, *, key: str | None = None, **options: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.admin if key is None else key}"}
-        return httpx.request(method, f"{self.url}/iceberg{path}", headers=headers, **options)
+        return httpx.request(method, f"{self.url}/iceberg{path}", headers=headers, verify=False, **options)
 
     def credential(self) -> dict[str, str]:
         """What comes with a table."""

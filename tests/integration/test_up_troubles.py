@@ -189,7 +189,7 @@ class Up:
         record = {"body": {"stringValue": text}}
         body = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
         try:
-            answer = httpx.post(f"{self.http}/v1/logs", json=body, timeout=10)
+            answer = httpx.post(f"{self.http}/v1/logs", json=body, timeout=10, verify=False)
         except httpx.HTTPError as error:
             return 0, str(error), text
         return answer.status_code, answer.text, text
@@ -198,7 +198,9 @@ class Up:
         sql = f"SELECT body FROM logs WHERE body = '{text}'"
         headers = {"content-type": "application/sql"}
         try:
-            answer = httpx.post(f"{self.urls['serve']}/api/v1/sql", content=sql, headers=headers, timeout=10)
+            answer = httpx.post(
+                f"{self.urls['serve']}/api/v1/sql", content=sql, headers=headers, timeout=10, verify=False
+            )
         except httpx.HTTPError:
             return False
         return answer.status_code == 200 and text in json.dumps(answer.json()["rows"])
@@ -210,7 +212,7 @@ class Up:
 
     def is_well(self, url: str) -> bool:
         try:
-            return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+            return httpx.get(f"{url}/healthz", timeout=5, verify=False).status_code == 200
         except httpx.HTTPError:
             return False
 

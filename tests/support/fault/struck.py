@@ -11,13 +11,11 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from tests.components.fullness import OPERATIONS, FaultControl
+from tests.components.fullness import CHANGES, OPERATIONS, FaultControl
 from tests.components.memory import memory_folder
 from tests.support.fault.forks import Forks
 from tests.support.fault.land_process import Outcome
 
-# A sync changes nothing that SIGKILL leaves behind: dead before it is dead before what comes next.
-CHANGES = tuple(operation for operation in OPERATIONS if operation != "fsync")
 STRUCK = {
     "killed": CHANGES,
     "killed after": CHANGES,

@@ -59,7 +59,7 @@ class Client:
         self._http: httpx.Client | None = None
         self._channel: Any = None
         if transport == "http":
-            self._http = httpx.Client(base_url=receiver.http, timeout=timeout_seconds)
+            self._http = httpx.Client(base_url=receiver.http, timeout=timeout_seconds, verify=False)
         else:
             self._channel = grpc.insecure_channel(receiver.grpc, options=CHANNEL_OPTIONS)
             self._export = self._channel.unary_unary(LOGS_EXPORT)
