@@ -57,7 +57,7 @@ def test_broker_and_driver_die_under_traffic_and_everything_acked_lands(
     account = Account()
     with (
         running_receiver(tmp_path, settings(kafka)) as receiver,
-        Steady(receiver, account, retries=True) as traffic,
+        Steady(receiver, account, retries=True, pause_seconds=0.2) as traffic,
     ):
         with running_pipeline(receiver.config_path) as pipeline:
             pipeline.until("landed", lambda: pipeline.metric("frazil_landed_rows_total") > 0)

@@ -40,6 +40,8 @@ SETTINGS: dict[str, Any] = {
     "receive": {"workers": 1},
 }
 TAKE_OVER_SECONDS_MAX = 30
+PAUSE_SECONDS = 0.2
+"""Between a client's requests. Four clients give every landing something to do, and leave Spark the CPU."""
 
 
 def settled(pipeline: PipelineProcess, config_path: Path, account: Account) -> None:
@@ -64,7 +66,10 @@ def test_a_driver_killed_at_random_moments_lands_everything_once(tmp_path: Path)
     chance, account = random.Random(7), Account()
     with running_receiver(tmp_path, SETTINGS) as receiver:
         for kill in range(12 if os.environ.get("FRAZIL_SWEEP_ALL") else 3):
-            with running_pipeline(receiver.config_path) as pipeline, Steady(receiver, account):
+            with (
+                running_pipeline(receiver.config_path) as pipeline,
+                Steady(receiver, account, pause_seconds=PAUSE_SECONDS),
+            ):
                 if kill % 2:
                     pipeline.until("landed", lambda p=pipeline: landed_rows(p) > 0)
                 else:
@@ -82,7 +87,10 @@ def test_a_driver_killed_at_random_moments_lands_everything_once(tmp_path: Path)
 @pytest.mark.soak
 def test_a_stop_in_mid_traffic_finishes_the_commit(tmp_path: Path) -> None:
     account = Account()
-    with running_receiver(tmp_path, SETTINGS) as receiver, Steady(receiver, account) as steady:
+    with (
+        running_receiver(tmp_path, SETTINGS) as receiver,
+        Steady(receiver, account, pause_seconds=PAUSE_SECONDS) as steady,
+    ):
         with running_pipeline(receiver.config_path) as pipeline:
             pipeline.until("landed", lambda: landed_rows(pipeline) > 0)
             assert pipeline.stop() == 0
@@ -177,7 +185,7 @@ def test_a_frozen_pipeline_that_wakes_up_lands_nothing_twice(tmp_path: Path, mot
         running_receiver(tmp_path, settings) as receiver,
         running_pipeline(receiver.config_path, "first") as first,
     ):
-        with Steady(receiver, account):
+        with Steady(receiver, account, pause_seconds=PAUSE_SECONDS):
             first.until("landed", lambda: landed_rows(first) > 0)
             freeze(first)
             with running_pipeline(receiver.config_path, "second") as second:
@@ -207,7 +215,7 @@ def test_two_pipelines_at_once_land_nothing_twice(tmp_path: Path) -> None:
         path = receiver.config_path
         other = {"FRAZIL_DATA_DIR": str(tmp_path / "other")}
         with running_pipeline(path, "one") as one, running_pipeline(path, "two", other) as two:
-            with Steady(receiver, account):
+            with Steady(receiver, account, pause_seconds=PAUSE_SECONDS):
                 fenced = lambda: sum(p.metric("frazil_land_fenced_total") for p in (one, two))  # noqa: E731
                 one.until("they met", lambda: fenced() >= 2)
             settled(one, path, account)
