@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.components.java_home import use_quick_java
+from tests.support.spark.quick_java import use_quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,10 +18,10 @@ from frazil.config import Config
 from frazil.pipeline import jvm
 from frazil.pipeline.jars import EVERY, KAFKA, _file, _have, packages
 from frazil.pipeline.session import spark_session, stop
-from tests.components.java_home import ARCHIVE_INTO, build_archive, use_quick_java
 from tests.components.s3 import S3Server, moto_server
 from tests.support.spark.land_lake import Sent, Stream, opened
 from tests.support.spark.land_process import SMALL_SPARK
+from tests.support.spark.quick_java import ARCHIVE_INTO, build_archive, use_quick_java
 
 WRITE_SECONDS_MAX = 600.0
 

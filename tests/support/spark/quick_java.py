@@ -21,11 +21,11 @@ from pathlib import Path
 from frazil.errors import ConfigError
 from frazil.pipeline.jars import EVERY, _file
 from frazil.pipeline.java import find_java, java_home
-
-from .cache import built_once, cache_folder
+from tests.components.cache import built_once, cache_folder
 
 ARCHIVE_INTO = "FRAZIL_TEST_ARCHIVE_INTO"
 """A folder. JVMs of this home that run with this variable write their archive there when they end."""
+
 # An archive suits one class path. A JVM refuses an archive that does not suit, and starts without.
 _JAVA = """\
 #!/bin/sh
