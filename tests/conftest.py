@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
@@ -26,8 +27,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in what a shell starts with `&`. Programs that tests start would inherit it, and not hear Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
 use_quick_java()
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 
 LONG = {
     "tests/spark/test_cluster_takeover.py": 590,
