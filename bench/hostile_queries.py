@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from tests.support.query.made import fill
+from tests.support.query.small_lake import fill
 
 from bench.serving import running_api
 from bench.table import Bench, Row

@@ -22,7 +22,7 @@ from tests.fault.test_land_kill import Scene, said
 from tests.support.fault.change_process import CHANGES, ERASED, ChangeProcess
 from tests.support.fault.land_process import Outcome
 from tests.support.fault.land_wal import STREAMS, Content, config_of, expected, table_content
-from tests.support.fault.struck import struck_process
+from tests.support.fault.sweep import faulty_process
 
 pytestmark = pytest.mark.timeout(3000)
 
@@ -34,7 +34,7 @@ _AGAIN, _LAST = 4, 8
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, ChangeProcess]]:
-    with struck_process(ChangeProcess, tmp_path_factory, fault_shim) as started:
+    with faulty_process(ChangeProcess, tmp_path_factory, fault_shim) as started:
         yield started
 
 

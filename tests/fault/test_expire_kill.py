@@ -21,7 +21,7 @@ from frazil.lake.tags import create_tag
 from frazil.lake.upkeep.orphans import find_orphans
 from tests.components.fullness import CHANGES, OPERATIONS, FaultControl
 from tests.support.fault.expire_process import DAY, ExpireProcess
-from tests.support.fault.struck import struck_process
+from tests.support.fault.sweep import faulty_process
 from tests.support.lake.history import History
 
 pytestmark = pytest.mark.timeout(3000)
@@ -83,7 +83,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory, fault_shim: Path) -> Iterator[Scene]:
-    with struck_process(ExpireProcess, tmp_path_factory, fault_shim) as started:
+    with faulty_process(ExpireProcess, tmp_path_factory, fault_shim) as started:
         yield Scene(*started)
 
 

@@ -273,15 +273,15 @@ def test_a_start_does_not_wait_for_a_silent_store_for_long(
 ) -> None:
     monkeypatch.setattr(journal_module, "_START_SECONDS", 0.05)
     config = local_config(tmp_path)
-    answering = threading.Event()
-    store = Around(open_store(config), wait_for(answering))
+    http_stub = threading.Event()
+    store = Around(open_store(config), wait_for(http_stub))
 
     async def live() -> None:
         journal = SegmentJournal(config, store, Notes())
         await journal.start()
         with pytest.raises(StoreUnavailable, match="has not responded yet"):
             await append(journal, "refused")
-        answering.set()
+        http_stub.set()
         await eventually(lambda: journal.failure is None)
         await append(journal, "acked")
         await journal.close()

@@ -18,8 +18,8 @@ from frazil.ledger import balance
 from tests.components.fullness import FaultControl
 from tests.support.fault.keep_process import KeepProcess, kept
 from tests.support.fault.land_process import Outcome
-from tests.support.fault.struck import StruckDisk, struck_process
-from tests.support.kept_lake import Kept, holding
+from tests.support.fault.sweep import FaultyDisk, faulty_process
+from tests.support.known_lake import KnownLake, holding
 
 pytestmark = pytest.mark.timeout(6000)
 
@@ -39,8 +39,8 @@ AGED = [
 AGED_LEFT = Counter(["old error", "new debug", "ancient error of globex"])
 
 
-class Scene(StruckDisk[KeepProcess]):
-    def made(self, fill: Callable[[Kept], None]) -> None:
+class Scene(FaultyDisk[KeepProcess]):
+    def made(self, fill: Callable[[KnownLake], None]) -> None:
         with contextlib.closing(kept(self.data_dir)) as lake:
             fill(lake)
         self.keep()
@@ -50,7 +50,7 @@ class Scene(StruckDisk[KeepProcess]):
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, KeepProcess]]:
-    with struck_process(KeepProcess, tmp_path_factory, fault_shim) as started:
+    with faulty_process(KeepProcess, tmp_path_factory, fault_shim) as started:
         yield started
 
 
@@ -65,7 +65,7 @@ def scene(struck: tuple[Path, FaultControl, KeepProcess]) -> Iterator[Scene]:
 def erasing(scene: Scene) -> tuple[Callable[[], Outcome], Callable[[], None]]:
     """Landed in two commits, and some not yet; other tables are there."""
 
-    def fill(lake: Kept) -> None:
+    def fill(lake: KnownLake) -> None:
         lake.fill([*GONE[:1], *STAY[:2], *OTHERS], [*GONE[1:3], *STAY[2:3]])
         lake.erase("attributes['user.id'] = 'nobody'")  # makes the other tables, and sweeps the log
         lake.write([*GONE[3:], *STAY[3:]])

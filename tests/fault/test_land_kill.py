@@ -26,12 +26,12 @@ from tests.support.fault.land_wal import (
     write_segments,
     write_tombstone,
 )
-from tests.support.fault.struck import StruckDisk, struck_process
+from tests.support.fault.sweep import FaultyDisk, faulty_process
 
 pytestmark = pytest.mark.timeout(3000)
 
 
-class Scene(StruckDisk[LandProcess]):
+class Scene(FaultyDisk[LandProcess]):
     """And the rows that must be in its tables in the end."""
 
     def __init__(self, folder: Path, faults: FaultControl, process: LandProcess) -> None:
@@ -46,7 +46,7 @@ class Scene(StruckDisk[LandProcess]):
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, LandProcess]]:
-    with struck_process(LandProcess, tmp_path_factory, fault_shim) as started:
+    with faulty_process(LandProcess, tmp_path_factory, fault_shim) as started:
         yield started
 
 

@@ -21,7 +21,7 @@ from tests.components.fullness import FaultControl
 from tests.fault.test_land_kill import Scene, said
 from tests.support.fault.land_process import Outcome
 from tests.support.fault.land_wal import STREAMS, assert_landed, expected
-from tests.support.fault.struck import struck_process
+from tests.support.fault.sweep import faulty_process
 from tests.support.fault.tier_process import DAY, TierProcess, cold_of, config_of
 
 pytestmark = pytest.mark.timeout(3000)
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(3000)
 def struck(
     tmp_path_factory: pytest.TempPathFactory, fault_shim: Path
 ) -> Iterator[tuple[Path, FaultControl, TierProcess]]:
-    with struck_process(TierProcess, tmp_path_factory, fault_shim) as started:
+    with faulty_process(TierProcess, tmp_path_factory, fault_shim) as started:
         yield started
 
 

@@ -23,7 +23,7 @@ from frazil.demo import DemoOptions, VirtualClock, run_demo
 from tests.support.integration.api import running_api
 from tests.support.integration.clients import SIGNALS
 from tests.support.integration.documented import COMPACTS_EARLY, Stack
-from tests.support.integration.planted import NEW_ERROR, OLD_ERROR, SECOND, Planted
+from tests.support.integration.known_faults import NEW_ERROR, OLD_ERROR, SECOND, KnownFaults
 
 pytestmark = pytest.mark.slow
 
@@ -85,14 +85,14 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         assert run_demo(options, clock=VirtualClock(begin)).failed == 0
         lake = Lake(api, receiver)
         lake.land()
-        planted = Planted()
+        planted = KnownFaults()
         planted.plant()
         planted.send(receiver)
         lake.land()
         lake.compact()
         [pinning] = [line for line in _lines(40) if "tag create" in line]
         lake.sh(pinning)
-        late = Planted()
+        late = KnownFaults()
         late.log("storage", AFTER_THE_TAG, age_seconds=1, severity=17)
         late.send(receiver)
         yield lake

@@ -26,8 +26,8 @@ from tests.components.iceberg_rest import RestCatalogServer
 from tests.components.postgres import PostgresServer
 from tests.components.s3 import S3Server
 from tests.integration.test_catalogs import s3_settings
-from tests.support.kept_lake import DAY, Kept
-from tests.support.run_here import RunHere
+from tests.support.known_lake import DAY, KnownLake
+from tests.support.local_runner import LocalRunner
 
 BATCHES, LAST_YEAR = 6, 300.0
 HOUR, TAG = 3600, "incident-1"
@@ -60,9 +60,9 @@ def lake(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, lake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def kept(tmp_path: Path, lake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[KnownLake]:
     monkeypatch.setattr(upkeep.os, "sync", lambda: None)
-    with contextlib.closing(Kept(tmp_path, lake=lake, maintain=MAINTAIN)) as made:
+    with contextlib.closing(KnownLake(tmp_path, lake=lake, maintain=MAINTAIN)) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ class Clock:
         return self.seconds
 
 
-def there(kept: Kept) -> set[str]:
+def there(kept: KnownLake) -> set[str]:
     """Every data file in the store."""
     table = kept.table()
     files = LakeFileIO(table.io.properties).walk(f"{table.location()}/data")
@@ -86,12 +86,12 @@ def names(paths: set[str]) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_table_is_merged_tagged_expired_and_thinned(kept: Kept) -> None:
+def test_a_table_is_merged_tagged_expired_and_thinned(kept: KnownLake) -> None:
     clock = Clock()
     keeper = Maintainer(
         kept.config,
         kept.catalog,
-        RunHere(),
+        LocalRunner(),
         MaintainMetrics(Metrics().registry),
         clock=clock,
     )

@@ -25,7 +25,7 @@ from frazil.query.service import QueryService
 from tests.integration.test_query_exact import answer, keep_sending, started
 from tests.support.integration.exactness import Asker, Seen, keep_asking
 from tests.support.integration.moving_lake import TENANTS, Landing, Sent, configured
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
 
 _SECONDS_MAX = 240.0
 _ANSWERS = 60
@@ -66,7 +66,7 @@ class Keeping:
         try:
             with contextlib.closing(open_catalog(self._config)) as catalog:
                 metrics = MaintainMetrics(Metrics().registry)
-                keeper = Maintainer(self._config, catalog, RunHere(), metrics)
+                keeper = Maintainer(self._config, catalog, LocalRunner(), metrics)
                 while not self._end.wait(0.1):
                     self.done.update(report.task for report in keeper.round() if not report.is_nothing)
         except BaseException as error:

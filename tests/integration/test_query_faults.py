@@ -27,7 +27,7 @@ from tests.components.fullness import SmallFilesystem
 from tests.components.process import dies_with_parent, wait_until
 from tests.components.s3 import S3Server
 from tests.support.integration.moving_lake import Landing, Log, configured
-from tests.support.query.made import Service, Told
+from tests.support.query.small_lake import Service, Told
 
 pytestmark = pytest.mark.slow
 
@@ -409,7 +409,7 @@ _KILLED = """
 import sys, time
 from pathlib import Path
 from tests.support.integration.moving_lake import Log, configured
-from tests.support.query.made import Service
+from tests.support.query.small_lake import Service
 config = configured(Path(sys.argv[1]))
 Log(config).write(["a"])
 service = Service(config)

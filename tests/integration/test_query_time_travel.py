@@ -16,7 +16,7 @@ from frazil.errors import QueryInvalid
 from frazil.query.model import AsOf
 from frazil.tables import Signal
 from tests.support.integration.moving_lake import Landing, Log, configured
-from tests.support.query.made import Service
+from tests.support.query.small_lake import Service
 
 BODIES = "SELECT body FROM logs ORDER BY body"
 JOINED = "SELECT l.body, s.name FROM logs l JOIN spans s USING (trace_id) ORDER BY ALL"

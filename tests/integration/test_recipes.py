@@ -36,7 +36,7 @@ from tests.support.integration.documented import (
     documented_blocks,
     runs,
 )
-from tests.support.integration.planted import SECOND, Planted
+from tests.support.integration.known_faults import SECOND, KnownFaults
 from tests.support.spark.land_lake import UNCLOSED_SOCKETS
 
 DEMO_SECONDS = 30
@@ -166,7 +166,7 @@ class Documented(Stack):
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Documented]:
     with running_api(tmp_path_factory.mktemp("recipes"), COMPACTS_EARLY) as (api, receiver):
         stack = Documented(api, receiver)
-        planted = Planted()
+        planted = KnownFaults()
         planted.plant()
         planted.log("cart", "connection refused by stock", age_seconds=60, severity=17)
         planted.span("cart", "slow and failed", "it", milliseconds=400, status=2)

@@ -14,7 +14,7 @@ from frazil.pipeline.maintain.erase.erase import EraseRequest, erase
 from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.runner import SparkRunner
-from tests.support.kept_lake import Kept, holding
+from tests.support.known_lake import KnownLake, holding
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ ROWS = [
 
 def test_rows_are_found_and_files_rewritten_by_spark(tmp_path: Path, spark: SparkSession) -> None:
     rules = [{"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}]
-    lake = Kept(tmp_path, maintain={"retention": {"rules": rules}})
+    lake = KnownLake(tmp_path, maintain={"retention": {"rules": rules}})
     with contextlib.closing(lake):
         lake.fill(ROWS[:7], ROWS[7:])
         runner = SparkRunner(lambda: spark, "maintain", 2)

@@ -20,7 +20,7 @@ from frazil.tables.promoted import FILL_PROPERTY
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import fill_columns
 from frazil.wal.segment import SegmentWriter
-from tests.support.kept_lake import DAY, Kept
+from tests.support.known_lake import DAY, KnownLake
 
 FILLED_FROM = (
     Promoted("deployment.environment.name", "resource"),
@@ -73,7 +73,7 @@ def request(records: Sequence[Mapping[str, str | int]], unix_nano: int) -> bytes
     return bytes(whole.SerializeToString())
 
 
-class HttpLake(Kept):
+class HttpLake(KnownLake):
     """Its logs are requests of HTTP, in attributes of older conventions, newer ones, or both."""
 
     def send(

@@ -28,8 +28,8 @@ from frazil.position import LandingPosition
 from frazil.query.model import AsOf
 from frazil.tables import Column, TableSpec, View, declared, markdown, table_specs
 from frazil.tables.columns import TIMESTAMP
-from tests.support.kept_lake import DAY, Kept
-from tests.support.query.made import serving
+from tests.support.known_lake import DAY, KnownLake
+from tests.support.query.small_lake import serving
 from tests.unit.status.test_watcher import Said, Story
 
 EDGES = TableSpec(
@@ -50,7 +50,7 @@ ROWS = [("acme", "web", "cart", 3, 0.0), ("acme", None, "web", 1, 0.0), ("acme",
 OTHERS = [("globex", "gate", "vault", 7, 0.0)]
 
 
-class Edges(Kept):
+class Edges(KnownLake):
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **settings)
 

@@ -22,9 +22,9 @@ from frazil.pipeline.metrics import Metrics
 from frazil.query.model import Stats
 from frazil.sql import bloom
 from frazil.storage.local import LocalStore
-from tests.support.kept_lake import DAY, Kept
-from tests.support.query.made import serving
-from tests.support.run_here import RunHere
+from tests.support.known_lake import DAY, KnownLake
+from tests.support.local_runner import LocalRunner
+from tests.support.query.small_lake import serving
 
 FILES = 6
 PLAIN = {"attribute": "user.id"}
@@ -41,21 +41,21 @@ BATCHES = [batch(f"u{number}") for number in range(FILES)]
 BODIES = Counter(body for rows in BATCHES for _, body, _, _ in rows)
 
 
-def with_promoted(lake: Kept, *columns: dict[str, Any]) -> None:
+def with_promoted(lake: KnownLake, *columns: dict[str, Any]) -> None:
     """Changes the configuration, as between two starts."""
     tables = lake.config.tables.model_validate({"promoted": columns})
     lake.config = lake.config.model_copy(update={"tables": tables})
 
 
 @contextlib.contextmanager
-def kept(folder: Path, *columns: dict[str, Any], **maintain: Any) -> Iterator[Kept]:
-    lake = Kept(folder / "data", tables={"promoted": columns}, maintain=maintain)
+def kept(folder: Path, *columns: dict[str, Any], **maintain: Any) -> Iterator[KnownLake]:
+    lake = KnownLake(folder / "data", tables={"promoted": columns}, maintain=maintain)
     with contextlib.closing(lake):
         yield lake
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Kept]:
+def lake(tmp_path: Path) -> Iterator[KnownLake]:
     with kept(tmp_path, FILTERED) as lake:
         lake.fill(*BATCHES)
         yield lake
@@ -77,9 +77,9 @@ def with_filter(paths: Sequence[str] | set[str]) -> int:
     return found
 
 
-def maintainer(lake: Kept, days: float = 1.0) -> Maintainer:
+def maintainer(lake: KnownLake, days: float = 1.0) -> Maintainer:
     metrics = MaintainMetrics(Metrics().registry)
-    return Maintainer(lake.config, lake.catalog, RunHere(), metrics, clock=lambda: lake.now + days * DAY)
+    return Maintainer(lake.config, lake.catalog, LocalRunner(), metrics, clock=lambda: lake.now + days * DAY)
 
 
 def answered(config: Config, where: str) -> tuple[Counter[str], Stats]:
@@ -162,7 +162,7 @@ CASES = [
 ]
 
 
-def test_a_query_reads_only_files_that_may_hold_the_value(lake: Kept) -> None:
+def test_a_query_reads_only_files_that_may_hold_the_value(lake: KnownLake) -> None:
     with serving(lake.config) as service:
         for where, users, files in CASES:
             told = service.execute(f"SELECT body FROM logs WHERE {where}")
@@ -172,7 +172,7 @@ def test_a_query_reads_only_files_that_may_hold_the_value(lake: Kept) -> None:
         assert (inner.rows, inner.stats.files) == ([["u3 row"]], 1)
 
 
-def test_without_the_setting_no_filter_is_used(lake: Kept) -> None:
+def test_without_the_setting_no_filter_is_used(lake: KnownLake) -> None:
     with_promoted(lake, PLAIN)
     found, stats = answered(lake.config, "user_id = 'u3'")
     assert (found, stats.files) == (Counter(["u3 row"]), FILES)
@@ -232,7 +232,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
 
 def test_erasure_reads_only_files_that_may_hold_the_value_and_proves_it_on_all(
-    lake: Kept, read: Read
+    lake: KnownLake, read: Read
 ) -> None:
     report = lake.erase("user_id IN ('u2', 'u4')")
     assert (report.is_proven, report.rows_removed) == (True, 2)
@@ -245,7 +245,7 @@ def test_erasure_reads_only_files_that_may_hold_the_value_and_proves_it_on_all(
     assert balance(lake.config).problems == []
 
 
-def test_a_dry_run_copies_no_file_that_cannot_hold_the_value(lake: Kept, read: Read) -> None:
+def test_a_dry_run_copies_no_file_that_cannot_hold_the_value(lake: KnownLake, read: Read) -> None:
     assert lake.erase("user_id = 'not there'", dry_run=True).rows_removed == 0
     assert (read.copied, +read.files) == (0, Counter())
     assert lake.erase("user_id = 'u2'", dry_run=True).rows_removed == 1
@@ -265,7 +265,7 @@ def test_erasure_finds_rows_in_files_without_a_filter(tmp_path: Path, read: Read
         assert lake.bodies() == Counter({"elsewhere row": 4, "a row": 8, "z row": 8})
 
 
-def test_what_filters_cannot_exclude_is_searched(lake: Kept, read: Read) -> None:
+def test_what_filters_cannot_exclude_is_searched(lake: KnownLake, read: Read) -> None:
     for where in (
         "user_id = 'u2' OR body = 'u4 row'",
         "attributes['user.id'] IN ('u2', 'u4')",
@@ -275,7 +275,7 @@ def test_what_filters_cannot_exclude_is_searched(lake: Kept, read: Read) -> None
         assert read.files[where] == FILES
 
 
-def test_an_unreferenced_file_is_deleted_if_it_holds_such_rows(lake: Kept) -> None:
+def test_an_unreferenced_file_is_deleted_if_it_holds_such_rows(lake: KnownLake) -> None:
     orphans = []
     for path in sorted(lake.data_files()):
         data = Path(path).read_bytes()
@@ -286,7 +286,7 @@ def test_an_unreferenced_file_is_deleted_if_it_holds_such_rows(lake: Kept) -> No
     assert sum(orphan.exists() for orphan in orphans) == FILES - 1
 
 
-def test_a_file_whose_footer_says_something_else_than_the_table_is_not_skipped(lake: Kept) -> None:
+def test_a_file_whose_footer_says_something_else_than_the_table_is_not_skipped(lake: KnownLake) -> None:
     """It is reported as unreadable, as without filters."""
     one, other = sorted(lake.data_files())[:2]
     with kept(Path(one).parents[9] / "more", FILTERED) as more:
@@ -323,7 +323,7 @@ def test_a_file_is_read_if_one_of_several_rules_may_match(tmp_path: Path, read: 
 
 
 def test_filters_that_exclude_everything_lose_rows_of_queries_and_fail_the_proof(
-    lake: Kept, monkeypatch: pytest.MonkeyPatch
+    lake: KnownLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bloom, "lacks", lambda *_: True)
     monkeypatch.setattr("frazil.pipeline.maintain.predicates.match.lacks", lambda *_: True)

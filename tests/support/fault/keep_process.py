@@ -14,7 +14,7 @@ import structlog
 
 from tests.support.fault.forks import Forks, say_facts, serve
 from tests.support.fault.land_process import Outcome
-from tests.support.kept_lake import Kept
+from tests.support.known_lake import KnownLake
 
 RULES = [
     {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"},
@@ -37,8 +37,8 @@ class KeepProcess(Forks):
         return Outcome(said["returncode"], error=said.get("error", ""), facts=said)
 
 
-def kept(data_dir: Path) -> Kept:
-    return Kept(data_dir, maintain={"retention": {"rules": RULES}})
+def kept(data_dir: Path) -> KnownLake:
+    return KnownLake(data_dir, maintain={"retention": {"rules": RULES}})
 
 
 def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:

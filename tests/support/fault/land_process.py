@@ -26,7 +26,7 @@ from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.support.fault.forks import Forks, say_facts, serve
 from tests.support.fault.land_power import recorded
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
 from tests.support.upkeep import Upkeep
 from tests.support.wal_stores import HandClock
 
@@ -94,7 +94,7 @@ class Pipeline:
         self.metrics = Metrics()
         reader = WalReader(self.store)
         source = SegmentSource(config, "logs", reader)
-        self.lander = Lander(config, "logs", self.catalog, source, RunHere(), self.metrics, reader=reader)
+        self.lander = Lander(config, "logs", self.catalog, source, LocalRunner(), self.metrics, reader=reader)
         self.upkeep = Upkeep(config, self.store, self.metrics, clock=self.clock)
 
     def land(self) -> list[str]:

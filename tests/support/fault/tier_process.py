@@ -19,7 +19,7 @@ from frazil.pipeline.metrics import Metrics
 from tests.support.fault import land_process
 from tests.support.fault.forks import say_facts, serve
 from tests.support.fault.land_process import LandProcess, Outcome
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
 
 DAY = 86_400.0
 TIER = "tier"
@@ -54,7 +54,7 @@ def _work(what: str, data_dir: str, settings: dict[str, Any]) -> None:
             maintainer = Maintainer(
                 config_of(Path(data_dir)),
                 catalog,
-                RunHere(),
+                LocalRunner(),
                 MaintainMetrics(Metrics().registry),
                 clock=lambda: time.time() + 30 * DAY,
             )

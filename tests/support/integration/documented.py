@@ -28,8 +28,8 @@ from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 from tests.support.integration.api import Api
 from tests.support.integration.clients import SIGNALS
+from tests.support.local_runner import LocalRunner
 from tests.support.receiver import Receiver
-from tests.support.run_here import RunHere
 
 ROOT = Path(__file__).parents[3]
 COMPACTS_EARLY = {"maintain": {"compact": {"fan_in": 2}}}
@@ -92,7 +92,7 @@ def land_all(config: Config) -> None:
         reader = WalReader(open_store(config))
         for signal in SIGNALS:
             source = SegmentSource(config, signal, reader)
-            lander = Lander(config, signal, catalog, source, RunHere(), Metrics(), reader=reader)
+            lander = Lander(config, signal, catalog, source, LocalRunner(), Metrics(), reader=reader)
             while lander.step(now_due=True) != "idle":
                 pass
 
@@ -133,7 +133,7 @@ class Stack:
         """Merges the files of each table, and checks that those it replaced are still in the warehouse."""
         config = self.receiver.config
         with contextlib.closing(open_catalog(config)) as catalog:
-            maintainer = Maintainer(config, catalog, RunHere(), MaintainMetrics(Metrics().registry))
+            maintainer = Maintainer(config, catalog, LocalRunner(), MaintainMetrics(Metrics().registry))
             for signal in SIGNALS:
                 report = maintainer.run("compact", signal)
                 assert report.files_out < report.files_in, signal

@@ -18,7 +18,7 @@ from tests.support.integration.moving_lake import TENANTS, Row, Sent
 KILLED = ("worker process died",)
 """What questions are told whose worker was killed."""
 TEXT: dict[Signal, str] = {"logs": "body", "spans": "name"}
-Answering = Callable[[str, str, Sequence[Any]], Awaitable[dict[str, Any]]]
+HttpStub = Callable[[str, str, Sequence[Any]], Awaitable[dict[str, Any]]]
 """Gives the JSON of the answer to some SQL, asked by a tenant with parameters."""
 
 
@@ -45,7 +45,7 @@ class Seen:
 class Asker:
     """Asks, and compares with what had been acked before and sent after."""
 
-    def __init__(self, answer: Answering, sent: Sent, seen: Seen) -> None:
+    def __init__(self, answer: HttpStub, sent: Sent, seen: Seen) -> None:
         self._answer = answer
         self._sent = sent
         self._seen = seen

@@ -50,16 +50,16 @@ def messages_in(kafka: KafkaBroker, topic: str) -> list[Message]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KnownLake:
     """The records of one service, of every message in which it has some."""
 
     messages: list[Message]
     records: list[ProtobufMessage]
 
 
-def kept_of(signal: Signal, service: str, messages: list[Message]) -> Kept:
+def kept_of(signal: Signal, service: str, messages: list[Message]) -> KnownLake:
     """By the stock protobuf parser."""
-    kept = Kept([], [])
+    kept = KnownLake([], [])
     for message in messages:
         records = _records_of(signal, service, REQUESTS[signal].FromString(message.value() or b""))
         if records:

@@ -30,8 +30,8 @@ from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter, tombstone
 from frazil.wal.store import open_store
-from tests.support.query.made import KEYS, TENANTS
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
+from tests.support.query.small_lake import KEYS, TENANTS
 from tests.support.upkeep import Upkeep
 
 __all__ = ["KEYS", "TENANTS", "Landing", "Log", "Row", "Sent", "configured", "open_journal"]
@@ -141,7 +141,7 @@ async def open_journal(config: Config) -> Any:
 
 
 class Landing:
-    """Landing and upkeep of logs and spans as the pipeline does them, with `RunHere` in place of Spark."""
+    """Landing and upkeep of logs and spans as in the pipeline, with `LocalRunner` in place of Spark."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -164,7 +164,7 @@ class Landing:
             signal,
             self.catalog,
             source,
-            RunHere(),
+            LocalRunner(),
             self.metrics,
             reader=reader,
         )

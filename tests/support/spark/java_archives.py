@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from frazil.config import Config
 from frazil.pipeline import jvm
-from frazil.pipeline.jars import EVERY, KAFKA, _file, _have, packages
+from frazil.pipeline.jars import EVERY, KAFKA, download_missing, jar_path, packages
 from frazil.pipeline.session import spark_session, stop
 from tests.components.s3 import S3Server, moto_server
 from tests.support.spark.land_lake import Sent, Stream, opened
@@ -27,12 +27,12 @@ WRITE_SECONDS_MAX = 600.0
 
 
 def main() -> None:
-    _have(EVERY, {})
+    download_missing(EVERY, {})
     local = {"wal": {"local": {"free_bytes_min": 0}}, "spark": SMALL_SPARK}
     print(build_archive("local", lambda into: _train(into, local)))
     # No broker is needed to load the classes of Spark; those of Kafka's client are few.
     jars = (*packages(Config()), *KAFKA)
-    class_path = {"spark.driver.extraClassPath": os.pathsep.join(str(_file(package)) for package in jars)}
+    class_path = {"spark.driver.extraClassPath": os.pathsep.join(str(jar_path(package)) for package in jars)}
     kafka = local | {"spark": SMALL_SPARK | {"settings": class_path}}
     build_archive("kafka", lambda into: _train(into, kafka))
     build_archive("s3", _train_on_s3)

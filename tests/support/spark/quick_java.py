@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from frazil.errors import ConfigError
-from frazil.pipeline.jars import EVERY, _file
+from frazil.pipeline.jars import EVERY, jar_path
 from frazil.pipeline.java import find_java, java_home
 from tests.components.cache import built_once, cache_folder
 
@@ -83,7 +83,7 @@ def build_archive(name: str, train: Callable[[Path], None]) -> Path:
 def _archives() -> Path:
     """Where the archives for this Java and these jars are, or would be: a JVM compares sizes and times."""
     facts = [str(java_home())]
-    for jar in sorted((*_pyspark_jars().glob("*.jar"), *map(_file, EVERY))):
+    for jar in sorted((*_pyspark_jars().glob("*.jar"), *map(jar_path, EVERY))):
         status = jar.stat()
         facts.append(f"{jar} {status.st_size} {status.st_mtime_ns}")
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]

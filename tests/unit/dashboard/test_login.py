@@ -45,7 +45,7 @@ class Asked(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def answering() -> Iterator[http.server.ThreadingHTTPServer]:
+def http_stub() -> Iterator[http.server.ThreadingHTTPServer]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Asked)
     server.daemon_threads = True
     server.asked = []  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def answering() -> Iterator[http.server.ThreadingHTTPServer]:
 
 @pytest.fixture
 def state() -> Iterator[AppState]:
-    with answering() as server:
+    with http_stub() as server:
         api_client = ApiClient(f"http://127.0.0.1:{server.server_port}")
         yield AppState(api_client, Sessions(60), has_keys=True, is_demo=False, otlp_http="", otlp_grpc="")
         api_client.close()
@@ -263,7 +263,7 @@ def test_an_api_that_asks_for_a_key_locks_the_house_though_this_configuration_ha
 
 
 def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
-    with answering() as server:
+    with http_stub() as server:
         api_client = ApiClient(f"http://127.0.0.1:{server.server_port}")
         api = ApiSession(api_client, lambda: KEY)
         for _ in range(3):

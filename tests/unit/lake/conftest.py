@@ -14,7 +14,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commits.commit import Checkpoint, Committer, read_checkpoint
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
-from tests.support.lake.meddling import IDENTIFIER, Sleep, data_file
+from tests.support.lake.commit_faults import IDENTIFIER, Sleep, data_file
 from tests.support.wal_stores import HandClock
 
 

@@ -16,7 +16,7 @@ from frazil.lake.files import LakeFileIO, connection_of, open_bucket
 from frazil.storage import s3
 from frazil.storage.s3 import ObjectReader
 from tests.components.s3 import S3Server
-from tests.support.lake.answering import answering
+from tests.support.lake.http_stub import http_stub
 from tests.support.wal_stores import s3_store
 
 
@@ -141,7 +141,7 @@ def test_a_store_without_tls_needs_permission() -> None:
 
 def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "_RETRIES_MAX", 1)
-    with answering(lambda request: (200, b"")) as server:
+    with http_stub(lambda request: (200, b"")) as server:
         server.hangs = True
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
@@ -151,12 +151,12 @@ def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_passing_failure_is_tried_again() -> None:
     answers = iter([(503, b""), (200, b"data")])
-    with answering(lambda request: next(answers)) as server:
+    with http_stub(lambda request: next(answers)) as server:
         assert at(server.url).read("s3://bucket/x") == b"data"
 
 
 def test_a_store_that_refuses_the_key_is_unavailable() -> None:
-    with answering(lambda request: (403, b"")) as server, pytest.raises(StoreUnavailable):
+    with http_stub(lambda request: (403, b"")) as server, pytest.raises(StoreUnavailable):
         at(server.url).read("s3://bucket/x")
 
 
@@ -164,7 +164,7 @@ def test_vended_credentials_are_sent_and_not_mixed_with_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "from-the-environment")
-    with answering(lambda request: (200, b"data")) as server:
+    with http_stub(lambda request: (200, b"data")) as server:
         at(server.url, **{"s3.session-token": "vended", "client.region": "eu-west-3"}).read("s3://bucket/x")
         at(server.url).read("s3://bucket/x")
     vended, static = (request.headers for request in server.requests)
@@ -175,7 +175,7 @@ def test_vended_credentials_are_sent_and_not_mixed_with_the_environment(
 
 
 def test_objects_are_encrypted_with_the_key_that_is_configured() -> None:
-    with answering(lambda request: (200, b"")) as server:
+    with http_stub(lambda request: (200, b"")) as server:
         at(server.url, **{"s3.sse-kms-key-id": "arn:key"}).write("s3://bucket/x", b"data")
     (request,) = server.requests
     assert (request.method, request.path, request.body) == ("PUT", "/bucket/x", b"data")

@@ -32,7 +32,7 @@ from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, StoreUnavailable
 from frazil.lake import pyiceberg_compat
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, spark_properties
-from tests.support.lake.answering import Answering, Request, answering
+from tests.support.lake.http_stub import HttpStub, Request, http_stub
 
 LOST = psycopg2.OperationalError("server closed the connection\nmore")
 
@@ -159,24 +159,24 @@ def catalog_answer(request: Request) -> tuple[int, Any]:
 
 
 @pytest.fixture
-def rest_server() -> Iterator[Answering]:
-    with answering(catalog_answer) as server:
+def rest_server() -> Iterator[HttpStub]:
+    with http_stub(catalog_answer) as server:
         yield server
 
 
-def last_headers(server: Answering, config: Config) -> dict[str, str]:
+def last_headers(server: HttpStub, config: Config) -> dict[str, str]:
     with opened(config) as catalog:
         catalog.list_namespaces()
     return server.requests[-1].headers
 
 
-def test_without_credentials_none_are_sent(rest_server: Answering, tmp_path: Path) -> None:
+def test_without_credentials_none_are_sent(rest_server: HttpStub, tmp_path: Path) -> None:
     headers = last_headers(rest_server, rest_config(tmp_path, rest_server.url, headers={"X-Team": "a"}))
     assert "authorization" not in headers
     assert headers["x-team"] == "a"
 
 
-def test_a_token_is_sent_and_the_warehouse_is_asked_for(rest_server: Answering, tmp_path: Path) -> None:
+def test_a_token_is_sent_and_the_warehouse_is_asked_for(rest_server: HttpStub, tmp_path: Path) -> None:
     config = rest_config(tmp_path, rest_server.url, token="secret", warehouse="w1")
     assert last_headers(rest_server, config)["authorization"] == "Bearer secret"
     assert rest_server.requests[0].path == "/v1/config?warehouse=w1"
@@ -184,7 +184,7 @@ def test_a_token_is_sent_and_the_warehouse_is_asked_for(rest_server: Answering, 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_credential_is_exchanged_for_a_token(
-    rest_server: Answering, tmp_path: Path, elsewhere: bool
+    rest_server: HttpStub, tmp_path: Path, elsewhere: bool
 ) -> None:
     address = {"oauth2_server_uri": f"{rest_server.url}/login/oauth/tokens"} if elsewhere else {}
     config = rest_config(
@@ -196,7 +196,7 @@ def test_a_credential_is_exchanged_for_a_token(
     assert b"client_id=id&client_secret=pass&scope=PRINCIPAL_ROLE%3AALL" in exchange.body
 
 
-def test_requests_are_signed_as_aws_wants_it(rest_server: Answering, tmp_path: Path) -> None:
+def test_requests_are_signed_as_aws_wants_it(rest_server: HttpStub, tmp_path: Path) -> None:
     rest = {"uri": rest_server.url, "sigv4": {"region": "eu-west-1", "service": "glue"}}
     keys = {"access_key_id": "AKIA", "secret_access_key": "secret"}
     config = config_of(tmp_path, {"catalog": {"type": "rest", "rest": rest}, "s3": keys})
@@ -210,7 +210,7 @@ def test_requests_are_signed_as_aws_wants_it(rest_server: Answering, tmp_path: P
 )
 @pytest.mark.parametrize("when", ["opening", "later"])
 def test_a_catalog_that_hangs_is_given_up(
-    rest_server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, rest: dict[str, Any]
+    rest_server: HttpStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, rest: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(pyiceberg_compat, "RESPONSE_SECONDS_MAX", 0.2)
     keys = {"access_key_id": "AKIA", "secret_access_key": "secret"}
@@ -230,7 +230,7 @@ def test_a_catalog_that_hangs_is_given_up(
 
 def test_what_is_no_catalog_is_said_to_be_none(tmp_path: Path) -> None:
     with (
-        answering(lambda request: (200, b"<html>Welcome!</html>")) as server,
+        http_stub(lambda request: (200, b"<html>Welcome!</html>")) as server,
         pytest.raises(CatalogUnavailable, match=r"lake\.catalog\.rest\.uri"),
     ):
         open_catalog(rest_config(tmp_path, server.url))
@@ -242,7 +242,7 @@ def test_only_configured_ways_to_the_store_override_what_a_rest_catalog_says(tmp
             200,
             {"defaults": {"client.region": "eu-north-1", "s3.endpoint": "https://its.own"}, "overrides": {}},
         )
-        with answering(answer) as server:
+        with http_stub(answer) as server:
             lake = {"catalog": {"type": "rest", "rest": {"uri": server.url}}, "s3": s3}
             with opened(config_of(tmp_path, lake)) as catalog:
                 return catalog.properties

@@ -17,7 +17,7 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.tags import create_tag, delete_tag, hour_of, hour_tag, is_incident, kind_of, list_tags
 from frazil.lake.upkeep.expire import expire
 from tests.support.lake.history import History
-from tests.unit.lake.upkeep.test_expire import applied_and_lost, first, lost_on_the_way, meddle
+from tests.unit.lake.upkeep.test_expire import applied_and_lost, first, inject, lost_on_the_way
 
 
 @pytest.fixture
@@ -99,10 +99,10 @@ def test_answers_that_were_lost_do_no_harm(
     outcome: object, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = history.land()
-    meddle(history.catalog, monkeypatch, outcome, outcome)  # type: ignore[arg-type]
+    inject(history.catalog, monkeypatch, outcome, outcome)  # type: ignore[arg-type]
     create_tag(history.catalog, history.table, "x", at)
     assert [tag.name for tag in list_tags(history.table)] == ["x"]
-    meddle(history.catalog, monkeypatch, outcome)  # type: ignore[arg-type]
+    inject(history.catalog, monkeypatch, outcome)  # type: ignore[arg-type]
     assert delete_tag(history.catalog, history.table, "x")
     assert list_tags(history.table) == []
 
@@ -112,7 +112,7 @@ def test_a_snapshot_that_expires_at_that_moment_cannot_be_tagged(
 ) -> None:
     at = history.land()
     history.land()
-    meddle(history.catalog, monkeypatch, first(lambda: expire(other, history.table, [at])))
+    inject(history.catalog, monkeypatch, first(lambda: expire(other, history.table, [at])))
     with pytest.raises(Refused, match="it may have expired"):
         create_tag(history.catalog, history.table, "x", at)
     assert list_tags(history.table) == []
@@ -126,6 +126,6 @@ def test_a_table_that_is_dropped_and_made_anew_gets_no_tag(
     def replace() -> None:
         other.drop_table(table.name())
 
-    meddle(history.catalog, monkeypatch, first(replace))
+    inject(history.catalog, monkeypatch, first(replace))
     with pytest.raises(Conflict):
         create_tag(history.catalog, table, "x", at)

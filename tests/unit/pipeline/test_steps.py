@@ -22,7 +22,7 @@ from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step, StepRunner, StepThread
 from tests.components.process import wait_until
 from tests.support.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
 
 
 class Scripted(Step):
@@ -146,7 +146,7 @@ class Running:
         )
         self.stopping = threading.Event()
         self.pipeline = pipeline_run.Pipeline(self.config, self.stopping)
-        self.pipeline._make_runner = lambda *_: RunHere()
+        self.pipeline._make_runner = lambda *_: LocalRunner()
         self._thread = threading.Thread(target=self.pipeline.run)
         self._thread.start()
 

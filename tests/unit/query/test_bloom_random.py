@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -19,12 +18,12 @@ from frazil.pipeline.maintain.search import SearchTarget, search_files
 from frazil.query.plan import local_path
 from frazil.tables import Signal, landed_spec
 from frazil.tables.promoted import promoted
-from tests.support.query import lakes
-from tests.support.query.lakes import fill_randomly, table_of
-from tests.support.query.made import KEYS, Service, serving
+from tests.support.query import random_lake
+from tests.support.query.random_lake import fill_randomly, table_of
+from tests.support.query.small_lake import KEYS, Service, serving
 
 TENANT = "acme"
-MANY = (*lakes.USERS, *(f"t{number}" for number in range(30)))
+MANY = (*random_lake.USERS, *(f"t{number}" for number in range(30)))
 ROUNDS = 40
 
 
@@ -53,7 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (columns(bloom=True, user="retries"), 3),
         (columns(bloom=True), 12),
     ]
-    with mock.patch.object(lakes, "USERS", MANY):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random_lake, "USERS", MANY)
         for number, (then, files) in enumerate(ages):
             fill_randomly(config_of(folder, then), random.Random(number), (TENANT, "globex"), files, 5)
     return folder

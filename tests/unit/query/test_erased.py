@@ -17,8 +17,8 @@ from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
 from frazil.query.tail.view import View
 from frazil.sql.constraints import UNCONSTRAINED
-from tests.support.kept_lake import Kept, holding
-from tests.support.query.made import Service
+from tests.support.known_lake import KnownLake, holding
+from tests.support.query.small_lake import Service
 
 MARKER = "zanzibar"
 WHERE = "attributes['user.id'] = 'u42'"
@@ -26,16 +26,16 @@ ROWS = [("acme", f"u42 {MARKER}", 9, 0.0), ("acme", "u1 stays", 9, 0.0), ("acme"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Kept]:
+def lake(tmp_path: Path) -> Iterator[KnownLake]:
     query = {"temp_dir": tmp_path / "temp", "threads": 1, "workers": 1, "metadata_age_max_seconds": 1e6}
-    made = Kept(tmp_path / "data", query=query)
+    made = KnownLake(tmp_path / "data", query=query)
     with contextlib.closing(made):
         made.fill([("acme", "u0 first", 9, 0.0)])
         yield made
 
 
 @contextlib.contextmanager
-def planning(lake: Kept, folder: Path) -> Iterator[tuple[Planner, Tail]]:
+def planning(lake: KnownLake, folder: Path) -> Iterator[tuple[Planner, Tail]]:
     with contextlib.ExitStack() as stack:
         tables = stack.enter_context(contextlib.closing(Lake(lake.config)))
         tail = stack.enter_context(contextlib.closing(Tail(lake.config, folder / "tail")))
@@ -53,7 +53,7 @@ def rows_seen(planner: Planner) -> int:
 
 @pytest.mark.parametrize("read_before", [True, False])
 def test_a_query_that_knows_an_older_position_reads_it_again_and_answers_all_that_is_left(
-    lake: Kept, tmp_path: Path, read_before: bool
+    lake: KnownLake, tmp_path: Path, read_before: bool
 ) -> None:
     with planning(lake, tmp_path) as (planner, _):
         assert rows_seen(planner) == 1
@@ -65,7 +65,7 @@ def test_a_query_that_knows_an_older_position_reads_it_again_and_answers_all_tha
 
 
 def test_without_a_newer_position_it_is_refused_and_never_answered_with_less(
-    lake: Kept, tmp_path: Path
+    lake: KnownLake, tmp_path: Path
 ) -> None:
     with planning(lake, tmp_path) as (_, tail):
         before = position_of(lake)
@@ -76,7 +76,7 @@ def test_without_a_newer_position_it_is_refused_and_never_answered_with_less(
 
 
 def test_a_query_whose_rows_were_erased_after_it_listed_them_reads_the_position_again(
-    lake: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: KnownLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with planning(lake, tmp_path) as (_, tail):
         before = position_of(lake)
@@ -95,12 +95,12 @@ def test_a_query_whose_rows_were_erased_after_it_listed_them_reads_the_position_
         assert holding(tmp_path / "tail", MARKER) == []
 
 
-def position_of(lake: Kept) -> WalPosition:
+def position_of(lake: KnownLake) -> WalPosition:
     return landing_position(lake.table().current_snapshot().summary["frazil.position"]).wal
 
 
 def test_the_service_forgets_answers_questions_and_rows_when_something_was_erased(
-    lake: Kept, tmp_path: Path
+    lake: KnownLake, tmp_path: Path
 ) -> None:
     service = Service(lake.config)
     service.start()

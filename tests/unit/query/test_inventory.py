@@ -15,7 +15,7 @@ from frazil.lake.catalog import open_catalog
 from frazil.lake.state.health import measure
 from frazil.query.model import TableInfo
 from frazil.wal.names import SegmentName
-from tests.support.query.made import (
+from tests.support.query.small_lake import (
     DAYS,
     LANDED_PER_DAY,
     STREAM,

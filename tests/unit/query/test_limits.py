@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from frazil.errors import LimitReached, Overloaded, QueryInvalid, RequestTooLarge
 from frazil.query.model import Query
 from frazil.query.validate import PARAMS_MAX
-from tests.support.query.made import Service, Told, rows_of, running
+from tests.support.query.small_lake import Service, Told, rows_of, running
 
 MIB = 1 << 20
 ENDLESS = "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT max(n) FROM r"
@@ -364,7 +364,7 @@ def test_close_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from tests.support.query.made import running
+from tests.support.query.small_lake import running
 with running(Path(sys.argv[1]), filled=False) as service:
     service.asking({sql!r})
     while not service.queries._pool.running or service.queries._pool.alive < 2:

@@ -21,7 +21,7 @@ from frazil.sql.sandbox import serialized
 from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS, landed_spec
 from frazil.tables.promoted import promoted
-from tests.support.query.made import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
+from tests.support.query.small_lake import DAYS, LANDED_PER_DAY, TAIL_ROWS, Service, fill
 
 PROMOTED = [
     {"attribute": "number", "type": "int", "column": "a_number"},

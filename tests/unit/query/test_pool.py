@@ -17,7 +17,7 @@ from frazil.errors import Overloaded
 from frazil.query import pool as pool_module
 from frazil.query.pool import CrashHistory, Pool, WorkerDied, WorkerProcess
 from tests.support.event_loop import in_a_loop
-from tests.support.query.made import Service, running
+from tests.support.query.small_lake import Service, running
 
 
 @contextlib.asynccontextmanager

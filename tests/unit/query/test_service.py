@@ -12,7 +12,15 @@ import pytest
 
 from frazil.errors import QueryInvalid, QueryRefused, StoreUnavailable
 from frazil.query.model import AsOf
-from tests.support.query.made import LANDED_PER_DAY, TAIL_ROWS, Service, add_tail, files_of, rows_of, running
+from tests.support.query.small_lake import (
+    LANDED_PER_DAY,
+    TAIL_ROWS,
+    Service,
+    add_tail,
+    files_of,
+    rows_of,
+    running,
+)
 
 COUNT = "SELECT count(*) FROM logs"
 

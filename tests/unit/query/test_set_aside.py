@@ -21,19 +21,19 @@ from frazil.pipeline.land.source import UnreadableSegment
 from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition
 from frazil.tables import SET_ASIDE, TableSpec
-from tests.support.kept_lake import DAY, Kept
-from tests.support.query.made import serving
+from tests.support.known_lake import DAY, KnownLake
+from tests.support.query.small_lake import serving
 
 ASKED = "SELECT source, tenant_id FROM otel.set_aside ORDER BY source"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Kept]:
-    with contextlib.closing(Kept(tmp_path)) as made:
+def lake(tmp_path: Path) -> Iterator[KnownLake]:
+    with contextlib.closing(KnownLake(tmp_path)) as made:
         yield made
 
 
-def put_aside(lake: Kept, **tenants: str | None) -> None:
+def put_aside(lake: KnownLake, **tenants: str | None) -> None:
     items = [
         UnreadableSegment(f"otlp_logs/0/{number}", f"reason {name}", 1, name.encode(), tenant)
         for number, (name, tenant) in enumerate(tenants.items())
@@ -41,7 +41,7 @@ def put_aside(lake: Kept, **tenants: str | None) -> None:
     set_aside(lake.config, lake.catalog, "logs", items, None)
 
 
-def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lake: Kept) -> None:
+def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lake: KnownLake) -> None:
     put_aside(lake, a="acme", b="globex", c=None, d="acme")
     with serving(lake.config) as service:
         acme, globex = [["otlp_logs/0/0", "acme"], ["otlp_logs/0/3", "acme"]], [["otlp_logs/0/1", "globex"]]
@@ -62,7 +62,7 @@ def test_a_tenant_sees_its_own_rows_and_an_admin_also_those_without_a_tenant(lak
         assert (listed("acme", whole=False), listed("acme", whole=True)) == (2, 3)
 
 
-def test_other_tables_have_no_rows_without_a_tenant(lake: Kept) -> None:
+def test_other_tables_have_no_rows_without_a_tenant(lake: KnownLake) -> None:
     lake.fill([("acme", "mine", 9, 0.0), ("globex", "theirs", 9, 0.0)])
     with serving(lake.config) as service:
         assert service.execute("SELECT body FROM logs", unowned=True).rows == [["mine"]]
@@ -77,7 +77,7 @@ def as_before() -> TableSpec:
     return spec
 
 
-def made_before(lake: Kept, sources: Sequence[tuple[str, float]]) -> None:
+def made_before(lake: KnownLake, sources: Sequence[tuple[str, float]]) -> None:
     spec = as_before()
     table = tables._create(lake.catalog, ("otel", "set_aside"), spec, LandingPosition().to_text())
     rows = [
@@ -96,7 +96,7 @@ def made_before(lake: Kept, sources: Sequence[tuple[str, float]]) -> None:
     committer.append(checkpoint_of(table), [write_part(layout, part, "old")], LandingPosition().to_text())
 
 
-def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake: Kept) -> None:
+def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake: KnownLake) -> None:
     made_before(lake, [("otlp_logs/1/0", 40.0), ("otlp_logs/1/1", 0.0)])
     old = [["otlp_logs/1/0", None], ["otlp_logs/1/1", None]]
     with serving(lake.config) as service:
@@ -120,7 +120,7 @@ def test_a_table_that_an_older_version_made_is_read_written_and_kept_small(lake:
         assert service.execute(ASKED).rows == kept[:1]
 
 
-def test_retention_of_an_older_table_needs_no_landing_first(lake: Kept) -> None:
+def test_retention_of_an_older_table_needs_no_landing_first(lake: KnownLake) -> None:
     made_before(lake, [("otlp_logs/1/0", 40.0), ("otlp_logs/1/1", 0.0)])
     assert lake.retain(table="set_aside", confirmed=True).rows_removed == 1
     assert open_table(lake.catalog, "otel", SET_ASIDE, "").table.scan().to_arrow()["source"].to_pylist() == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from frazil.config import LimitsConfig, RateLimit, RateLimitsConfig
+from frazil.config import LimitsConfig
 from frazil.errors import Overloaded
 from frazil.receive import admission as module
-from frazil.receive.admission import Admission, FairSlots, RateLimits, Ticket
-
-KIB = 1024
+from frazil.receive.admission import Admission, Ticket
+from tests.support.admission import KIB, assert_empty, leave, run, turns
 
 
 def budget(requests: int = 100, kibibytes: int = 10, wait_seconds: float = 60) -> Admission:
@@ -40,27 +39,6 @@ async def newer_wait_for(awaitable: Any, seconds: float) -> Any:
 def either_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param.startswith("3.12"):
         monkeypatch.setattr(module.asyncio, "wait_for", newer_wait_for)
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await test
-
-    asyncio.run(bounded())
-
-
-async def turns(count: int = 10) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-def assert_empty(of: Admission) -> None:
-    assert (of.bytes, of.requests, len(of._queue)) == (0, 0, 0)
-
-
-def leave(ticket: Ticket) -> None:
-    ticket.__exit__(None, None, None)
 
 
 def test_requests_enter_while_there_is_room_and_give_it_back() -> None:
@@ -389,243 +367,3 @@ class AnyHistory(RuleBasedStateMachine):
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAnyHistory = AnyHistory.TestCase
-
-
-# Rates --------------------------------------------------------------------------------------------
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def limits(clock: Clock, **limit: Any) -> RateLimits:
-    config = RateLimitsConfig(by_tenant={"shop": RateLimit(**limit)})
-    return RateLimits(config, clock)
-
-
-def delay(rates: RateLimits, tenant: str = "shop") -> float:
-    try:
-        rates.check(tenant)
-    except Overloaded as error:
-        return error.retry_after_seconds if error.bound == "rate" else -1
-    return 0.0
-
-
-def test_a_tenant_without_a_limit_sends_what_it_likes() -> None:
-    rates = limits(Clock(), bytes_per_second=1)
-    for _ in range(100):
-        rates.spend("other", 1 << 30)
-        assert delay(rates, "other") == 0
-
-
-def test_bytes_beyond_the_burst_are_refused_until_they_are_paid_off() -> None:
-    clock = Clock()
-    rates = limits(clock, bytes_per_second=100, burst_bytes=1000)
-    rates.spend("shop", 1500)
-    assert delay(rates) == pytest.approx(5)
-    clock.now += 4.9
-    assert delay(rates) == pytest.approx(0.1)
-    clock.now += 0.2
-    assert delay(rates) == 0
-
-
-def test_a_burst_is_no_more_than_a_burst_after_any_pause() -> None:
-    clock = Clock()
-    rates = limits(clock, bytes_per_second=100)
-    assert delay(rates) == 0
-    clock.now += 1e6
-    assert delay(rates) == 0
-    rates.spend("shop", 100)
-    assert delay(rates) > 0
-
-
-def test_requests_have_a_rate_of_their_own() -> None:
-    clock = Clock()
-    rates = limits(clock, bytes_per_second=1 << 30, requests_per_second=2)
-    for _ in range(2):
-        assert delay(rates) == 0
-        rates.spend("shop", 1)
-    assert 0 < delay(rates) <= 0.5
-    clock.now += 0.6
-    assert delay(rates) == 0
-
-
-def test_less_than_a_request_a_second_lets_one_in_now_and_then() -> None:
-    clock = Clock()
-    rates = limits(clock, bytes_per_second=1 << 30, requests_per_second=0.1)
-    allowed = 0
-    for _ in range(100):
-        if delay(rates) == 0:
-            rates.spend("shop", 1)
-            allowed += 1
-        clock.now += 1
-    assert 9 <= allowed <= 12
-
-
-def test_tenants_do_not_use_up_each_others_rates() -> None:
-    clock = Clock()
-    rates = RateLimits(RateLimitsConfig(default=RateLimit(bytes_per_second=10)), clock)
-    rates.spend("a", 1000)
-    assert delay(rates, "a") > 0
-    assert delay(rates, "b") == 0
-
-
-def test_over_time_a_tenant_gets_its_rate() -> None:
-    clock = Clock()
-    rates = limits(clock, bytes_per_second=1000, burst_bytes=500)
-    sent = 0
-    for _ in range(10_000):
-        if delay(rates) == 0:
-            rates.spend("shop", 100)
-            sent += 100
-        clock.now += 0.01
-    assert sent == pytest.approx(100_000, rel=0.02)
-
-
-# Tenants ------------------------------------------------------------------------------------------
-
-
-def shared_budget() -> Admission:
-    """16 KiB and 16 requests, of which a tenant may have 14."""
-    limits = LimitsConfig(
-        request_bytes_max=4 * KIB,
-        in_flight_bytes_max=16 * KIB,
-        requests_in_flight_max=16,
-        admission_wait_seconds=60,
-    )
-    return Admission(limits, tenants_share=True)
-
-
-def test_no_tenant_can_have_the_whole_budget() -> None:
-    async def test() -> None:
-        room = shared_budget()
-        held = [await room.enter(2 * KIB, "a") for _ in range(7)]
-        waiting = asyncio.create_task(room.enter(1, "a"))
-        await turns()
-        assert not waiting.done()
-        others = [await room.enter(KIB, "b") for _ in range(2)]  # at once, though a's request waits
-        with pytest.raises(Overloaded):
-            held[0].resize(2 * KIB + 1)
-        leave(held.pop())
-        held.append(await waiting)
-        for ticket in held + others:
-            leave(ticket)
-        assert_empty(room)
-        assert room._held == {}
-
-    run(test())
-
-
-def test_requests_of_one_tenant_that_wait_for_room_stay_in_order() -> None:
-    async def test() -> None:
-        room = shared_budget()
-        held = [await room.enter(2 * KIB, "a") for _ in range(7)]
-        large = asyncio.create_task(room.enter(3 * KIB, "a"))
-        await turns()
-        small = asyncio.create_task(room.enter(1, "a"))
-        await turns()
-        leave(held.pop())
-        await turns()
-        assert not large.done()
-        assert not small.done()
-        leave(held.pop())
-        held += [await large, await small]
-        for ticket in held:
-            leave(ticket)
-        assert_empty(room)
-
-    run(test())
-
-
-def test_a_tenant_cannot_fill_the_line() -> None:
-    async def test() -> None:
-        room = shared_budget()
-        held = [await room.enter(1, "a") for _ in range(14)]
-        waiting = [asyncio.create_task(room.enter(1, "a")) for _ in range(14)]
-        await turns()
-        with pytest.raises(Overloaded):
-            await room.enter(1, "a")
-        held.append(await room.enter(1, "b"))
-        for ticket in held:
-            leave(ticket)
-        for task in waiting:
-            leave(await task)
-        assert_empty(room)
-
-    run(test())
-
-
-def test_tenants_take_turns() -> None:
-    async def test() -> None:
-        slots = FairSlots(2, per_tenant=1, waiting_max=10)
-        order: list[str] = []
-
-        async def use(tenant: str) -> None:
-            async with slots.slot(tenant):
-                order.append(tenant)
-                await turns(3)
-
-        await asyncio.gather(*(use(tenant) for tenant in "aaaabbc"))
-        assert sorted(order) == list("aaaabbc")
-        assert order[-2:] == ["a", "a"]  # who asks for most waits longest
-        assert not slots._waiting
-        assert slots._held == {}
-
-    run(test())
-
-
-def test_one_tenant_alone_has_only_its_share_of_the_places() -> None:
-    async def test() -> None:
-        slots = FairSlots(3, per_tenant=2, waiting_max=10)
-        requested = [slots.request("a") for _ in range(4)]
-        assert [slot.done() for slot in requested] == [True, True, False, False]
-        other = slots.request("b")
-        assert other.done()
-        slots.release("a", requested[2])  # gives up
-        slots.release("a", requested[0])
-        assert requested[3].done()
-        for tenant, slot in (("a", requested[1]), ("a", requested[3]), ("b", other)):
-            slots.release(tenant, slot)
-        assert slots._free == 3
-
-    run(test())
-
-
-def test_more_waiting_requests_of_a_tenant_than_allowed_are_refused() -> None:
-    async def test() -> None:
-        slots = FairSlots(1, per_tenant=1, waiting_max=2)
-        requested = [slots.request("a") for _ in range(3)]
-        with pytest.raises(Overloaded):
-            slots.request("a")
-        waiting = slots.request("b")
-        slots.release("a", requested[0])
-        assert requested[1].done()
-        slots.release("a", requested[1])  # the tenant that was served goes to the end of the line
-        assert waiting.done()
-        assert not requested[2].done()
-
-    run(test())
-
-
-def test_a_request_that_goes_away_while_it_waits_leaves_the_line() -> None:
-    async def test() -> None:
-        slots = FairSlots(1, per_tenant=1, waiting_max=2)
-        first = slots.request("a")
-
-        async def use() -> None:
-            async with slots.slot("b"):
-                raise AssertionError
-
-        waiting = asyncio.create_task(use())
-        await turns()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert not slots._waiting
-        slots.release("a", first)
-        assert slots._free == 1
-
-    run(test())

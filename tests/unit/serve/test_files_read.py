@@ -21,7 +21,7 @@ from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find
 from frazil.serve.auth import Caller
 from frazil.serve.filters import TimeParameters
 from frazil.serve.reads import run
-from tests.support.query.made import LANDED_PER_DAY, TAIL_ROWS, Service, rows_of, running
+from tests.support.query.small_lake import LANDED_PER_DAY, TAIL_ROWS, Service, rows_of, running
 
 T = TypeVar("T")
 ACME = Caller("acme", "acme", ("read",))

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from frazil.sql.constants import DAY, SECOND, Constants, Kind, Range
-from tests.support.query.answers import connect, micros, tree
+from tests.support.query.needed_rows import connect, micros, tree
 
 HOUR = 3600 * SECOND
 

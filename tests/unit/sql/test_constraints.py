@@ -13,7 +13,7 @@ import pytest
 
 from frazil.sql.constants import DAY, SECOND, Constants, Constraint
 from frazil.sql.constraints import row_constraints
-from tests.support.query.answers import compare, connect, micros, tree, wanted
+from tests.support.query.needed_rows import compare, connect, micros, tree, wanted
 
 NOW = micros(datetime.datetime(2026, 11, 15, 10, 30, tzinfo=datetime.UTC))
 TODAY = NOW // DAY * DAY

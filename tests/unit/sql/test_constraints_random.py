@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.query.answers import compare, connect, start_of_today
+from tests.support.query.needed_rows import compare, connect, start_of_today
 from tests.support.query.random_queries import Questions
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from frazil.config import Config
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused, RequestTooLarge
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, without_constants
-from tests.support.query.made import TENANTS, Service, files_of, rows_of, running, secret_of
+from tests.support.query.small_lake import TENANTS, Service, files_of, rows_of, running, secret_of
 
 FILES = (
     "SELECT * FROM read_parquet('{path}')",

@@ -11,7 +11,7 @@ import pytest
 from frazil.errors import QueryInvalid, QueryRefused
 from frazil.sql.functions import FUNCTIONS
 from frazil.sql.statement import Statement, characters
-from tests.support.query.answers import connect, tree
+from tests.support.query.needed_rows import connect, tree
 
 TABLES = ("logs", "spans", "metrics")
 HARMLESS_TABLE_FUNCTIONS = {

@@ -16,8 +16,8 @@ from frazil.wal.group import Receipt
 from frazil.wal.journal import SegmentJournal
 from frazil.wal.segment import tombstone
 from frazil.wal.segment_lane import Stream
+from tests.support.group_commit import Seen, bench, logs, run
 from tests.support.wal_stores import HandClock, MemoryStore
-from tests.unit.wal.test_group import Seen, bench, logs, run
 
 USE_SECONDS = 1800.0
 

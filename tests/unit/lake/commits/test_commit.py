@@ -24,15 +24,15 @@ from frazil.lake.commits.commit import Checkpoint, Committer, read_checkpoint
 from frazil.lake.snapshots import LANDED, POSITION, is_ancestor
 from frazil.lake.tables import open_table
 from frazil.tables import SET_ASIDE
-from tests.support.lake.meddling import (
+from tests.support.lake.commit_faults import (
     IDENTIFIER,
     Commit,
     Sleep,
     applied_and_lost,
     data_file,
     first,
+    inject,
     lost_on_the_way,
-    meddle,
     move,
     rows_of,
     sources,
@@ -116,7 +116,7 @@ def test_of_many_landers_at_once_one_wins(config: Config, checkpoint: Checkpoint
 def test_a_lost_answer_to_a_commit_that_was_applied_is_settled_by_looking(
     catalog: Catalog, committer: Committer, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = meddle(catalog, monkeypatch, applied_and_lost)
+    made = inject(catalog, monkeypatch, applied_and_lost)
     done = committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
     assert len(made) == done.attempts == 1
     assert read_checkpoint(catalog, IDENTIFIER).landed == done.snapshot_id
@@ -126,7 +126,7 @@ def test_a_lost_answer_to_a_commit_that_was_applied_is_settled_by_looking(
 def test_a_commit_that_was_lost_on_its_way_is_made_again(
     catalog: Catalog, committer: Committer, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = meddle(catalog, monkeypatch, lost_on_the_way, lost_on_the_way)
+    made = inject(catalog, monkeypatch, lost_on_the_way, lost_on_the_way)
     done = committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
     assert len(made) == done.attempts == 3
     assert sources(catalog) == ["a", "zero"]
@@ -143,7 +143,7 @@ def test_a_lost_answer_is_settled_also_when_somebody_changes_the_table_meanwhile
     answer: Any,
     maintenance: str,
 ) -> None:
-    meddle(catalog, monkeypatch, then(answer, lambda: MAINTENANCE[maintenance](other.load_table(IDENTIFIER))))
+    inject(catalog, monkeypatch, then(answer, lambda: MAINTENANCE[maintenance](other.load_table(IDENTIFIER))))
     done = committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
     assert done.attempts == (1 if answer is applied_and_lost else 2)
     assert read_checkpoint(catalog, IDENTIFIER).position == "at 2"
@@ -160,7 +160,7 @@ def test_a_change_that_leaves_the_position_alone_is_waited_out_and_the_data_file
     maintenance: str,
 ) -> None:
     file = data_file(checkpoint, "a")
-    made = meddle(catalog, monkeypatch, first(lambda: MAINTENANCE[maintenance](other.load_table(IDENTIFIER))))
+    made = inject(catalog, monkeypatch, first(lambda: MAINTENANCE[maintenance](other.load_table(IDENTIFIER))))
     committer.append(checkpoint, [file], "at 2")
     assert len(made) <= 2
     now = read_checkpoint(catalog, IDENTIFIER)
@@ -217,7 +217,7 @@ def test_an_own_attempt_that_arrives_late_cannot_land_beside_the_one_that_won(
         stuck.append(args)
         raise TimeoutError
 
-    meddle(catalog, monkeypatch, get_stuck)
+    inject(catalog, monkeypatch, get_stuck)
     assert committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2").attempts == 2
     _, requirements, updates = stuck[0]
     with pytest.raises(Exception, match="landed"):
@@ -242,7 +242,7 @@ def test_while_the_catalog_is_down_it_waits_longer_each_time_and_then_commits_on
         return real_load(*args)
 
     monkeypatch.setattr(catalog, "load_table", load)
-    made = meddle(catalog, monkeypatch, lost_on_the_way)
+    made = inject(catalog, monkeypatch, lost_on_the_way)
     done = committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
     assert len(made) == done.attempts == 2
     assert 60 <= sum(sleep.slept) < 80
@@ -265,13 +265,13 @@ def test_a_commit_that_cannot_be_settled_in_time_is_settled_by_the_next_round(
     def down(*_: Any) -> Table:
         raise ConnectionError("down")
 
-    made = meddle(catalog, monkeypatch, answer)
+    made = inject(catalog, monkeypatch, answer)
     file = data_file(checkpoint, "a")
     with monkeypatch.context() as outage:
         outage.setattr(catalog, "load_table", down)
         # Within commit_table the catalog loads the table too.
         if answer is applied_and_lost:
-            made = meddle(catalog, outage, lambda real, args: applied_and_lost(other.commit_table, args))
+            made = inject(catalog, outage, lambda real, args: applied_and_lost(other.commit_table, args))
         with pytest.raises(CatalogUnavailable):
             committer.append(checkpoint, [file], "at 2")
     assert len(made) == 1
@@ -293,7 +293,7 @@ def test_a_table_that_changes_all_the_time_is_given_up_at_the_deadline(
     def sleep(seconds: float) -> None:
         clock.seconds += 5
 
-    meddle(
+    inject(
         catalog,
         monkeypatch,
         *[first(lambda: MAINTENANCE["an append"](other.load_table(IDENTIFIER))) for _ in range(50)],
@@ -354,7 +354,7 @@ def test_a_rollback_in_the_middle_of_a_commit_is_lost_data_too_and_nothing_is_pu
     def roll_back() -> None:
         move(other.load_table(IDENTIFIER), "main", beginning)
 
-    meddle(catalog, monkeypatch, first(roll_back) if answer is None else then(answer, roll_back))
+    inject(catalog, monkeypatch, first(roll_back) if answer is None else then(answer, roll_back))
     with contextlib.suppress(DataLost):
         committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
         assert answer is applied_and_lost
@@ -380,7 +380,7 @@ def test_a_tag_that_is_gone_is_lost_data(
     if when == "before":
         remove_tag()
     else:
-        meddle(catalog, monkeypatch, first(remove_tag))
+        inject(catalog, monkeypatch, first(remove_tag))
         with pytest.raises(Fenced):
             committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
     with pytest.raises(DataLost, match="no tag"):

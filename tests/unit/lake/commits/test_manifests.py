@@ -21,7 +21,7 @@ from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout, write_part
 from frazil.pipeline.partition_sort import Part
 from frazil.tables import landed_spec
-from tests.support.lake.meddling import applied_and_lost, first, lost_on_the_way, meddle, move, then
+from tests.support.lake.commit_faults import applied_and_lost, first, inject, lost_on_the_way, move, then
 
 LOGS = ("otel", "logs")
 DAY = 20_000
@@ -162,7 +162,7 @@ def test_a_landing_in_between_is_waited_out_and_what_was_written_is_used(
     reads: list[int] = []
     real = manifests.read_entries
     monkeypatch.setattr(manifests, "read_entries", lambda io, of: [reads.append(len(of)), real(io, of)][1])
-    meddle(catalog, monkeypatch, first(lambda: land(other, ("acme", DAY, "new"))))
+    inject(catalog, monkeypatch, first(lambda: land(other, ("acme", DAY, "new"))))
     done = rewrite_manifests(committer, landed.table, 5)
     assert done is not None
     assert done.attempts == 2
@@ -181,7 +181,7 @@ def test_files_that_are_replaced_in_between_stay_replaced(
     live = [each.file for each in live_files(landed.table)]
     gone = [file for file in live if file.partition[0] == "acme" and file.partition[1] == DAY + 1]
     rival = Committer(other, deadline_seconds=60)
-    meddle(
+    inject(
         catalog,
         monkeypatch,
         first(lambda: rival.overwrite(landed.table, gone, [], lambda position: f"{position}-2")),
@@ -205,7 +205,7 @@ def test_a_lost_answer_is_settled_by_looking(
     answer: Any,
     lands: bool,
 ) -> None:
-    made = meddle(
+    made = inject(
         catalog, monkeypatch, then(answer, lambda: land(other, ("acme", DAY, "new")) if lands else None)
     )
     before = known(landed.table)

@@ -19,7 +19,7 @@ from frazil.lake.state.health import SIZES_MAX, TableGauges, TableState, health,
 from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
 from frazil.tables import landed_spec
-from tests.support.query.made import LANDED_PER_DAY, fill
+from tests.support.query.small_lake import LANDED_PER_DAY, fill
 from tests.unit.lake.upkeep.test_choose import MIB, NOON, TODAY, file_of, files_of
 
 CONFIG = MaintainConfig()

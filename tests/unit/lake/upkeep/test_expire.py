@@ -70,7 +70,7 @@ def all_old(history: History, **named: Any) -> Expired:
     return expire_old(history.catalog, history.table, NOTHING_YOUNG, clock=later, **named)
 
 
-def meddle(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *calls: Callable[..., Any]) -> list[int]:
+def inject(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *calls: Callable[..., Any]) -> list[int]:
     """The first commits go through these, one each; the rest as they are. Returns what counts them."""
     real, waiting, made = catalog.commit_table, list(calls), []
 
@@ -171,7 +171,7 @@ def test_properties_and_tags_go_with_the_same_commit(
 ) -> None:
     ids = [history.land() for _ in range(3)]
     create_tag(history.catalog, history.table, "old", ids[0])
-    table, made = history.table, meddle(history.catalog, monkeypatch)
+    table, made = history.table, inject(history.catalog, monkeypatch)
     done = expire(
         history.catalog,
         table,
@@ -204,7 +204,7 @@ def test_a_tag_that_comes_at_that_moment_is_kept_with_its_snapshot(
     history: History, other: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [history.land() for _ in range(4)]
-    meddle(
+    inject(
         history.catalog, monkeypatch, first(lambda: create_tag(other, history.table, "incident-1", ids[0]))
     )
     table = history.table
@@ -221,7 +221,7 @@ def test_expiry_by_age_chooses_anew_when_a_tag_comes(
 ) -> None:
     """A reader's tag keeps all that is newer, too."""
     ids = [history.land() for _ in range(4)]
-    meddle(history.catalog, monkeypatch, first(lambda: create_tag(other, history.table, "reader-x", ids[1])))
+    inject(history.catalog, monkeypatch, first(lambda: create_tag(other, history.table, "reader-x", ids[1])))
     gone = all_old(history)
     assert ids[0] in gone.snapshots
     assert history.ids == ids[1:]
@@ -232,7 +232,7 @@ def test_a_landing_at_that_moment_costs_a_retry(
     history: History, other: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [history.land() for _ in range(4)]
-    made = meddle(history.catalog, monkeypatch, first(history.through(other).land))
+    made = inject(history.catalog, monkeypatch, first(history.through(other).land))
     assert expire(history.catalog, history.table, ids[:2]).snapshots == tuple(ids[:2])
     assert len(made) == 2
     assert read_checkpoint(history.catalog, IDENTIFIER).position == "at 5"
@@ -247,7 +247,7 @@ def test_two_expiries_at_once_remove_each_snapshot_once(
     history.rewrite()
     history.land()
     table = history.table
-    meddle(history.catalog, monkeypatch, first(lambda: expire(other, history.table, ids[:2])))
+    inject(history.catalog, monkeypatch, first(lambda: expire(other, history.table, ids[:2])))
     gone = expire(history.catalog, table, ids)
     assert set(ids).isdisjoint(history.ids)
     assert len(gone.data_files) == 3
@@ -262,7 +262,7 @@ def test_an_answer_that_was_lost_changes_nothing_of_the_outcome(
         history.land()
     history.rewrite()
     history.land()
-    meddle(history.catalog, monkeypatch, outcome)
+    inject(history.catalog, monkeypatch, outcome)
     gone = all_old(history)
     assert len(gone.data_files) == 3
     assert history.names() - history.versions() == history.needed()
@@ -296,7 +296,7 @@ def test_a_catalog_that_does_not_check_for_new_tags_loses_no_file_of_theirs(
     history.land()
     table, names = history.table, history.names()
     monkeypatch.setattr(expire_module, "MetastoreCatalog", type(None))
-    meddle(
+    inject(
         history.catalog, monkeypatch, first(lambda: create_tag(other, history.table, "incident-1", ids[2]))
     )
     with pytest.raises(Conflict, match=r"incident-1.*lost"):

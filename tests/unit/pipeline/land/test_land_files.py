@@ -15,7 +15,7 @@ import pytest
 from frazil.pipeline.land.source import BatchResult, Pending, TaskResult
 from frazil.position import LandingPosition
 from tests.support.fault.land_process import Pipeline
-from tests.support.kept_lake import Kept
+from tests.support.known_lake import KnownLake
 
 TASK_BYTES = 64 * 1024
 TENANTS = ("acme", "globex", "initech")
@@ -23,9 +23,11 @@ SEGMENTS = 8
 
 
 @contextlib.contextmanager
-def backlog(data_dir: Path, *, segment_bytes: int = 40_000, **land: Any) -> Iterator[tuple[Kept, Pipeline]]:
+def backlog(
+    data_dir: Path, *, segment_bytes: int = 40_000, **land: Any
+) -> Iterator[tuple[KnownLake, Pipeline]]:
     """Segments that are a task each, of three tenants and two days: six files."""
-    kept = Kept(data_dir, land={"task_bytes_max": TASK_BYTES, **land})
+    kept = KnownLake(data_dir, land={"task_bytes_max": TASK_BYTES, **land})
     noise = random.Random(1)
     for number in range(SEGMENTS):
         long = base64.b85encode(noise.randbytes(segment_bytes // 5)).decode()
@@ -38,13 +40,13 @@ def backlog(data_dir: Path, *, segment_bytes: int = 40_000, **land: Any) -> Iter
         yield kept, pipeline
 
 
-def files_of_commits(kept: Kept) -> list[int]:
+def files_of_commits(kept: KnownLake) -> list[int]:
     """Of the commits that added some."""
     added = (snapshot.summary["added-data-files"] for snapshot in kept.table().snapshots())
     return [int(each) for each in added if each is not None and int(each)]
 
 
-def assert_whole(kept: Kept) -> None:
+def assert_whole(kept: KnownLake) -> None:
     bodies = Counter(body.split(" ")[0] for body in kept.bodies().elements())
     rows = [
         f"{number}-{tenant}-{days}" for number in range(SEGMENTS) for tenant in TENANTS for days in (0.0, 2.0)

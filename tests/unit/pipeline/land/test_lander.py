@@ -39,7 +39,7 @@ from tests.support.fault.land_wal import (
     table_content,
     write_segments,
 )
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
 
 
 def pipeline(data_dir: Path, **settings: Any) -> Pipeline:
@@ -73,14 +73,14 @@ def path_of(data_dir: Path, sequence: int, stream: str = STREAMS[0]) -> Path:
 
 def just_before_tasks(monkeypatch: pytest.MonkeyPatch, once: Any) -> None:
     """Between the listing and the reading."""
-    waiting, run_job = [once], RunHere.run_job
+    waiting, run_job = [once], LocalRunner.run_job
 
-    def run(self: RunHere, *given: Any) -> list[TaskResult]:
+    def run(self: LocalRunner, *given: Any) -> list[TaskResult]:
         if waiting:
             waiting.pop()()
         return run_job(self, *given)
 
-    monkeypatch.setattr(RunHere, "run_job", run)
+    monkeypatch.setattr(LocalRunner, "run_job", run)
 
 
 def test_segments_that_another_lander_landed_and_cleaned_up_meanwhile_are_passed_over(
@@ -104,16 +104,16 @@ def test_a_lander_that_was_overtaken_after_it_had_read_is_fenced_and_continues(
     tmp_path: Path, mine: Pipeline, theirs: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], range(3))
-    run_job = RunHere.run_job
+    run_job = LocalRunner.run_job
 
-    def run(self: RunHere, *given: Any) -> list[TaskResult]:
+    def run(self: LocalRunner, *given: Any) -> list[TaskResult]:
         results = run_job(self, *given)
-        monkeypatch.setattr(RunHere, "run_job", run_job)
+        monkeypatch.setattr(LocalRunner, "run_job", run_job)
         theirs.land()
         keep_up(theirs)
         return results
 
-    monkeypatch.setattr(RunHere, "run_job", run)
+    monkeypatch.setattr(LocalRunner, "run_job", run)
     with pytest.raises(Fenced):
         mine.lander.step(now_due=True)
     mine.lander.reset()
@@ -160,12 +160,12 @@ def test_segments_that_are_listed_but_never_there_are_lost_data_after_some_round
     tmp_path: Path, mine: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = write_segments(tmp_path, STREAMS[0], range(2))
-    hidden, run_job = tmp_path / "hidden", RunHere.run_job
+    hidden, run_job = tmp_path / "hidden", LocalRunner.run_job
 
     def hide() -> None:
         path_of(tmp_path, 1).rename(hidden)
 
-    def hiding(self: RunHere, *given: Any) -> list[TaskResult]:
+    def hiding(self: LocalRunner, *given: Any) -> list[TaskResult]:
         hide()
         try:
             return run_job(self, *given)
@@ -173,7 +173,7 @@ def test_segments_that_are_listed_but_never_there_are_lost_data_after_some_round
             hidden.rename(path_of(tmp_path, 1))
 
     with monkeypatch.context() as lossy:
-        lossy.setattr(RunHere, "run_job", hiding)
+        lossy.setattr(LocalRunner, "run_job", hiding)
         assert mine.lander.step(now_due=True) == "again"
         assert mine.lander.step(now_due=True) == "again"
         for _ in range(2):
@@ -260,7 +260,7 @@ def test_lost_data_of_one_table_does_not_stop_the_others(
     content = write_segments(tmp_path, STREAMS[0], [0])
     whole = pipeline_run.Pipeline(config, threading.Event())
     try:
-        whole._make_runner = lambda *_: RunHere()
+        whole._make_runner = lambda *_: LocalRunner()
         steps = [step for step in whole._steps() if isinstance(step, LandStep)]
 
         def lost(**_: Any) -> str:

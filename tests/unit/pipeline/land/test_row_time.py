@@ -30,7 +30,7 @@ from frazil.tables import landed_spec
 from frazil.wal.names import SegmentName
 from frazil.wal.rowgroups import read_row_groups
 from frazil.wal.segment import SegmentWriter
-from tests.support.kept_lake import STREAM, Kept
+from tests.support.known_lake import STREAM, KnownLake
 
 NOW = 20_000 * DAY_MICROS + 5_000
 PAST, AHEAD = 30 * DAY_MICROS, DAY_MICROS
@@ -119,7 +119,7 @@ def test_time_follows_from_its_own_row_however_rows_are_mixed_and_cut_into_tasks
 
 
 def test_many_tenants_at_midnight_keep_their_times_when_they_land(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, land={"horizon_past_seconds": "30d"})
+    kept = KnownLake(tmp_path, land={"horizon_past_seconds": "30d"})
     tenants = [f"t{number:03d}" for number in range(130)]
     kept.write([(tenant, f"{tenant} svc", 9, age) for tenant in tenants for age in (0.0, 1.0)])
     before: Counter[tuple[str, datetime.datetime]] = Counter()

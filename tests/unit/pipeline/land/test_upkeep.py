@@ -29,8 +29,8 @@ from frazil.storage.local import LocalStore
 from frazil.wal import SegmentName, cleanup
 from tests.components.process import wait_until
 from tests.support.fault.land_wal import STREAMS, assert_landed, write_segments, write_tombstone
-from tests.support.lake.meddling import move
-from tests.support.run_here import RunHere
+from tests.support.lake.commit_faults import move
+from tests.support.local_runner import LocalRunner
 from tests.support.wal_stores import HandClock, MemoryStore
 from tests.unit.lake.upkeep.test_aging import EMPTY
 
@@ -186,7 +186,7 @@ class Whole:
 
     def __init__(self, data_dir: Path) -> None:
         self.pipeline = pipeline_run.Pipeline(config_of(data_dir), threading.Event())
-        self.pipeline._make_runner = lambda *_: RunHere()
+        self.pipeline._make_runner = lambda *_: LocalRunner()
         steps = self.pipeline._steps()
         self.runner = self.pipeline._runner = StepRunner(steps, self.pipeline._metrics)
         self.pipeline._problem = ""

@@ -17,16 +17,16 @@ from frazil.ledger import balance
 from frazil.pipeline.maintain.tag_tables import tag_tables, untag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.wal.reader import WalReader
-from tests.support.kept_lake import DAY, Kept, holding
+from tests.support.known_lake import DAY, KnownLake, holding
 from tests.support.upkeep import Upkeep
 
 MARKER = "zanzibar"
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KnownLake]:
     """The second of three landings was 400 days ahead."""
-    with contextlib.closing(Kept(tmp_path / "data", maintain={"expire": {"snapshots_kept": 1}})) as lake:
+    with contextlib.closing(KnownLake(tmp_path / "data", maintain={"expire": {"snapshots_kept": 1}})) as lake:
         lake.fill([("acme", "u1 stays", 9, 0.0)])
         real = time.time
         with monkeypatch.context() as patched:
@@ -36,7 +36,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
         yield lake
 
 
-def test_erasure_is_proven(lake: Kept) -> None:
+def test_erasure_is_proven(lake: KnownLake) -> None:
     report = lake.erase("attributes['user.id'] = 'u42'")
     assert report.is_proven
     assert report.rows_removed == 1
@@ -45,13 +45,13 @@ def test_erasure_is_proven(lake: Kept) -> None:
     assert balance(lake.config).problems == []
 
 
-def test_all_tables_can_be_tagged_and_untagged(lake: Kept) -> None:
+def test_all_tables_can_be_tagged_and_untagged(lake: KnownLake) -> None:
     cut = tag_tables(lake.config, lake.catalog, lake.runner, Metrics(), "incident-42")
     assert {tag.table for tag in cut.tags} >= {"logs"}
     assert untag_tables(lake.config, lake.catalog, "incident-42") == len(cut.tags)
 
 
-def test_landed_segments_are_deleted_when_they_are_due(lake: Kept) -> None:
+def test_landed_segments_are_deleted_when_they_are_due(lake: KnownLake) -> None:
     lake.write([("acme", "u3 waits", 9, 0.0)])
     grace = lake.config.land.wal_grace_seconds
     for seconds, left in ((grace - 60, 4), (grace + 60, 1)):
@@ -62,7 +62,7 @@ def test_landed_segments_are_deleted_when_they_are_due(lake: Kept) -> None:
     assert balance(lake.config).problems == []
 
 
-def test_old_snapshots_go_and_young_ones_stay(lake: Kept) -> None:
+def test_old_snapshots_go_and_young_ones_stay(lake: KnownLake) -> None:
     config = lake.config.maintain.expire
     before = len(lake.table().metadata.snapshots)
     assert expire_old(lake.catalog, lake.table(), config).snapshots == ()

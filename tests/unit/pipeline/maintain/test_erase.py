@@ -30,8 +30,8 @@ from frazil.storage.local import LocalStore
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
-from tests.support.kept_lake import STREAM, Kept, holding
-from tests.support.run_here import RunHere
+from tests.support.known_lake import STREAM, KnownLake, holding
+from tests.support.local_runner import LocalRunner
 from tests.support.upkeep import Upkeep
 
 WHERE = "attributes['user.id'] = 'u42'"
@@ -44,37 +44,37 @@ LEFT = Counter(body for _, body, _, _ in (*STAY, *OTHERS))
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Kept]:
-    lake = Kept(tmp_path / "data")
+def lake(tmp_path: Path) -> Iterator[KnownLake]:
+    lake = KnownLake(tmp_path / "data")
     with contextlib.closing(lake):
         yield lake
 
 
 @pytest.fixture
-def filled(lake: Kept) -> Kept:
+def filled(lake: KnownLake) -> KnownLake:
     """Landed in two commits, and some not yet."""
     lake.fill([*GONE[:2], *STAY[:3], *OTHERS[:2]], [*GONE[2:4], *STAY[3:5], *OTHERS[2:]])
     lake.write([*GONE[4:], *STAY[5:]])
     return lake
 
 
-def data_dir(lake: Kept) -> Path:
+def data_dir(lake: KnownLake) -> Path:
     return lake.config.data_dir
 
 
-def assert_erased(lake: Kept) -> None:
+def assert_erased(lake: KnownLake) -> None:
     assert holding(data_dir(lake), MARKER) == []
     assert lake.bodies() == LEFT
     assert balance(lake.config).problems == []
 
 
-def test_the_search_of_these_tests_finds_the_marker_wherever_it_is(filled: Kept) -> None:
+def test_the_search_of_these_tests_finds_the_marker_wherever_it_is(filled: KnownLake) -> None:
     found = holding(data_dir(filled), MARKER)
     for part in ("wal/", "/data/tenant_id=acme/", "/metadata/"):
         assert any(part in path for path in found), found
 
 
-def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: Kept) -> None:
+def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: KnownLake) -> None:
     report = filled.erase(WHERE)
     assert_erased(filled)
     assert report.is_proven
@@ -91,7 +91,7 @@ def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: Kept) 
     assert filled.slept == [QUERY_SECONDS_MAX]
 
 
-def test_the_report_never_contains_the_erased_data(filled: Kept) -> None:
+def test_the_report_never_contains_the_erased_data(filled: KnownLake) -> None:
     report = filled.erase(WHERE)
     text = report.text() + json.dumps(report.as_dict())
     assert "u42" not in text
@@ -104,7 +104,7 @@ def test_the_report_never_contains_the_erased_data(filled: Kept) -> None:
     assert "u42" not in str(summary)
 
 
-def test_a_second_erasure_finds_nothing_and_says_so(filled: Kept) -> None:
+def test_a_second_erasure_finds_nothing_and_says_so(filled: KnownLake) -> None:
     filled.erase(WHERE)
     location = filled.table().metadata_location
     report = filled.erase(WHERE)
@@ -115,12 +115,12 @@ def test_a_second_erasure_finds_nothing_and_says_so(filled: Kept) -> None:
     assert_erased(filled)
 
 
-def test_rows_of_another_tenant_that_match_stay(filled: Kept) -> None:
+def test_rows_of_another_tenant_that_match_stay(filled: KnownLake) -> None:
     filled.erase(WHERE)
     assert filled.bodies("globex") == Counter(body for _, body, _, _ in OTHERS)
 
 
-def test_a_dry_run_counts_and_changes_nothing(filled: Kept) -> None:
+def test_a_dry_run_counts_and_changes_nothing(filled: KnownLake) -> None:
     location = filled.table().metadata_location
     report = filled.erase(WHERE, dry_run=True)
     assert report.rows_removed == 4, "what has not landed is not counted"
@@ -129,7 +129,7 @@ def test_a_dry_run_counts_and_changes_nothing(filled: Kept) -> None:
     assert "would be removed" in report.text()
 
 
-def test_landing_continues_afterwards(filled: Kept) -> None:
+def test_landing_continues_afterwards(filled: KnownLake) -> None:
     filled.erase(WHERE)
     filled.fill([("acme", "later", 9, 0.0)])
     assert filled.bodies() == LEFT + Counter({"later": 1})
@@ -139,7 +139,7 @@ def test_landing_continues_afterwards(filled: Kept) -> None:
 # What is refused
 
 
-def refused(lake: Kept, error: type[Exception], match: str, where: str = WHERE, **options: Any) -> None:
+def refused(lake: KnownLake, error: type[Exception], match: str, where: str = WHERE, **options: Any) -> None:
     location, wal = lake.table().metadata_location, sorted(data_dir(lake).glob("wal/**/*"))
     with pytest.raises(error, match=match):
         lake.erase(where, **options)
@@ -147,24 +147,24 @@ def refused(lake: Kept, error: type[Exception], match: str, where: str = WHERE, 
     assert sorted(data_dir(lake).glob("wal/**/*")) == wal
 
 
-def test_an_unknown_tenant_is_refused_with_the_names_of_those_that_there_are(filled: Kept) -> None:
+def test_an_unknown_tenant_is_refused_with_the_names_of_those_that_there_are(filled: KnownLake) -> None:
     refused(filled, Refused, r"no tenant acne.*acme.*globex.*did you mean acme", tenant="acne")
     refused(filled, Refused, "not a valid tenant id", tenant="../etc")
 
 
 @pytest.mark.slow
-def test_a_tenant_whose_rows_are_all_gone_is_still_known(filled: Kept) -> None:
+def test_a_tenant_whose_rows_are_all_gone_is_still_known(filled: KnownLake) -> None:
     filled.erase("true", yes=True)
     assert filled.bodies("acme") == Counter()
     assert filled.erase("true", yes=True).found_nothing
 
 
-def test_an_unknown_table_is_refused(filled: Kept) -> None:
+def test_an_unknown_table_is_refused(filled: KnownLake) -> None:
     refused(filled, Refused, r"no table log;.*did you mean logs", tables=("log",))
 
 
 def test_a_condition_that_is_not_valid_for_every_table_is_refused_with_the_tables_it_is_valid_for(
-    filled: Kept,
+    filled: KnownLake,
 ) -> None:
     refused(filled, Refused, r"spans.*--table logs", "body = 'x'", tables=())
 
@@ -180,12 +180,12 @@ def test_a_condition_that_is_not_valid_for_every_table_is_refused_with_the_table
         ("time < now()", (QueryInvalid, QueryRefused)),
     ],
 )
-def test_an_invalid_condition_is_refused(filled: Kept, where: str, error: Any) -> None:
+def test_an_invalid_condition_is_refused(filled: KnownLake, where: str, error: Any) -> None:
     refused(filled, error, r"\S", where)
     refused(filled, error, r"\S", where, tables=())
 
 
-def test_a_condition_that_matches_everything_needs_confirmation(filled: Kept) -> None:
+def test_a_condition_that_matches_everything_needs_confirmation(filled: KnownLake) -> None:
     refused(filled, EverythingMatches, "--yes", "1 = 1")
     filled.land()
     refused(filled, EverythingMatches, rf"all {len(GONE) + len(STAY)} rows", "severity_number = 9")
@@ -195,7 +195,7 @@ def test_a_condition_that_matches_everything_needs_confirmation(filled: Kept) ->
     assert balance(filled.config).problems == []
 
 
-def test_tags_that_keep_such_rows_are_named_and_dropped_on_request(filled: Kept) -> None:
+def test_tags_that_keep_such_rows_are_named_and_dropped_on_request(filled: KnownLake) -> None:
     filled.land()
     table = filled.table()
     create_tag(filled.catalog, table, "incident-42", table.current_snapshot().snapshot_id)
@@ -207,7 +207,9 @@ def test_tags_that_keep_such_rows_are_named_and_dropped_on_request(filled: Kept)
 
 
 @pytest.mark.slow
-def test_a_tag_that_reaches_such_rows_through_files_that_were_merged_since_is_named_too(filled: Kept) -> None:
+def test_a_tag_that_reaches_such_rows_through_files_that_were_merged_since_is_named_too(
+    filled: KnownLake,
+) -> None:
     filled.land()
     table = filled.table()
     create_tag(filled.catalog, table, "before-the-merge", table.current_snapshot().snapshot_id)
@@ -220,7 +222,7 @@ def test_a_tag_that_reaches_such_rows_through_files_that_were_merged_since_is_na
 
 
 @pytest.mark.slow
-def test_a_tag_without_such_rows_is_kept(filled: Kept) -> None:
+def test_a_tag_without_such_rows_is_kept(filled: KnownLake) -> None:
     first = filled.table().metadata.snapshots[0]  # empty: the table was just made
     create_tag(filled.catalog, filled.table(), "beginning", first.snapshot_id)
     filled.erase(WHERE)
@@ -229,7 +231,7 @@ def test_a_tag_without_such_rows_is_kept(filled: Kept) -> None:
 
 
 @pytest.mark.slow
-def test_hourly_tags_are_dropped_without_confirmation(filled: Kept) -> None:
+def test_hourly_tags_are_dropped_without_confirmation(filled: KnownLake) -> None:
     filled.land()
     table = filled.table()
     expire(filled.catalog, table, [], create_tags={"hour-20261115T08": table.current_snapshot().snapshot_id})
@@ -238,7 +240,7 @@ def test_hourly_tags_are_dropped_without_confirmation(filled: Kept) -> None:
     assert_erased(filled)
 
 
-def test_data_set_aside_is_refused_unless_dropped(filled: Kept) -> None:
+def test_data_set_aside_is_refused_unless_dropped(filled: KnownLake) -> None:
     name = filled.write([("acme", f"u42 {MARKER} broken", 9, 0.0)])
     path = data_dir(filled) / "wal" / name.path
     data = bytearray(path.read_bytes())
@@ -255,7 +257,7 @@ def test_data_set_aside_is_refused_unless_dropped(filled: Kept) -> None:
 
 
 @pytest.mark.slow
-def test_segments_that_cannot_land_are_refused_unless_dropped(filled: Kept) -> None:
+def test_segments_that_cannot_land_are_refused_unless_dropped(filled: KnownLake) -> None:
     stray = SegmentName("logs", STREAM.replace("120", "999"), 3)
     filled.store.create(stray.path, filled._segment(stray, [("acme", f"u42 {MARKER} stray", 9, 0.0)], 0))
     refused(filled, Refused, "--drop-set-aside")
@@ -264,7 +266,7 @@ def test_segments_that_cannot_land_are_refused_unless_dropped(filled: Kept) -> N
 
 
 @pytest.mark.slow
-def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(filled: Kept) -> None:
+def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(filled: KnownLake) -> None:
     name = filled.write([("acme", "broken", 9, 0.0)])
     path = data_dir(filled) / "wal" / name.path
     path.write_bytes(path.read_bytes()[:-20])
@@ -278,7 +280,7 @@ def test_tags_that_pin_what_is_set_aside_are_named_before_anything_is_changed(fi
 
 
 @pytest.mark.slow
-def test_without_a_table_all_are_searched(filled: Kept) -> None:
+def test_without_a_table_all_are_searched(filled: KnownLake) -> None:
     report = filled.erase(WHERE, tables=())
     assert [table.table for table in report.tables] == ["logs", "spans", "metrics"]
     assert report.is_proven
@@ -286,7 +288,7 @@ def test_without_a_table_all_are_searched(filled: Kept) -> None:
 
 
 @pytest.mark.slow
-def test_the_mark_in_the_log_is_deleted_when_it_is_no_longer_needed(filled: Kept) -> None:
+def test_the_mark_in_the_log_is_deleted_when_it_is_no_longer_needed(filled: KnownLake) -> None:
     filled.erase(WHERE)
     reader = WalReader(filled.store)
     assert reader.streams_and_swept_rows("logs")[1] > 0
@@ -301,7 +303,7 @@ def test_the_mark_in_the_log_is_deleted_when_it_is_no_longer_needed(filled: Kept
 # Unreferenced files
 
 
-def test_files_that_dead_writers_left_go_if_they_hold_it(filled: Kept) -> None:
+def test_files_that_dead_writers_left_go_if_they_hold_it(filled: KnownLake) -> None:
     filled.land()
     matching = next(path for path in filled.data_files() if "tenant_id=acme" in path)
     left = [
@@ -322,7 +324,7 @@ def test_files_that_dead_writers_left_go_if_they_hold_it(filled: Kept) -> None:
 
 
 @pytest.mark.slow
-def test_files_that_others_are_writing_and_that_do_not_hold_it_stay(filled: Kept) -> None:
+def test_files_that_others_are_writing_and_that_do_not_hold_it_stay(filled: KnownLake) -> None:
     filled.erase(WHERE)
     clean = next(path for path in filled.data_files() if "tenant_id=acme" in path)
     merged = clean.replace(".parquet", "-being-merged.parquet")
@@ -340,11 +342,11 @@ def torn(path: str) -> bytes:
     return data
 
 
-def file_of(lake: Kept, tenant: str) -> str:
+def file_of(lake: KnownLake, tenant: str) -> str:
     return min(path for path in lake.data_files() if f"tenant_id={tenant}" in path)
 
 
-def test_a_file_that_cannot_be_read_is_named_and_nothing_is_changed(filled: Kept) -> None:
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_changed(filled: KnownLake) -> None:
     filled.land()
     path = file_of(filled, "acme")
     data = torn(path)
@@ -355,7 +357,7 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_changed(filled: Kept
     assert_erased(filled)
 
 
-def test_a_file_that_cannot_be_read_and_cannot_match_leaves_it_unproven(filled: Kept) -> None:
+def test_a_file_that_cannot_be_read_and_cannot_match_leaves_it_unproven(filled: KnownLake) -> None:
     filled.land()
     path = file_of(filled, "acme")
     torn(path)
@@ -364,7 +366,7 @@ def test_a_file_that_cannot_be_read_and_cannot_match_leaves_it_unproven(filled: 
     assert f"unreadable: {path}: " in report.text()
 
 
-def test_a_file_that_is_gone_is_named(filled: Kept) -> None:
+def test_a_file_that_is_gone_is_named(filled: KnownLake) -> None:
     filled.land()
     path = file_of(filled, "acme")
     data = Path(path).read_bytes()
@@ -380,7 +382,7 @@ def test_a_file_that_is_gone_is_named(filled: Kept) -> None:
 
 
 @pytest.mark.parametrize(("is_torn", "where"), [(False, WHERE), (True, "service_name = 'nobody'")])
-def test_snapshots_of_the_past_that_need_such_a_file_go(filled: Kept, is_torn: bool, where: str) -> None:
+def test_snapshots_of_the_past_that_need_such_a_file_go(filled: KnownLake, is_torn: bool, where: str) -> None:
     filled.land()
     table = filled.table()
     removed = [each.file for each in live_files(table)]
@@ -397,7 +399,7 @@ def test_snapshots_of_the_past_that_need_such_a_file_go(filled: Kept, is_torn: b
 
 
 def test_a_tag_on_a_snapshot_with_a_file_that_is_gone_is_named_before_anything_is_changed(
-    filled: Kept,
+    filled: KnownLake,
 ) -> None:
     filled.land()
     table = filled.table()
@@ -417,41 +419,41 @@ def test_a_tag_on_a_snapshot_with_a_file_that_is_gone_is_named_before_anything_i
 
 
 def test_a_landing_that_was_on_its_way_is_fenced_and_leaves_nothing_behind(
-    filled: Kept, monkeypatch: pytest.MonkeyPatch
+    filled: KnownLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_job = RunHere.run_job
+    run_job = LocalRunner.run_job
 
-    def run(self: RunHere, *given: Any) -> list[Any]:
+    def run(self: LocalRunner, *given: Any) -> list[Any]:
         results = run_job(self, *given)
-        monkeypatch.setattr(RunHere, "run_job", run_job)
+        monkeypatch.setattr(LocalRunner, "run_job", run_job)
         filled.erase(WHERE)  # after its files were written, and before they are committed
         return results
 
-    monkeypatch.setattr(RunHere, "run_job", run)
+    monkeypatch.setattr(LocalRunner, "run_job", run)
     with pytest.raises(Fenced):
         filled.land()
     filled.land()
     assert_erased(filled)
 
 
-def erased_after_reading(lake: Kept, monkeypatch: pytest.MonkeyPatch, segments_read: int) -> None:
+def erased_after_reading(lake: KnownLake, monkeypatch: pytest.MonkeyPatch, segments_read: int) -> None:
     """A landing that has read so many segments when it is erased and proven, and writes after that."""
-    read, run_job = LocalStore.read, RunHere.run_job
+    read, run_job = LocalStore.read, LocalRunner.run_job
 
-    def run(self: RunHere, *given: Any) -> list[Any]:
-        monkeypatch.setattr(RunHere, "run_job", run_job)
+    def run(self: LocalRunner, *given: Any) -> list[Any]:
+        monkeypatch.setattr(LocalRunner, "run_job", run_job)
         waiting = sorted(data_dir(lake).glob("wal/logs/**/*.parquet"))[-2:][:segments_read]
         had = {str(path.relative_to(data_dir(lake) / "wal")): path.read_bytes() for path in waiting}
         assert lake.erase(WHERE).is_proven
         monkeypatch.setattr(LocalStore, "read", lambda self, path: had.get(path) or read(self, path))
         return run_job(self, *given)
 
-    monkeypatch.setattr(RunHere, "run_job", run)
+    monkeypatch.setattr(LocalRunner, "run_job", run)
 
 
 @pytest.mark.parametrize("segments_read", [1, 2])
 def test_a_landing_that_writes_after_the_proof_deletes_its_files(
-    filled: Kept, monkeypatch: pytest.MonkeyPatch, segments_read: int
+    filled: KnownLake, monkeypatch: pytest.MonkeyPatch, segments_read: int
 ) -> None:
     filled.write([("acme", "u7 stays", 9, 0.0)])
     erased_after_reading(filled, monkeypatch, segments_read)
@@ -463,7 +465,7 @@ def test_a_landing_that_writes_after_the_proof_deletes_its_files(
     assert balance(filled.config).problems == []
 
 
-def test_a_merge_that_was_on_its_way_cannot_bring_anything_back(filled: Kept) -> None:
+def test_a_merge_that_was_on_its_way_cannot_bring_anything_back(filled: KnownLake) -> None:
     filled.land()
     table = filled.table()
     file = next(each.file for each in live_files(table) if each.file.partition[0] == "acme")
@@ -477,7 +479,7 @@ def test_a_merge_that_was_on_its_way_cannot_bring_anything_back(filled: Kept) ->
 
 
 @pytest.mark.slow
-def test_the_replacement_of_a_file_is_searched(filled: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replacement_of_a_file_is_searched(filled: KnownLake, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.land()
     overwrite, committer = Committer.overwrite, Committer(filled.catalog, deadline_seconds=20)
     waiting = [True]
@@ -506,7 +508,7 @@ def copy_of(file: DataFile, suffix: str) -> DataFile:
 
 @pytest.mark.slow
 def test_a_tenant_that_keeps_sending_such_rows_does_not_prevent_the_end(
-    filled: Kept, monkeypatch: pytest.MonkeyPatch
+    filled: KnownLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prove = TableEraser.prove
 
@@ -523,7 +525,7 @@ def test_a_tenant_that_keeps_sending_such_rows_does_not_prevent_the_end(
 
 @pytest.mark.slow
 def test_rows_from_before_the_cut_that_are_still_there_are_not_proven_away(
-    filled: Kept, monkeypatch: pytest.MonkeyPatch
+    filled: KnownLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prove = TableEraser.prove
 
@@ -540,7 +542,7 @@ def test_rows_from_before_the_cut_that_are_still_there_are_not_proven_away(
 
 
 def test_spans_are_erased_with_their_events_and_links(tmp_path: Path) -> None:
-    lake = Kept(tmp_path / "data")
+    lake = KnownLake(tmp_path / "data")
     with contextlib.closing(lake):
         request = ExportTraceServiceRequest()
         scope = request.resource_spans.add().scope_spans.add()

@@ -11,7 +11,7 @@ import pytest
 
 from frazil.ledger import balance
 from tests.components.s3 import S3Server
-from tests.support.kept_lake import Kept, unpacked
+from tests.support.known_lake import KnownLake, unpacked
 
 MARKER = "zanzibar"
 ROWS = [("acme", f"u42 {MARKER}", 9, 0.0), ("acme", "u1 stays", 9, 0.0), ("globex", "u42 other", 9, 0.0)]
@@ -26,7 +26,7 @@ def test_no_object_holds_what_was_erased(tmp_path: Path, moto_s3: S3Server) -> N
         "secret_access_key": moto_s3.secret_key,
         "allow_http": True,
     }
-    lake = Kept(
+    lake = KnownLake(
         tmp_path,
         wal={"type": "s3", "s3": {"bucket": bucket, "prefix": "wal", **access}},
         lake={"warehouse": f"s3://{bucket}/warehouse", "s3": access},
@@ -44,7 +44,7 @@ def test_no_object_holds_what_was_erased(tmp_path: Path, moto_s3: S3Server) -> N
         assert any("versions" in each for each in report.outside)
 
 
-def holding(lake: Kept, bucket: str) -> list[str]:
+def holding(lake: KnownLake, bucket: str) -> list[str]:
     io = lake.table().io
     return [
         file.path for file in io.walk(f"s3://{bucket}/") if MARKER.encode() in unpacked(io.read(file.path))

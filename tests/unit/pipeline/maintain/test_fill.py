@@ -23,10 +23,10 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from frazil.tables.promoted import fingerprint_of
-from tests.support.kept_lake import DAY
+from tests.support.known_lake import DAY
+from tests.support.local_runner import LocalRunner
 from tests.support.previous_version import HttpLake
-from tests.support.query.made import Service
-from tests.support.run_here import RunHere
+from tests.support.query.small_lake import Service
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,11 +64,11 @@ def times(counts: Counter[Any], number: int) -> Counter[Any]:
     return Counter({key: number * count for key, count in counts.items()})
 
 
-def maintainer(lake: HttpLake, config: Config | None = None, runner: RunHere | None = None) -> Maintainer:
+def maintainer(lake: HttpLake, config: Config | None = None, runner: LocalRunner | None = None) -> Maintainer:
     return Maintainer(
         config or lake.config,
         lake.catalog,
-        runner or RunHere(),
+        runner or LocalRunner(),
         MaintainMetrics(Metrics().registry),
         clock=lambda: lake.now + 10 * DAY,
     )
@@ -153,7 +153,7 @@ def test_segments_of_the_previous_version_land_filled(lake: HttpLake) -> None:
     assert statuses(lake) == STATUSES + Counter({404: 6, None: 9})
 
 
-class Stopping(RunHere):
+class Stopping(LocalRunner):
     """Fails after so many pieces of work, as Spark does when it is stopped."""
 
     def __init__(self, pieces: int) -> None:

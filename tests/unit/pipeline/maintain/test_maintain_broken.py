@@ -27,8 +27,8 @@ from frazil.pipeline.steps import StepThread
 from frazil.position import LandingPosition
 from frazil.storage.local import LocalStore
 from frazil.tables import landed_spec
-from tests.support.kept_lake import DAY, Kept
-from tests.support.run_here import RunHere
+from tests.support.known_lake import DAY, KnownLake
+from tests.support.local_runner import LocalRunner
 
 HOUR = 3600
 
@@ -36,13 +36,13 @@ HOUR = 3600
 class Keeper:
     """A maintainer with a clock that is set, and its metrics."""
 
-    def __init__(self, lake: Kept, now: float | None = None, runner: RunHere | None = None) -> None:
+    def __init__(self, lake: KnownLake, now: float | None = None, runner: LocalRunner | None = None) -> None:
         self.now = lake.now if now is None else now
         self.registry = CollectorRegistry()
         self.maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            runner or RunHere(),
+            runner or LocalRunner(),
             MaintainMetrics(self.registry),
             clock=lambda: self.now,
         )
@@ -68,35 +68,35 @@ def _no_spark() -> Any:
 
 
 @contextlib.contextmanager
-def kept(folder: Path, **maintain: Any) -> Iterator[Kept]:
-    lake = Kept(folder, maintain={"compact": {"fan_in": 2}, **maintain})
+def kept(folder: Path, **maintain: Any) -> Iterator[KnownLake]:
+    lake = KnownLake(folder, maintain={"compact": {"fan_in": 2}, **maintain})
     with contextlib.closing(lake):
         yield lake
 
 
-def with_spans(lake: Kept) -> None:
+def with_spans(lake: KnownLake) -> None:
     """Which come after logs."""
     lake.fill([("acme", "a", 9, 0.0)], [("acme", "b", 9, 0.0)])
     open_table(lake.catalog, lake.config.lake.namespace, landed_spec("spans"), LandingPosition().to_text())
 
 
-def torn_manifest(lake: Kept) -> None:
+def torn_manifest(lake: KnownLake) -> None:
     table = lake.table()
     path = Path(table.current_snapshot().manifests(table.io)[0].manifest_path)
     path.write_bytes(path.read_bytes()[:200])
 
 
-def torn_metadata(lake: Kept) -> None:
+def torn_metadata(lake: KnownLake) -> None:
     Path(lake.table().metadata_location.removeprefix("file://")).write_bytes(b"{")
 
 
-def lost_metadata(lake: Kept) -> None:
+def lost_metadata(lake: KnownLake) -> None:
     Path(lake.table().metadata_location.removeprefix("file://")).unlink()
 
 
 @pytest.mark.parametrize("breaks", [torn_manifest, torn_metadata, lost_metadata])
 def test_a_broken_table_does_not_stop_maintenance_of_the_others(
-    tmp_path: Path, breaks: Callable[[Kept], None]
+    tmp_path: Path, breaks: Callable[[KnownLake], None]
 ) -> None:
     with kept(tmp_path) as lake:
         with_spans(lake)
@@ -153,7 +153,7 @@ def test_the_state_outlives_a_catalog_that_was_unavailable(
 
     monkeypatch.setattr(background, "Maintainer", Failing)
     with kept(tmp_path, compact={"interval_seconds": 0.01}) as lake:
-        step = MaintainStep(lake.config, lambda *_: RunHere(), MaintainMetrics(CollectorRegistry()))
+        step = MaintainStep(lake.config, lambda *_: LocalRunner(), MaintainMetrics(CollectorRegistry()))
         thread = StepThread(step, Metrics())
         assert [thread.turn() for _ in range(3)] == [1, 2, 4]
     assert len(made) == 3
@@ -163,7 +163,7 @@ def test_the_state_outlives_a_catalog_that_was_unavailable(
 def test_the_lease_is_taken_only_for_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a catalog that holds the leases, each time is two commits."""
     with kept(tmp_path) as lake:
-        step = MaintainStep(lake.config, lambda *_: RunHere(), MaintainMetrics(CollectorRegistry()))
+        step = MaintainStep(lake.config, lambda *_: LocalRunner(), MaintainMetrics(CollectorRegistry()))
         taken: list[bool] = []
         acquire = step._lease.acquire
         monkeypatch.setattr(step._lease, "acquire", lambda: taken.append(acquire()) or taken[-1])
@@ -328,7 +328,7 @@ def test_the_command_tries_all_tasks_and_prints_the_reports(
 
         @contextlib.contextmanager
         def opened(_: Any) -> Iterator[Any]:
-            yield lake.catalog, RunHere()
+            yield lake.catalog, LocalRunner()
 
         monkeypatch.setattr(command, "opened", opened)
         for dry_run in (True, False):

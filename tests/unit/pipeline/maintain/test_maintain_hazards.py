@@ -34,27 +34,27 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.tables import landed_spec
-from tests.support.kept_lake import Kept
-from tests.support.run_here import RunHere
+from tests.support.known_lake import KnownLake
+from tests.support.local_runner import LocalRunner
 
 DAY = 86_400
 NAMES = ListType(3, StringType(), element_required=False)
 
 
 @contextlib.contextmanager
-def kept(folder: Path, **settings: Any) -> Iterator[Kept]:
+def kept(folder: Path, **settings: Any) -> Iterator[KnownLake]:
     maintain = {"compact": {"fan_in": 2, "interval_seconds": 1}, **settings.pop("maintain", {})}
-    lake = Kept(folder, maintain=maintain, **settings)
+    lake = KnownLake(folder, maintain=maintain, **settings)
     with contextlib.closing(lake):
         yield lake
 
 
-def maintainer_of(lake: Kept, config: Config | None = None, **options: Any) -> Maintainer:
+def maintainer_of(lake: KnownLake, config: Config | None = None, **options: Any) -> Maintainer:
     metrics = MaintainMetrics(Metrics().registry)
-    return Maintainer(config or lake.config, lake.catalog, RunHere(), metrics, **options)
+    return Maintainer(config or lake.config, lake.catalog, LocalRunner(), metrics, **options)
 
 
-def with_columns_of_their_own(lake: Kept) -> None:
+def with_columns_of_their_own(lake: KnownLake) -> None:
     """Changes the table as Spark would: ALTER TABLE, and an UPDATE that rewrites a file."""
     with lake.table().update_schema() as update:
         update.add_column("note", StringType())
@@ -87,7 +87,7 @@ def _like(file: DataFile, path: str, rows: int | None = None) -> DataFile:
     )
 
 
-def theirs(lake: Kept) -> dict[str, Any]:
+def theirs(lake: KnownLake) -> dict[str, Any]:
     rows = lake.table().scan(selected_fields=("body", "note", "place")).to_arrow().to_pylist()
     return {row["body"]: (row["note"], row["place"]) for row in rows}
 
@@ -165,7 +165,7 @@ def test_one_file_that_cannot_be_read_does_not_keep_the_others_from_being_merged
 
 
 def test_merges_that_are_done_are_committed_when_a_later_one_takes_a_worker_down(tmp_path: Path) -> None:
-    class Dying(RunHere):
+    class Dying(LocalRunner):
         def results(self, work: Any, items: Any) -> Iterator[Any]:
             yield next(super().results(work, items))
             raise JobFailed("the worker has died")

@@ -19,7 +19,7 @@ from frazil.errors import LimitReached, QueryInvalid, QueryRefused, StoreUnavail
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match, parse_predicate
 from frazil.query.plan import local_path
 from frazil.tables import Fill, Promoted, landed_spec
-from tests.support.query.lakes import fill_randomly, in_row_groups, table_of
+from tests.support.query.random_lake import fill_randomly, in_row_groups, table_of
 
 LOGS, SPANS = landed_spec("logs"), landed_spec("spans")
 

@@ -16,8 +16,8 @@ from frazil.pipeline.maintain.predicates.match import Matcher, may_match, parse_
 from frazil.query.plan import local_path
 from frazil.tables import Signal, landed_spec
 from frazil.tables.promoted import promoted
-from tests.support.query.lakes import USERS, WORDS, fill_randomly, in_row_groups, table_of
-from tests.support.query.made import KEYS, Service
+from tests.support.query.random_lake import USERS, WORDS, fill_randomly, in_row_groups, table_of
+from tests.support.query.small_lake import KEYS, Service
 
 pytestmark = pytest.mark.slow
 

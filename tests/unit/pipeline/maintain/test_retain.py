@@ -20,13 +20,13 @@ from frazil.lake.commits.metadata_commit import json_property
 from frazil.lake.live_files import live_files
 from frazil.ledger import balance
 from frazil.pipeline.maintain.retain.rules import RETENTION
-from tests.support.kept_lake import Kept
-from tests.support.run_here import RunHere
+from tests.support.known_lake import KnownLake
+from tests.support.local_runner import LocalRunner
 
 
 @contextlib.contextmanager
-def kept(folder: Path, *rules: dict[str, Any], **settings: Any) -> Iterator[Kept]:
-    lake = Kept(folder, maintain={"retention": {"rules": list(rules), **settings}})
+def kept(folder: Path, *rules: dict[str, Any], **settings: Any) -> Iterator[KnownLake]:
+    lake = KnownLake(folder, maintain={"retention": {"rules": list(rules), **settings}})
     with contextlib.closing(lake):
         yield lake
 
@@ -151,9 +151,9 @@ def test_the_replacement_of_an_unreadable_file_is_searched(
     with kept(tmp_path, {"after_seconds": "7d", "where": "severity_number < 9", "table": "logs"}) as lake:
         lake.fill([("acme", "old debug", 5, 10.0), ("acme", "old error", 17, 10.0)])
         (live,) = live_files(lake.table())
-        results, waiting = RunHere.results, [True]
+        results, waiting = LocalRunner.results, [True]
 
-        def overtaken(self: RunHere, *given: Any) -> Any:
+        def overtaken(self: LocalRunner, *given: Any) -> Any:
             if waiting:
                 waiting.pop()
                 Committer(lake.catalog, deadline_seconds=20).replace(
@@ -162,7 +162,7 @@ def test_the_replacement_of_an_unreadable_file_is_searched(
                 cut_off(live.file.file_path)
             return results(self, *given)
 
-        monkeypatch.setattr(RunHere, "results", overtaken)
+        monkeypatch.setattr(LocalRunner, "results", overtaken)
         report = lake.retain()
         assert (report.rows_removed, report.detail["files_unreadable"]) == (0, 0)
         assert lake.retain().rows_removed == 1
@@ -193,7 +193,7 @@ def test_a_rule_that_fails_on_some_row_does_not_stop_the_others(tmp_path: Path) 
         assert balance(lake.config).problems == []
 
 
-def in_small_rounds(lake: Kept) -> None:
+def in_small_rounds(lake: KnownLake) -> None:
     retention = lake.config.maintain.retention.model_copy(update={"rewrite_round_bytes_max": 1})
     maintain = lake.config.maintain.model_copy(update={"retention": retention})
     lake.config = lake.config.model_copy(update={"maintain": maintain})

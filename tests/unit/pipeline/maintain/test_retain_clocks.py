@@ -41,8 +41,8 @@ from frazil.pipeline.maintain.report import Task
 from frazil.pipeline.maintain.retain import rows as retain_rows
 from frazil.status.poll import parse_response
 from frazil.status.stages import Endpoint
-from tests.support.kept_lake import DAY, Kept
-from tests.support.run_here import RunHere
+from tests.support.known_lake import DAY, KnownLake
+from tests.support.local_runner import LocalRunner
 
 HOUR = 3600
 
@@ -50,13 +50,13 @@ HOUR = 3600
 @contextlib.contextmanager
 def kept(
     folder: Path, *rules: dict[str, Any], land: dict[str, Any] | None = None, **given: Any
-) -> Iterator[Kept]:
-    lake = Kept(folder, land=land or {}, maintain={"retention": {"rules": list(rules), **given}})
+) -> Iterator[KnownLake]:
+    lake = KnownLake(folder, land=land or {}, maintain={"retention": {"rules": list(rules), **given}})
     with contextlib.closing(lake):
         yield lake
 
 
-def with_retention(lake: Kept, **changed: Any) -> None:
+def with_retention(lake: KnownLake, **changed: Any) -> None:
     """Past the bounds of the configuration, which are for real tables."""
     retention = lake.config.maintain.retention.model_copy(update=changed)
     maintain = lake.config.maintain.model_copy(update={"retention": retention})
@@ -66,13 +66,13 @@ def with_retention(lake: Kept, **changed: Any) -> None:
 class Keeper:
     """A maintainer with a clock that is set, and its metrics."""
 
-    def __init__(self, lake: Kept) -> None:
+    def __init__(self, lake: KnownLake) -> None:
         self.now = lake.now
         self.registry = CollectorRegistry()
         self.maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            RunHere(),
+            LocalRunner(),
             MaintainMetrics(self.registry),
             clock=lambda: self.now,
         )
@@ -147,7 +147,7 @@ def test_an_unfinished_task_that_fails_is_not_retried_at_once(
             tried.append(True)
             raise JobFailed("no worker")
 
-        monkeypatch.setattr(RunHere, "results", fails)
+        monkeypatch.setattr(LocalRunner, "results", fails)
         for _ in range(3):
             keeper.now += 5
             keeper.round()
@@ -329,7 +329,7 @@ def test_the_command_confirms_what_the_pipeline_holds(
 
 def _here(config: Config) -> Any:
     def made(_: Config, catalog: Any, runner: object, *given: Any, **options: Any) -> Maintainer:
-        return Maintainer(config, catalog, RunHere(), *given, **options)
+        return Maintainer(config, catalog, LocalRunner(), *given, **options)
 
     return made
 
@@ -361,7 +361,7 @@ def test_the_maintainer_of_the_pipeline_reports_held_retention(tmp_path: Path) -
         maintainer = Maintainer(
             lake.config,
             lake.catalog,
-            RunHere(),
+            LocalRunner(),
             metrics,
             state=state,
         )

@@ -20,26 +20,26 @@ from frazil.pipeline.land import set_aside as landing_set_aside
 from frazil.pipeline.maintain.retain import set_aside as retention
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.storage import Store
-from tests.support.kept_lake import DAY, Kept
+from tests.support.known_lake import DAY, KnownLake
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Kept]:
-    made = Kept(tmp_path, land={"wal_grace_seconds": 0})
+def lake(tmp_path: Path) -> Iterator[KnownLake]:
+    made = KnownLake(tmp_path, land={"wal_grace_seconds": 0})
     with contextlib.closing(made):
         for number in range(2):
             set_aside(made, number)
         yield made
 
 
-def set_aside(lake: Kept, number: int) -> None:
+def set_aside(lake: KnownLake, number: int) -> None:
     """A segment that cannot be read; landed, it is a row, a copy, and no more in the log."""
     path = broken(lake, number)
     lake.land()
     path.unlink()
 
 
-def broken(lake: Kept, number: int) -> Path:
+def broken(lake: KnownLake, number: int) -> Path:
     name = lake.write([("acme", f"x{number}", 9, 0.0)])
     path = lake.config.wal_dir / name.path
     data = bytearray(path.read_bytes())
@@ -48,15 +48,15 @@ def broken(lake: Kept, number: int) -> Path:
     return path
 
 
-def rows(lake: Kept) -> int:
+def rows(lake: KnownLake) -> int:
     return int(lake.table("set_aside").scan().to_arrow().num_rows)
 
 
-def copies(lake: Kept) -> list[str]:
+def copies(lake: KnownLake) -> list[str]:
     return [path.name for path in (lake.config.wal_dir / "set-aside").rglob("*") if path.is_file()]
 
 
-def test_young_rows_are_kept(lake: Kept) -> None:
+def test_young_rows_are_kept(lake: KnownLake) -> None:
     lake.retain(table="set_aside")  # which notes the time with the table
     location = lake.table("set_aside").metadata_location
     assert lake.retain(table="set_aside", confirmed=True).is_nothing
@@ -64,7 +64,7 @@ def test_young_rows_are_kept(lake: Kept) -> None:
     assert (rows(lake), len(copies(lake))) == (2, 4)
 
 
-def test_old_rows_are_removed_with_their_copies(lake: Kept) -> None:
+def test_old_rows_are_removed_with_their_copies(lake: KnownLake) -> None:
     lake.now += 31 * DAY
     report = lake.retain(table="set_aside", confirmed=True, dry_run=True)
     assert (report.rows_removed, report.detail["copies_deleted"]) == (2, 2)
@@ -77,7 +77,7 @@ def test_old_rows_are_removed_with_their_copies(lake: Kept) -> None:
 
 
 def test_copies_whose_rows_went_before_a_death_go_the_next_time(
-    lake: Kept, monkeypatch: pytest.MonkeyPatch
+    lake: KnownLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(store: Store, locations: list[str]) -> None:
         raise KeyboardInterrupt
@@ -92,7 +92,7 @@ def test_copies_whose_rows_went_before_a_death_go_the_next_time(
     assert copies(lake) == []
 
 
-def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
+def test_a_copy_stays_while_its_segment_is_in_the_log(lake: KnownLake) -> None:
     """A landing is setting it aside just now, and its row does not exist yet."""
     name = lake.write([("acme", "y", 9, 0.0)])
     lake.store.create(f"set-aside/{name.path}", b"copy")
@@ -102,7 +102,7 @@ def test_a_copy_stays_while_its_segment_is_in_the_log(lake: Kept) -> None:
 
 
 def test_data_set_aside_by_a_clock_that_is_behind_gets_the_time_known_to_the_table(
-    lake: Kept, monkeypatch: pytest.MonkeyPatch
+    lake: KnownLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.retain(table="set_aside")
     behind = time.time() - 200 * DAY
@@ -113,7 +113,7 @@ def test_data_set_aside_by_a_clock_that_is_behind_gets_the_time_known_to_the_tab
     assert rows(lake) == 3
 
 
-def test_a_clock_a_year_ahead_keeps_what_was_set_aside_until_it_is_confirmed(lake: Kept) -> None:
+def test_a_clock_a_year_ahead_keeps_what_was_set_aside_until_it_is_confirmed(lake: KnownLake) -> None:
     lake.retain(table="set_aside")
     lake.now += 365 * DAY
     report = lake.retain(table="set_aside")
@@ -122,7 +122,7 @@ def test_a_clock_a_year_ahead_keeps_what_was_set_aside_until_it_is_confirmed(lak
     assert lake.retain(table="set_aside", confirmed=True).rows_removed == 2
 
 
-def test_rows_of_one_file_that_are_young_stay(lake: Kept) -> None:
+def test_rows_of_one_file_that_are_young_stay(lake: KnownLake) -> None:
     table = lake.table("set_aside")
     times = sorted(table.scan().to_arrow()["time"].to_pylist())
     lake.now = times[1].timestamp() + 30 * DAY - 1e-3  # between the two, or before the first
@@ -132,7 +132,7 @@ def test_rows_of_one_file_that_are_young_stay(lake: Kept) -> None:
     assert len(copies(lake)) == 2
 
 
-def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: Kept) -> None:
+def test_a_copy_stays_whose_row_has_come_since_the_table_was_loaded(lake: KnownLake) -> None:
     """Of a stream that is older than anything is kept. Its segment has landed and is cleaned up by then."""
     table = lake.table("set_aside")
     set_aside(lake, 2)
@@ -147,7 +147,7 @@ def test_discarded_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def overtaken(*_: Any, **__: Any) -> None:
         raise Conflict("otel.set_aside", "another was faster")
 
-    with contextlib.closing(Kept(tmp_path)) as lake:
+    with contextlib.closing(KnownLake(tmp_path)) as lake:
         broken(lake, 0), broken(lake, 1)
         lake.land()  # both rows are in one file
         table = lake.table("set_aside")

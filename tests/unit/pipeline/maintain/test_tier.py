@@ -32,9 +32,9 @@ from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.metrics import Metrics
 from tests.components.s3 import S3Server
-from tests.support.kept_lake import DAY, Kept, holding
-from tests.support.query.made import Service
-from tests.support.run_here import RunHere
+from tests.support.known_lake import DAY, KnownLake, holding
+from tests.support.local_runner import LocalRunner
+from tests.support.query.small_lake import Service
 
 OLD = [("acme", "u1 old", 9, 40.0), ("acme", "u42 old", 9, 40.0), ("globex", "u7 old", 9, 50.0)]
 NEW = [("acme", "u1 new", 9, 0.0)]
@@ -42,36 +42,36 @@ ALL = Counter(row[1] for row in (*OLD, *NEW))
 
 
 @contextlib.contextmanager
-def kept(folder: Path, tier: dict[str, Any] | None = None, **settings: Any) -> Iterator[Kept]:
+def kept(folder: Path, tier: dict[str, Any] | None = None, **settings: Any) -> Iterator[KnownLake]:
     (folder / "cold").mkdir()
     wanted = {"location": str(folder / "cold"), "after_seconds": "30d", **(tier or {})}
     maintain = {"tier": wanted, **settings.pop("maintain", {})}
-    lake = Kept(folder / "data", maintain=maintain, **settings)
+    lake = KnownLake(folder / "data", maintain=maintain, **settings)
     with contextlib.closing(lake):
         lake.fill(OLD, NEW)
         yield lake
 
 
-def maintainer(lake: Kept, days: float = 1.0, config: Config | None = None) -> Maintainer:
+def maintainer(lake: KnownLake, days: float = 1.0, config: Config | None = None) -> Maintainer:
     """Moves the files as of some days later, when nothing that just landed is new any more."""
     return Maintainer(
         config or lake.config,
         lake.catalog,
-        RunHere(),
+        LocalRunner(),
         MaintainMetrics(Metrics().registry),
         clock=lambda: lake.now + days * DAY,
     )
 
 
-def move(lake: Kept, *, dry_run: bool = False) -> TaskReport:
+def move(lake: KnownLake, *, dry_run: bool = False) -> TaskReport:
     return maintainer(lake).run("tier", "logs", dry_run=dry_run)
 
 
-def cold(lake: Kept) -> set[str]:
+def cold(lake: KnownLake) -> set[str]:
     return {path for path in lake.data_files() if path.startswith(f"{lake.config.tier_location}/otel/logs/")}
 
 
-def assert_whole(lake: Kept, bodies: Counter[str] = ALL) -> None:
+def assert_whole(lake: KnownLake, bodies: Counter[str] = ALL) -> None:
     assert lake.bodies() == bodies
     assert balance(lake.config).problems == []
 
@@ -241,7 +241,7 @@ def test_a_missing_folder_is_not_created(tmp_path: Path) -> None:
 
 
 def test_without_a_location_nothing_is_done_and_the_command_reports_it(tmp_path: Path) -> None:
-    with contextlib.closing(Kept(tmp_path)) as lake:
+    with contextlib.closing(KnownLake(tmp_path)) as lake:
         lake.fill(OLD)
         keeper = maintainer(lake)
         assert not keeper.can("tier", "logs")

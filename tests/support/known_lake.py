@@ -28,13 +28,13 @@ from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
 from frazil.wal.store import open_store
-from tests.support.run_here import RunHere
+from tests.support.local_runner import LocalRunner
 
 STREAM = "20261001T081823120-9f86d081884c7d65"
 DAY = 86_400
 
 
-class Kept:
+class KnownLake:
     """One data folder. Rows are (tenant, body, severity, age in days)."""
 
     def __init__(self, data_dir: Path, **settings: Any) -> None:
@@ -43,7 +43,7 @@ class Kept:
         self.catalog = open_catalog(self.config)
         ensure_namespace(self.catalog, self.config.lake.namespace)
         self.store = open_store(self.config)
-        self.runner = RunHere()
+        self.runner = LocalRunner()
         self.now = time.time()
         self.slept: list[float] = []
         self._ends: dict[str, tuple[int, int]] = {}

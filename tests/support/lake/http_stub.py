@@ -20,7 +20,7 @@ class Request:
 
 
 @dataclass
-class Answering:
+class HttpStub:
     url: str = ""
     requests: list[Request] = field(default_factory=list)
     hangs: bool = False
@@ -32,9 +32,9 @@ Answer = Callable[[Request], tuple[int, Any]]
 
 
 @contextlib.contextmanager
-def answering(answer: Answer) -> Iterator[Answering]:
+def http_stub(answer: Answer) -> Iterator[HttpStub]:
     """`answer` gives the status, and the body as bytes or as what becomes JSON."""
-    served = Answering()
+    served = HttpStub()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

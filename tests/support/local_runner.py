@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class RunHere:
+class LocalRunner:
     def __init__(self) -> None:
         self.is_stopped = False
         self.items = 0
@@ -24,7 +24,7 @@ class RunHere:
             yield result
 
     def run_job(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        return list(RunHere.results(self, work, items))
+        return list(LocalRunner.results(self, work, items))
 
     def stop(self) -> None:
         self.is_stopped = True

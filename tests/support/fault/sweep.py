@@ -34,7 +34,7 @@ ARMS: dict[str, Arm] = {
 P = TypeVar("P", bound=Forks)
 
 
-class StruckDisk(Generic[P]):
+class FaultyDisk(Generic[P]):
     """A data folder that is put back as it was before each attempt. Tables know their absolute paths, so it
     is always the same folder.
     """
@@ -75,7 +75,7 @@ class StruckDisk(Generic[P]):
 
 
 @contextlib.contextmanager
-def struck_process(
+def faulty_process(
     process: type[P], tmp_path_factory: pytest.TempPathFactory, shim: Path
 ) -> Iterator[tuple[Path, FaultControl, P]]:
     """In memory. One for all tests of a module: it takes seconds to start."""

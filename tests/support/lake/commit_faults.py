@@ -23,7 +23,7 @@ from tests.support.wal_stores import HandClock
 
 IDENTIFIER = ("otel", "set_aside")
 Commit = Callable[..., Any]
-Meddling = Callable[[], object]
+CommitFault = Callable[[], object]
 
 
 class Sleep:
@@ -56,7 +56,7 @@ def sources(catalog: Catalog) -> list[str]:
     return sorted(scanned["source"].to_pylist())
 
 
-def meddle(
+def inject(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *calls: Callable[[Commit, tuple[Any, ...]], Any]
 ) -> list[int]:
     """The first commits go through these, one each; the rest as they are. Returns what counts them."""
@@ -79,7 +79,7 @@ def lost_on_the_way(real: Commit, args: tuple[Any, ...]) -> Any:
     raise ConnectionResetError("the request was lost")
 
 
-def then(call: Callable[[Commit, tuple[Any, ...]], Any], meddling: Meddling) -> Any:
+def then(call: Callable[[Commit, tuple[Any, ...]], Any], meddling: CommitFault) -> Any:
     def both(real: Commit, args: tuple[Any, ...]) -> Any:
         try:
             return call(real, args)
@@ -89,7 +89,7 @@ def then(call: Callable[[Commit, tuple[Any, ...]], Any], meddling: Meddling) -> 
     return both
 
 
-def first(meddling: Meddling) -> Any:
+def first(meddling: CommitFault) -> Any:
     def both(real: Commit, args: tuple[Any, ...]) -> Any:
         meddling()
         return real(*args)

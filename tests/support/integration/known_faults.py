@@ -24,7 +24,7 @@ OLD_ERROR = "disk quota of volume 7 exceeded"
 NEW_ERROR = "certificate of partner 12 has expired"
 
 
-class Planted:
+class KnownFaults:
     """`now` is when it is made; everything lies before it."""
 
     def __init__(self) -> None:
