@@ -86,7 +86,7 @@ function drawText(row, parts) {
   const text = row.querySelector(".text");
   const written = parts.join("\u0002");
   if (text.dataset.written === written) return;
-  text.dataset.written = json;
+  text.dataset.written = written;
   text.replaceChildren(...parts.map((part, at) => (at % 2 ? make("mark", "", part) : document.createTextNode(part))));
 }
 
