@@ -172,7 +172,7 @@ def test_what_landed_and_was_cleaned_up_while_the_catalog_was_gone_is_said_to_be
         written.write(["c"])
     told = service.execute(BODIES)
     assert "b" not in bodies(told)
-    assert "is gone" in str(told.stats.stale)
+    assert "is missing" in str(told.stats.stale)
     assert any("landed in the last" in text for text in told.stats.missing)
     link.symlink_to(config.catalog_file)
     told = service.execute(BODIES)
