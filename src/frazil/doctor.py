@@ -136,7 +136,7 @@ def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) 
         check_free(key, listen)
     except PortTaken as taken:
         if frazil_answers(health, tls):
-            by = taken.owner or "a process of another user"
+            by = taken.owner or "a process that this user cannot see"
             return Check(name, "ok", f"{listen} is in use by {by}: frazil is running and answers /healthz")
         if tls is not None and tls.client_ca_file is not None:
             found = f"{taken.found}; it may be frazil, which requires a client certificate here"

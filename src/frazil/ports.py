@@ -79,7 +79,7 @@ def _fault(error: OSError, key: str, listen: str, port: int) -> SetupFault:
         return SetupFault(f"{found}: {error.strerror}", f"set {key} to an address of this machine")
     owner = port_owner(port)
     if owner is None:
-        by, stop = "a process of another user has the port", "stop it"
+        by, stop = "a process that this user cannot see has the port", "stop it"
     elif owner.frazil_id is not None:
         by, stop = "another frazil is running there", f"stop it (`kill {owner.frazil_id}`)"
     else:

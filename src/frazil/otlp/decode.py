@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,14 +78,13 @@ class Decoder:
         `bounded`, raises TooDense if decoding would take too long: the caller then decodes smaller parts.
         """
         try:
-            envelope, rows = self._rows(bodies, received_unix_nano, bounded)
+            envelope, rows, columns = self._rows(bodies, received_unix_nano, bounded)
         except DuplicateOneof:
             plain = [self._canonical(body) for body in bodies]
             try:
-                envelope, rows = self._rows(plain, received_unix_nano, bounded)
+                envelope, rows, columns = self._rows(plain, received_unix_nano, bounded)
             except DuplicateOneof:
                 raise RequestInvalid("a value is set twice, in a request that is nested too deeply") from None
-        columns = rows.columns | envelope.columns(rows.scope_of_row, rows.attributes, self._promoted)
         request_of_row = envelope.request_of_row(rows.scope_of_row)
         request = pa.array(request_of_row)
         tenant = pa.array(tenants, pa.string()).dictionary_encode()
@@ -113,13 +113,15 @@ class Decoder:
 
     def _rows(
         self, bodies: Sequence[bytes], received_unix_nano: Sequence[int], bounded: bool
-    ) -> tuple[Envelope, Rows]:
+    ) -> tuple[Envelope, Rows, dict[str, Any]]:
         try:
             batch = to_arrow(self.signal, bodies, self._groups_max)
             if bounded and sum(map(len, bodies)) > _DENSE_BYTES_MIN:
                 check_density(self.signal, batch)
             envelope = Envelope.of(self.signal, batch, self.depth_max)
-            return envelope, _ROWS[self.signal](envelope, np.asarray(received_unix_nano, dtype=np.uint64))
+            rows = _ROWS[self.signal](envelope, np.asarray(received_unix_nano, dtype=np.uint64))
+            columns = rows.columns | envelope.columns(rows.scope_of_row, rows.attributes, self._promoted)
+            return envelope, rows, columns
         except pa.ArrowInvalid as error:
             raise RequestInvalid(f"not an OTLP {self.signal} request: {error}") from None
 

@@ -52,7 +52,7 @@ class ExporterSettings:
         """Return the arguments of a gRPC exporter."""
         import grpc
 
-        insecure = self.endpoint.startswith("http:")
+        insecure = self.endpoint.lower().startswith("http:")
         ca_certificate = None if self.ca_file is None else self.ca_file.read_bytes()
         return {
             "endpoint": self.endpoint,

@@ -196,5 +196,5 @@ def test_an_address_that_cannot_be_asked_is_refused(url: str, tmp_path: Path) ->
     from frazil.config import load_config
 
     (tmp_path / "frazil.yaml").write_text(f"status: {{receivers: ['{url}']}}")
-    with pytest.raises(ConfigError, match="must be an address"):
+    with pytest.raises(ConfigError, match="must be a URL with scheme"):
         load_config(tmp_path / "frazil.yaml", {})
