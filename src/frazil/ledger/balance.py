@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from frazil.config import Config
 from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavailable
-from frazil.lake.catalog import catalog_errors, open_existing_catalog
+from frazil.lake.catalog import catalog_errors, open_catalog
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.ledger.landed import Landed, read_landed
 from frazil.position import StreamPosition, WalPosition, landing_position
@@ -64,8 +64,10 @@ def balance(config: Config) -> Ledger:
     """
     ledger, set_aside = Ledger(), _SetAsideCheck()
     with contextlib.ExitStack() as stack:
-        if (catalog := open_existing_catalog(config)) is not None:
-            stack.enter_context(contextlib.closing(catalog))
+        catalog = None
+        # Not read-only: a read-only SQLite connection cannot recover from a crash during a commit.
+        if config.lake.catalog.type != "sqlite" or config.catalog_file.exists():
+            catalog = stack.enter_context(contextlib.closing(open_catalog(config)))
         for signal in SIGNALS:
             try:
                 landed = Landed() if catalog is None else read_landed(catalog, config.lake.namespace, signal)

@@ -89,7 +89,8 @@ class Planner:
         self._tail = tail
         # Half: leaves time for the commit, and for reading the WAL after it.
         self._safe_seconds = config.land.wal_grace_seconds / 2
-        self._filters = BloomFilters(SizedCache(_BLOOM_BYTES_MAX))
+        self.bloom_cache: SizedCache[Any, Any] = SizedCache(_BLOOM_BYTES_MAX)
+        self._filters = BloomFilters(self.bloom_cache)
         self._io: LakeFileIO = open_files(config)
         specs = table_specs(promoted(config))
         self.specs = {name: spec for name, spec in specs.items() if spec.queried}

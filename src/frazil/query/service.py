@@ -119,6 +119,7 @@ class QueryService:
         if self._config.wal.type != "kafka":
             self._tail = Tail(self._config, self._folder / "tail")
         self._planner = Planner(self._config, self._lake, self._tail)
+        self.clear_on_erasure(self._planner.bloom_cache)
         spill = self._folder / "spill"
         spill.mkdir()
         self._executor = Executor(self._config, self._planner, self._metrics, spill)

@@ -115,13 +115,15 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
         assert len(service.execute(sql).rows) == 1
         assert service.execute(sql).stats.cached
         assert holding(tmp_path / "temp", MARKER) != []
-        lake.erase(WHERE)
         queries = service.queries
+        queries._planner.bloom_cache.put(("a file", 1), (), 10)
+        lake.erase(WHERE)
         queries._lake.version("logs", renew=True)
         queries._refresh()
         assert queries._results.bytes == 0
         assert queries._parsed.bytes == 0
         assert kept_by_another.bytes == 0
+        assert queries._planner.bloom_cache.bytes == 0
         assert holding(tmp_path / "temp", MARKER) == []
         told = service.execute(sql)
         assert told.rows == []

@@ -333,7 +333,7 @@ def test_rows_of_many_files_wait_on_the_disk_and_leave_nothing_there(
         seen.append(table.num_rows)
         return real(table, batch_rows)
 
-    monkeypatch.setattr(sorted_runs, "Spilled", watched)
+    monkeypatch.setattr(sorted_runs, "SpilledRows", watched)
     result = merged(layout, files, MergeSettings(2**30, bytes_of // 4, 3, False))
     assert sum(seen) == 50 * len(files)
     assert 1 < len(seen) < len(files), "of several files each"
@@ -379,13 +379,13 @@ def test_large_rows_of_one_service_make_row_groups_of_fewer_rows(
     large = large.set_column(large.schema.get_field_index("body"), large.schema.field("body"), bodies)
     files = [*small, landed(layout, large)]
     held: list[int] = []
-    real = sorted_runs.in_order
+    real = sorted_runs.sorted_by_key
 
     def watched(tables: list[pa.Table], key: Any) -> pa.Table:
         held.append(sum(table.nbytes for table in tables))
         return real(tables, key)
 
-    monkeypatch.setattr(sorted_runs, "in_order", watched)
+    monkeypatch.setattr(sorted_runs, "sorted_by_key", watched)
     result = merged(layout, files, MergeSettings(2**30, 400_000, 3, False))
     assert multiset(read(result.added, layout.coded)) == multiset(read(files, layout.coded))
     assert max(held) < 3_000_000 < 200 * 20_000, "of 4 MB of large rows some at a time"

@@ -79,11 +79,11 @@ def test_doctor_checks_the_rules(tmp_path: Path) -> None:
 
 
 def test_doctor_checks_retention_only_if_there_are_conditions(tmp_path: Path) -> None:
-    def looks(config: Config) -> list[str]:
-        return [name for name, _ in doctor._looks(config)]
+    def checks(config: Config) -> list[str]:
+        return [name for name, _ in doctor._checks(config)]
 
-    assert "retention" not in looks(_config(tmp_path, {}))
-    assert "retention" in looks(_config(tmp_path, {"where": "TRUE"}))
+    assert "retention" not in checks(_config(tmp_path, {}))
+    assert "retention" in checks(_config(tmp_path, {"where": "TRUE"}))
 
 
 def test_reading_the_configuration_does_not_load_duckdb() -> None:

@@ -40,7 +40,7 @@ from frazil.tables import TableSpec
 
 _ROUNDS_MAX = 20
 _ALL = float("inf")
-_CONDITION, _BEFORE_CUT = "condition", "before the cut"
+_CONDITION, _UNREFERENCED, _BEFORE_CUT = "condition", "unreferenced", "before the cut"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,10 @@ class TableEraser:
         self._layout = Layout.of(table, spec, level, rewriting=True)
         self._matchers = {
             _CONDITION: Matcher.of(predicate, spec, schema, properties=table.properties),
-            # The proof must not depend on the filters that the search was based on.
+            # Without filters, so that damaged files are found. The proof must not depend on filters either.
+            _UNREFERENCED: Matcher.of(
+                predicate, spec, schema, properties=table.properties, bloom_filters=False
+            ),
             _BEFORE_CUT: Matcher.of(
                 before_cut, spec, schema, properties=table.properties, bloom_filters=False
             ),
@@ -177,7 +180,7 @@ class TableEraser:
         of_tenant = [orphan for orphan in orphans if self._is_data(orphan.path)]
         doomed = [orphan.path for orphan in of_tenant if orphan.path.endswith(".tmp")]
         targets = [
-            SearchTarget(orphan.path, orphan.bytes, (_CONDITION,))
+            SearchTarget(orphan.path, orphan.bytes, (_UNREFERENCED,))
             for orphan in of_tenant
             if not orphan.path.endswith(".tmp")
         ]
