@@ -87,7 +87,7 @@ def check_sqlite(path: Path) -> None:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         log.warning(
-            "catalog locked; roles wait for it. Another program may hold the lock",
+            "catalog locked, possibly by another program; roles wait for the lock",
             catalog=str(path),
             reason=str(error),
         )

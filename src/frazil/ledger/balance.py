@@ -59,8 +59,8 @@ class Ledger:
 def balance(config: Config) -> Ledger:
     """Reads the whole write-ahead log and one column of every data file.
 
-    Reads the tables first. A segment that lands meanwhile is then still in the log, or was already counted,
-    or is before the position that is read last.
+    Reads the tables first. A segment that lands during the count is then still in the log, or was already
+    counted, or is before the position that is read last.
     """
     ledger, set_aside = Ledger(), _SetAsideCheck()
     with contextlib.ExitStack() as stack:

@@ -164,7 +164,7 @@ class Metrics:
         )
 
     def stand_down(self) -> None:
-        """Removes what only the holder of the lease knows."""
+        """Removes the values that only the holder of the lease can report."""
         self.leader.set(0)
         self._stopped_parts.clear()
         for name in _LEADER_ONLY:

@@ -44,8 +44,8 @@ class QueryMetrics:
         )
         self.incomplete = counter(
             "frazil_query_incomplete_total",
-            "Results marked as possibly incomplete: the catalog did not answer (stale), or data could not be "
-            "read (missing).",
+            "Results marked as possibly incomplete: the catalog did not respond (stale), or data could not "
+            "be read (missing).",
             ["reason"],
         )
         self.cache_bytes = gauge("frazil_query_cache_bytes", "Bytes of results in the result cache.")
@@ -61,7 +61,7 @@ class QueryMetrics:
         self.tables = TableGauges(self.registry)
 
     def planned(self, seconds: float) -> None:
-        """Record a planning time. It is the freshness: a query sees all rows acknowledged before planning."""
+        """Record a planning time. Planning time is freshness: results have all rows acknowledged before."""
         self._planning.observe(seconds)
         if self._counts_freshness:
             self._objectives.observe("freshness", seconds)

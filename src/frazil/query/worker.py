@@ -246,7 +246,7 @@ def _check_types(names: Sequence[str], types: Sequence[str]) -> None:
 
 class _MemoryLimit:
     """A limit on the process's memory, in addition to DuckDB's own, which does not count everything. Also
-    tells whether the memory of a query was returned: allocators may keep it.
+    reports whether the memory of a query was returned: allocators may keep it.
     """
 
     def __init__(self, query_bytes_max: int) -> None:

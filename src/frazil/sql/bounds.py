@@ -93,7 +93,7 @@ def _intervals(values: Iterable[Value], kind: Kind) -> tuple[Numbers, Numbers] |
 
 
 def _interval(value: Value, kind: Kind) -> Interval | None:
-    """Return what a value may be equal to: engines round differently when they compare. None: anything."""
+    """Return the interval of values that may compare as equal: engines round differently. None: no bounds."""
     if isinstance(value, str) or isinstance(value, bool) != (kind == "boolean"):
         return None
     if kind == "double":

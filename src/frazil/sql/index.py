@@ -130,7 +130,7 @@ def decode(
 def of_files(
     data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, table: str, fill: Fill
 ) -> Manifest:
-    """Return what `decode` does, from data files without manifest entries."""
+    """Return a manifest like `decode`, from data files without manifest entries."""
     for file in data:
         if file.content != DataFileContent.DATA:
             raise delete_files_error(table)

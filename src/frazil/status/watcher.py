@@ -25,7 +25,7 @@ _Sample = tuple[float, tuple[float | None, ...], Mapping[str, bool]]
 
 
 class Watcher:
-    """Not safe to use from several threads."""
+    """The merged status of all roles and its history. Not safe to use from several threads."""
 
     def __init__(self, config: Config, wall: Callable[[], float] = time.time) -> None:
         self._config, self._wall = config, wall

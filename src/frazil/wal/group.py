@@ -268,7 +268,7 @@ class Lane(ABC, Generic[ReceiptT]):
     def _begin_job(self, tenants: list[str]) -> None:
         """Takes requests from the tenants in turn, up to the size of a group.
 
-        A request larger than a slice ends the group: if it is refused, little else was decoded in vain.
+        A request larger than a slice ends the group: if it is refused, little else was decoded for nothing.
         """
         group: list[QueuedRequest[ReceiptT]] = []
         size, turns, now = 0, deque(tenants), time.monotonic()

@@ -50,8 +50,8 @@ def test_a_role_answers_with_its_health_and_its_numbers() -> None:
         ("receiver", {"receiver": "the disk is full"}, ["the disk is full"]),
         (
             "api",
-            {"catalog": "does not answer", "workers": "none"},
-            ["catalog: does not answer", "workers: none"],
+            {"catalog": "does not respond", "workers": "none"},
+            ["catalog: does not respond", "workers: none"],
         ),
     ],
 )
@@ -196,5 +196,5 @@ def test_an_address_that_cannot_be_asked_is_refused(url: str, tmp_path: Path) ->
     from frazil.config import load_config
 
     (tmp_path / "frazil.yaml").write_text(f"status: {{receivers: ['{url}']}}")
-    with pytest.raises(ConfigError, match="must be an address"):
+    with pytest.raises(ConfigError, match="must be a URL"):
         load_config(tmp_path / "frazil.yaml", {})
