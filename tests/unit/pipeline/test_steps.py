@@ -196,7 +196,7 @@ def block(
     monkeypatch.setattr(owner, name, maybe)
 
 
-@pytest.mark.parametrize(("owner", "method"), [(SegmentSource, "pending"), (Lander, "_stand")])
+@pytest.mark.parametrize(("owner", "method"), [(SegmentSource, "pending"), (Lander, "_read_position")])
 def test_while_one_tables_source_or_catalog_hangs_the_others_land(
     tmp_path: Path,
     running: Callable[[], Running],
