@@ -26,11 +26,11 @@ _COUNTERS = {
     "frazil_landed_bytes": "Bytes of data files committed by landing.",
     "frazil_landed_wal_bytes": "Bytes of the write-ahead log that landed.",
     "frazil_landed_files": "Data files committed by landing.",
-    "frazil_land_too_many_files": "Landing batches that were landed again as smaller ones because they "
-    "needed more data files than land.files_per_commit_max.",
+    "frazil_land_too_many_files": "Landing batches split into smaller batches because they needed "
+    "more data files than land.files_per_commit_max.",
     "frazil_land_commits": "Landing commits.",
-    "frazil_land_commit_attempts": "Attempts of landing commits. More than the commits if other processes "
-    "commit to the same table at the same time.",
+    "frazil_land_commit_attempts": "Attempts to commit landing batches. Exceeds the commits if other "
+    "processes commit to the same table at the same time.",
     "frazil_landed_clamped_rows": "Rows whose time was outside the horizon and was set to the received time.",
     "frazil_land_worker_cpu_seconds": "CPU seconds of Spark's Python workers during landing.",
     "frazil_land_set_aside": "WAL segments or Kafka messages that could not be read and were set aside.",
@@ -40,16 +40,17 @@ _COUNTERS = {
     "frazil_wal_cleaned_bytes": "Bytes of WAL segments deleted after landing.",
 }
 _GAUGES = {
-    "frazil_land_pending_bytes": "Bytes in the write-ahead log that have not landed. A lower bound if they "
-    "are more than land.batch_bytes_max.",
+    "frazil_land_pending_bytes": "Bytes in the write-ahead log that have not landed. A lower bound above "
+    "land.batch_bytes_max.",
     "frazil_land_pending_segments": "WAL segments, or Kafka messages, that have not landed.",
     "frazil_land_pending_age_seconds": "Age of the oldest data in the write-ahead log that has not landed.",
-    "frazil_land_last_commit_timestamp_seconds": "Time of the last landing commit.",
+    "frazil_land_last_commit_timestamp_seconds": "Unix time of the last landing commit.",
     "frazil_land_stopped": "1 while landing or WAL upkeep of a table needs operator action, else 0.",
     "frazil_wal_landed_segments": "WAL segments that have landed and are not deleted yet.",
     "frazil_wal_cleanup_lag_seconds": "Seconds for which deletion of the oldest landed WAL segment has been "
     "overdue.",
-    "frazil_land_worker_rss_bytes": "Peak memory of the largest Python worker in the last landing batch.",
+    "frazil_land_worker_rss_bytes": "Peak memory of Spark's largest Python worker in the last landing "
+    "batch, in bytes.",
 }
 _HISTOGRAMS = {
     "frazil_land_commit_files": (
@@ -62,7 +63,7 @@ _HISTOGRAMS = {
     ),
     "frazil_land_commit_seconds": ("Duration of the commit of a landing batch.", _SECONDS),
     "frazil_land_lag_seconds": (
-        "Time from the receipt of a batch's oldest record to its commit.",
+        "Seconds from receiving the oldest record of a landing batch to the commit of the batch.",
         _LAG_SECONDS,
     ),
 }
