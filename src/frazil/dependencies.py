@@ -154,7 +154,7 @@ def _catalog_check(config: Config) -> Check | None:
 
 
 def _warehouse_check(config: Config) -> Check | None:
-    """A REST catalog may vend credentials for each table; without other credentials there is no check."""
+    """Return a check of a warehouse on S3; None for a local one, or if only the catalog has credentials."""
     if not config.warehouse.startswith("s3://"):
         return None
     if config.lake.catalog.type == "rest" and config.lake.s3.access_key_id is None:

@@ -91,7 +91,7 @@ def check_python(config: Config, version: tuple[int, ...] = sys.version_info[:3]
 
 
 def check_java(config: Config) -> Iterator[Check]:
-    """Landing runs on Spark, which needs Java 17 or 21. Receiving needs no Java."""
+    """Check that Java 17 or 21 runs, which Spark needs for landing. Receiving needs no Java."""
     from frazil.pipeline.java import find_java
 
     try:
@@ -129,7 +129,9 @@ def check_ports(config: Config) -> Iterator[Check]:
 
 
 def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) -> Check:
-    """`health` is the address whose /healthz tells whether the process is frazil."""
+    """Check that the port is free, or used by frazil. `health` is the address whose /healthz identifies
+    frazil.
+    """
     if split_listen(listen)[1] == 0:
         return Check(name, "ok", f"{listen}: a free port will be chosen")
     try:
@@ -164,7 +166,7 @@ def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
 
 
 def check_retention(config: Config) -> Iterator[Check]:
-    """A rule that cannot be parsed keeps rows forever, so check rules before they are due."""
+    """Check retention rules before they are due: a rule that cannot be parsed keeps rows forever."""
     from frazil.pipeline.maintain.retain.check import check_rules
 
     problems = check_rules(config)

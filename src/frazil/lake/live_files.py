@@ -156,7 +156,7 @@ def _facts(
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> FilePartition:
-    """Also reads the partition of a file with a partition spec that another engine set."""
+    """Reads the partition of a file, even with a partition spec that another engine set."""
     tenant, day = None, None
     names = {field.field_id: field.name for field in schema.fields}
     for at, field in enumerate(spec.fields):

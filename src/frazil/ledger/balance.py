@@ -154,7 +154,7 @@ def _check_stream(
     may_be_missing = at.removed
 
     def was_set_aside(sequence: int) -> bool:
-        """The segment's row in `set_aside` may have been removed since."""
+        """Returns whether the segment was set aside. Its row in `set_aside` may have been removed."""
         return sequence in set_aside or (landed.set_aside_removed > 0 and not rows[sequence])
 
     # The row count of a segment that was set aside is unknown, so the next count cannot be checked.

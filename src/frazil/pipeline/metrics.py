@@ -153,13 +153,13 @@ class Metrics:
                 self._objectives.observe(objective, lag)
 
     def pending(self, table: str, size: int, count: int, since: float | None) -> None:
-        """`since`: when the oldest pending data was made durable, in seconds since 1970."""
+        """Sets the backlog. `since`: when the oldest pending data was made durable, in seconds since 1970."""
         self._gauges["frazil_land_pending_bytes"].labels(table).set(size)
         self._gauges["frazil_land_pending_segments"].labels(table).set(count)
         self._set_age("frazil_land_pending_age_seconds", table, since)
 
     def _set_age(self, name: str, table: str, since: float | None) -> None:
-        """The age is computed at each scrape, so it also grows while the step that reports it fails."""
+        """Sets an age that is computed at each scrape, so it also grows while the reporting step fails."""
         self._gauges[name].labels(table).set_function(
             lambda: 0.0 if since is None else max(0.0, time.time() - since)
         )
@@ -198,7 +198,7 @@ class Metrics:
         self._add(table, {"frazil_wal_cleaned_segments": segments, "frazil_wal_cleaned_bytes": size})
 
     def not_cleaned(self, table: str, segments: int, due: float | None) -> None:
-        """`due`: when the oldest of these segments may be deleted, in seconds since 1970."""
+        """Sets the landed segments. `due`: when the oldest one may be deleted, in seconds since 1970."""
         self._gauges["frazil_wal_landed_segments"].labels(table).set(segments)
         self._set_age("frazil_wal_cleanup_lag_seconds", table, due)
 

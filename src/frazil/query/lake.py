@@ -357,7 +357,9 @@ class Lake:
             return self._catalog
 
     def _is_lost(self) -> bool:
-        """Whether the SQLite file is missing while tables exist. Opening it would create an empty catalog."""
+        """Return whether the SQLite file is missing while tables exist. Opening it would create an empty
+        catalog.
+        """
         if self._config.lake.catalog.type != "sqlite" or self._inode() is not None:
             return False
         warehouse = self._config.warehouse

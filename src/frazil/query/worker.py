@@ -257,7 +257,7 @@ class _MemoryLimit:
         self._data_max = at_rest + query_bytes_max + _SPENT_BYTES
 
     def is_spent(self, sandbox: Sandbox) -> bool:
-        """Whether the process still uses too much memory. Closes the sandbox to free some if it does."""
+        """Return whether the process uses too much memory, even after closing the sandbox to free some."""
         if self._is_within():
             return False
         sandbox.close()

@@ -123,7 +123,9 @@ def _is_nan(value: Value | None) -> bool:
 
 
 def _takes_nan(constraint: Constraint) -> bool:
-    """Whether NaN meets the constraint. Bounds do not include NaN, and DuckDB sorts it after all numbers."""
+    """Return whether NaN meets the constraint. Bounds do not include NaN, and DuckDB sorts it after all
+    numbers.
+    """
     if constraint.values is not None and not any(_is_nan(value) for value in constraint.values):
         return False
     return constraint.upper is None or _is_nan(constraint.upper)

@@ -202,8 +202,8 @@ class _Append:
         return replace(staged, requirements=(*staged.requirements, _unmoved(self._checkpoint)))
 
     def settled(self, table: Table | None) -> bool:
-        """Each attempt requires that the tag has not moved: once one attempt or another process has moved it,
-        no delayed attempt can succeed. Raises Fenced if another process has moved it.
+        """Returns whether an attempt was committed. Each attempt requires that the tag has not moved, so
+        after one commit no delayed attempt can succeed. Raises Fenced if another process has moved the tag.
         """
         original = self._checkpoint.table
         if table is not None and table.metadata.table_uuid == original.metadata.table_uuid:

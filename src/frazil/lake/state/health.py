@@ -154,7 +154,7 @@ def _sizes(files: Sequence[FileFacts]) -> list[SizeClass]:
 
 
 def _files_per_moment(files: Sequence[FileFacts]) -> float | None:
-    """`files` must be sorted by tenant, day and first time."""
+    """Returns the average number of overlapping files. Expects `files` by tenant, day and first time."""
     held, covered = 0, 0
     for _, of_day in groupby(files, key=lambda file: (file.tenant, file.day)):
         end: int | None = None

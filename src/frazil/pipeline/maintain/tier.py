@@ -230,7 +230,9 @@ def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> bytes:
 
 
 def _source(files: LakeFileIO, path: str) -> Iterator[bytes]:
-    """Like `_chunks`, but raises _CannotMove for read errors only, not for errors of the consumer."""
+    """Yields chunks like `_chunks`, but raises _CannotMove for read errors only, not for errors of the
+    consumer.
+    """
     try:
         yield from _chunks(files, path)
     except FileNotFoundError:

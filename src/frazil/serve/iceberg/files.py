@@ -136,7 +136,7 @@ class LakeFiles:
             return self.address(location)
 
         def length_of_manifest(length: int) -> int:
-            """Engines read as many bytes as the list says: it must have the rewritten length."""
+            """Return the rewritten length of a manifest: engines read as many bytes as the list says."""
             return length if self.address(manifest) == manifest else self._length(_plain(manifest), length)
 
         edits: Mapping[int, Callable[[Any], Any]] = {
