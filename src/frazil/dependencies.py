@@ -22,7 +22,7 @@ Dependency = Literal["wal", "catalog", "warehouse"]
 _AGE_SECONDS_MAX = 10.0
 _PROBLEM_AGE_SECONDS_MAX = 2.0
 _WAIT_SECONDS_MAX = 2.0
-"""Less than the 3 seconds that `frazil status` waits for a health answer."""
+"""Less than the 3 seconds that `frazil status` waits for a health response."""
 
 
 class Checked:
@@ -97,7 +97,7 @@ def checks_of(config: Config, *names: Dependency) -> dict[str, Check]:
 
 
 def reachable_check(config: Config) -> Check | None:
-    """Return a check that the WAL's store or brokers answer; None for a local WAL. The check needs only the
+    """Return a check that the WAL's store or brokers respond; None for a local WAL. The check needs only the
     permission to write, which may be all that a receiver has.
     """
     if config.wal.type != "s3":
@@ -154,7 +154,7 @@ def _catalog_check(config: Config) -> Check | None:
 
 
 def _warehouse_check(config: Config) -> Check | None:
-    """A REST catalog may vend credentials for each table; without other credentials there is no check."""
+    """Return a check of a warehouse on S3; None for a local one, or if only the catalog has credentials."""
     if not config.warehouse.startswith("s3://"):
         return None
     if config.lake.catalog.type == "rest" and config.lake.s3.access_key_id is None:

@@ -91,7 +91,7 @@ def check_python(config: Config, version: tuple[int, ...] = sys.version_info[:3]
 
 
 def check_java(config: Config) -> Iterator[Check]:
-    """Landing runs on Spark, which needs Java 17 or 21. Receiving needs no Java."""
+    """Check that Java 17 or 21 runs, which Spark needs for landing. Receiving needs no Java."""
     from frazil.pipeline.java import find_java
 
     try:
@@ -129,7 +129,9 @@ def check_ports(config: Config) -> Iterator[Check]:
 
 
 def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) -> Check:
-    """`health` is the address whose /healthz tells whether the process is frazil."""
+    """Check that the port is free, or used by frazil. `health` is the address whose /healthz identifies
+    frazil.
+    """
     if split_listen(listen)[1] == 0:
         return Check(name, "ok", f"{listen}: a free port will be chosen")
     try:
@@ -137,7 +139,9 @@ def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) 
     except PortTaken as taken:
         if frazil_answers(health, tls):
             by = taken.owner or "a process that this user cannot see"
-            return Check(name, "ok", f"{listen} is in use by {by}: frazil is running and answers /healthz")
+            return Check(
+                name, "ok", f"{listen} is in use by {by}: frazil is running and responds to /healthz"
+            )
         if tls is not None and tls.client_ca_file is not None:
             found = f"{taken.found}; it may be frazil, which requires a client certificate here"
             return Check(name, "warn", found, f"if it is not frazil: {taken.fix}")
@@ -148,7 +152,7 @@ def _port(name: str, key: str, listen: str, health: str, tls: TlsConfig | None) 
 
 
 def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
-    """Return whether frazil answers /healthz at `listen`."""
+    """Return whether frazil responds to /healthz at `listen`."""
     client = HttpClient(
         verify=False, connect_seconds=2
     )  # no secret is sent, so the certificate need not be verified
@@ -162,7 +166,7 @@ def frazil_answers(listen: str, tls: TlsConfig | None) -> bool:
 
 
 def check_retention(config: Config) -> Iterator[Check]:
-    """A rule that cannot be parsed keeps rows forever, so check rules before they are due."""
+    """Check retention rules before they are due: a rule that cannot be parsed keeps rows forever."""
     from frazil.pipeline.maintain.retain.check import check_rules
 
     problems = check_rules(config)
@@ -412,12 +416,12 @@ def _check_kafka(config: KafkaConfig) -> Check:
         return Check("kafka", "fail", str(error), "check wal.kafka: brokers, sasl, tls; and the network")
     missing = [name for name, state in found.items() if state is None]
     if missing:
-        return Check("kafka", "ok", f"the brokers answer; {', '.join(missing)} will be created at the start")
-    return Check("kafka", "ok", f"the brokers answer; {', '.join(found)} exist")
+        return Check("kafka", "ok", f"the brokers respond; {', '.join(missing)} will be created at the start")
+    return Check("kafka", "ok", f"the brokers respond; {', '.join(found)} exist")
 
 
 def check_catalog(config: Config) -> Iterator[Check]:
-    """Check that the catalog answers. Creates nothing."""
+    """Check that the catalog responds. Creates nothing."""
     catalog = config.lake.catalog
     if catalog.type == "sqlite":
         yield _check_sqlite(config)
@@ -443,7 +447,7 @@ def check_catalog(config: Config) -> Iterator[Check]:
     tables = (
         f"the namespace {config.lake.namespace} {'exists' if found[0] else 'will be created at the start'}"
     )
-    yield Check("catalog", "ok", f"{catalog.type} answers; {tables}")
+    yield Check("catalog", "ok", f"{catalog.type} responds; {tables}")
 
 
 def _check_sqlite(config: Config) -> Check:

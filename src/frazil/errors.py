@@ -157,7 +157,7 @@ class Unauthenticated(Permanent):
 
 
 class Forbidden(Permanent):
-    """The API key is valid but may not do this."""
+    """The API key is valid but lacks the permission for this request."""
 
 
 class StoreUnsafe(Permanent):

@@ -50,11 +50,11 @@ class HealthResponse:
 class Health:
     role: Role
     failing: Problems = field(default_factory=dict)
-    """The role cannot do its work: /readyz and /healthz answer 503."""
+    """The role cannot do its work: /readyz and /healthz return 503."""
     degraded: Problems = field(default_factory=dict)
-    """The role works, but not as it should: only /healthz answers 503."""
+    """The role works, but not as it should: only /healthz returns 503."""
     notices: Problems = field(default_factory=dict)
-    """The role works, and an operator has to decide something: /readyz and /healthz answer 200."""
+    """The role works, and an operator has to decide something: /readyz and /healthz return 200."""
 
     def report(self, path: str = "/healthz") -> HealthReport:
         """Return the report for `path`, one of PATHS. /livez is always ok."""

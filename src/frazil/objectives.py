@@ -38,12 +38,15 @@ class Objectives:
         self._targets = targets(config)
         self._events = Counter(
             "frazil_objective_events",
-            "Events measured against an objective.",
+            "Requests, queries or commits measured against an objective.",
             ["objective"],
             registry=registry,
         )
         self._missed = Counter(
-            "frazil_objective_missed", "Events that missed their objective.", ["objective"], registry=registry
+            "frazil_objective_missed",
+            "Requests, queries or commits that missed their objective.",
+            ["objective"],
+            registry=registry,
         )
         for objective in known_here:  # a rate needs a 0 to start from
             self._events.labels(objective)

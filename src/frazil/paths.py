@@ -54,7 +54,7 @@ def keep_private(config: Config) -> None:
             "data folder owned by another user",
             folder=str(config.data_dir),
             owner=owner,
-            fix="run frazil as the owner of the folder, who cannot read files that root writes there",
+            fix="run frazil as the owner of the folder: files that root writes are unreadable for the owner",
         )
     for key, folder in private_folders(config):
         _close_to_others(key, folder)

@@ -207,7 +207,7 @@ def parse_position(text: str) -> Position:
             return SourcePosition(str(source["table"]), int(source["snapshot"]), _landing(source["landing"]))
     except (zlib.error, AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"not a position: {error}") from None
-    raise ValueError(f"position of version {version}, where this release knows {_VERSION_SOURCE}")
+    raise ValueError(f"the position has version {version}, but this release supports up to {_VERSION_SOURCE}")
 
 
 def landing_position(text: str) -> LandingPosition:
@@ -216,7 +216,7 @@ def landing_position(text: str) -> LandingPosition:
     """
     position = parse_position(text)
     if isinstance(position, SourcePosition):
-        raise ValueError(f"a position in the table {position.table}, and not in the WAL or Kafka")
+        raise ValueError(f"the position is in the table {position.table}, not in the WAL or Kafka")
     return position
 
 

@@ -87,7 +87,7 @@ def check_sqlite(path: Path) -> None:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as error:
         log.warning(
-            "catalog not readable; roles wait for it. Another program may hold a lock",
+            "catalog not readable, possibly locked by another program; roles wait for it",
             catalog=str(path),
             reason=str(error),
         )

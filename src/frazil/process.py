@@ -52,7 +52,7 @@ def _use(process: psutil.Process) -> Use:
             with contextlib.suppress(psutil.Error):  # another user's process
                 memory = process.memory_info()
                 memory_bytes, open_files = memory.rss - memory.shared, process.num_fds()
-    except psutil.Error:  # ended meanwhile
+    except psutil.Error:  # the process has ended
         return Use(0, 0, 0, 0.0)
     return Use(1, memory_bytes, open_files, cpu.user + cpu.system + cpu.children_user + cpu.children_system)
 

@@ -35,7 +35,7 @@ class StoreMetrics:
         )
         self._failures = Counter(
             "frazil_store_failures",
-            "Failed calls to a store. A missing or existing name is not a failure.",
+            "Failed calls to a store. Not found and already exists are no failures.",
             ["store", "operation"],
             registry=registry,
         )
@@ -80,7 +80,7 @@ class RoleCollector(Collector):
 
     def _objectives(self) -> Iterator[Metric]:
         objectives = GaugeMetricFamily(
-            "frazil_objective_seconds", "Configured target of an objective.", labels=["objective"]
+            "frazil_objective_seconds", "Configured target of an objective, in seconds.", labels=["objective"]
         )
         for objective, seconds in targets(self._config).items():
             objectives.add_metric([objective], seconds)
@@ -93,7 +93,7 @@ class RoleCollector(Collector):
         size = GaugeMetricFamily("frazil_store_disk_bytes", "Size of the disk of a store.", labels=["store"])
         kept = GaugeMetricFamily(
             "frazil_store_kept_free_bytes",
-            "Free bytes below which the receiver refuses data.",
+            "Free bytes on the disk of a store below which the receiver refuses data.",
             labels=["store"],
         )
         for store, folder in self._folders().items():

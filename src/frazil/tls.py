@@ -131,7 +131,7 @@ class _Renewing:
         except (OSError, ValueError):
             return  # during a renewal
         self._seen = now
-        log.info("certificates changed; new connections use them", file=str(self._tls.cert_file))
+        log.info("renewed certificates loaded for new connections", file=str(self._tls.cert_file))
 
 
 def _files(tls: TlsConfig) -> dict[str, Path]:

@@ -32,7 +32,7 @@ _BACKOFF_SECONDS_MAX = 30.0
 _HEALTHY_SECONDS = 60.0
 _READY_SECONDS = 60.0
 _REFUSING_SECONDS = 5.0
-"""How long other roles wait for a receiver that answers but refuses data, which may last long."""
+"""How long other roles wait for a receiver that responds but refuses data, which may last long."""
 _STOP_SECONDS = 12.0
 """Enough for a running commit. One that is interrupted is repeated after the next start."""
 _DEMO_STOP_SECONDS = 3.0
@@ -112,7 +112,7 @@ def run(config: Config, config_path: Path | None) -> int:
         "FRAZIL_SERVE__LISTEN": config.serve.listen,
         "FRAZIL_DASHBOARD__LISTEN": config.dashboard.listen,
     }
-    # The receiver answers requests in progress first, however slow the store is.
+    # The receiver completes requests in progress first, however slow the store is.
     grace = max(_STOP_SECONDS, config.receive.shutdown_grace_seconds + config.wal.write_timeout_seconds + 5)
     receiver = _Role("receiver", [*common, "receive"], stop_seconds=grace, environment=ports)
     pipeline = _Role("pipeline", [*common, "pipeline"], environment=ports)
@@ -191,7 +191,7 @@ def _watch(roles: list[_Role], stop: threading.Event) -> int:
             is_new = role.starts == 1 and now - role.started < _HEALTHY_SECONDS
             if code == _EXIT_CONFIG_ERROR and is_new:
                 log.error(
-                    "stopping: the role cannot run with this configuration; its error is above",
+                    "role rejected the configuration; all roles will stop; the log of the role has the error",
                     role=role.name,
                 )
                 return code

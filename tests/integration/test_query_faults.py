@@ -117,7 +117,7 @@ def test_while_somebody_locks_the_catalog_answers_come_and_say_so(tmp_path: Path
         written.write(["b"])
         told = service.execute(BODIES)
         assert bodies(told) == ["a", "b"]
-        assert "slow to answer" in str(told.stats.stale)
+        assert "slow to respond" in str(told.stats.stale)
         other.execute("ROLLBACK")
     wait_for(lambda: service.execute(BODIES).stats.stale is None)
 

@@ -508,7 +508,7 @@ def test_a_postgres_catalog_is_asked(tmp_path: Path, postgres_server: PostgresSe
     check = checked(config, doctor.check_catalog)
     assert (check.status, check.found) == (
         "ok",
-        "postgres answers; the namespace otel will be created at the start",
+        "postgres responds; the namespace otel will be created at the start",
     )
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, "otel")

@@ -9,7 +9,7 @@ import pytest
 from frazil import __version__
 from frazil.health import Health, parse
 
-STALE = Health("api", degraded={"stale": "the catalog does not answer"})
+STALE = Health("api", degraded={"stale": "the catalog does not respond"})
 BROKEN = Health("pipeline", failing={"logs": "no room"}, notices={"retention of logs": "confirm it"})
 
 

@@ -117,7 +117,7 @@ def test_damaged_text_is_no_position(text: str) -> None:
 
 
 def test_text_of_a_later_release_is_refused_with_both_versions() -> None:
-    with pytest.raises(ValueError, match="position of version 4, where this release knows 3"):
+    with pytest.raises(ValueError, match="the position has version 4, but this release supports up to 3"):
         parse_position('{"v":4}')
 
 

@@ -106,7 +106,7 @@ def print_line(console: Console, line: Line) -> None:
 
 
 def write_text(stream: BinaryIO, chunks: Iterable[bytes], *, to_terminal: bool) -> None:
-    """Write UTF-8 text, escaped for a terminal if it goes to one."""
+    """Write UTF-8 text, escaped if the output is a terminal."""
     if not to_terminal:
         write_bytes(stream, chunks)
         return

@@ -37,7 +37,7 @@ def parse_as_of(value: AsOfLike) -> AsOf | None:
 
 
 def describe_as_of(as_of: AsOf) -> str:
-    """Format a value such that `parse_as_of` accepts it."""
+    """Format a value in a form that `parse_as_of` accepts."""
     if as_of.tag is not None:
         return f"tag:{as_of.tag}"
     if as_of.snapshot_id is not None:

@@ -128,7 +128,7 @@ def _call_before_chunks(action: Callable[[], None], content: Iterable[bytes]) ->
 
 
 def stats_line(stats: Stats, seconds: float) -> str:
-    """`12 rows · 3 of 540 files · 4.2 MB · 1,204 rows not yet landed · 48 ms`"""
+    """Return a line such as `12 rows · 3 of 540 files · 4.2 MB · 1,204 rows not yet landed · 48 ms`"""
     parts: list[str] = []
     if stats.rows is not None:
         parts.append(count(stats.rows, "row"))

@@ -153,7 +153,7 @@ class ApiSession:
         partial: bool = True,
         id: str | None = None,
     ) -> SqlResult:
-        """`id` is for `cancel`."""
+        """Runs a query and returns its result. `id` identifies the query for `cancel`."""
         query: dict[str, Any] = {"sql": sql, "params": list(params), "partial": partial}
         options = {"rows_max": rows_max, "seconds_max": seconds_max, "id": id}
         body = orjson.dumps(query | {name: value for name, value in options.items() if value is not None})

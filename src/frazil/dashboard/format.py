@@ -12,7 +12,7 @@ _MARKDOWN = re.compile(r"[\\`*_\[\](){}$:<>#~|!&^+=-]")
 
 
 def format_duration(milliseconds: float | None) -> str:
-    """The bounds are where rounding reaches the next unit or another digit."""
+    """Formats a duration. The bounds are where rounding reaches the next unit or another digit."""
     if milliseconds is None:
         return "–"
     if milliseconds < 0.9995:

@@ -88,7 +88,9 @@ def _format_time(time: dt.datetime) -> str:
 
 
 def _parse_time(text: str, now: dt.datetime, after: dt.datetime | None = None) -> dt.datetime:
-    """A time without a date is the first one `after` the given time, or else the last one before now."""
+    """Parses a time. A time without a date is the first one `after` the given time, or else the last one
+    before now.
+    """
     if text.lower() == "now":
         return now
     try:

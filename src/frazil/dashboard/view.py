@@ -1,4 +1,4 @@
-"""What all pages share: their input, error messages, refreshing fragments, and the page without data."""
+"""Parts that all pages share: arguments, error messages, refreshing fragments, and the page without data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RETRYABLE = ("unreachable", "overloaded", "store_unavailable", "catalog_unavail
 
 @dataclass(frozen=True)
 class View:
-    """What every page is called with."""
+    """The arguments of every page."""
 
     api: ApiSession
     time_range: SelectedRange

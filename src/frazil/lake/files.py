@@ -149,7 +149,9 @@ class LakeFile(InputFile, OutputFile):
         return self
 
     def create(self, overwrite: bool = False) -> BufferedOutput:
-        """An existing file raises on close: a check before would cost a request."""
+        """Opens the file for writing. An existing file raises on close: an earlier check would cost a
+        request.
+        """
         return BufferedOutput(self._store, self._path, overwrite=overwrite)
 
 

@@ -107,7 +107,7 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What compaction and table health need to know about a data file."""
+    """The properties of a data file that compaction and table health use."""
 
     path: str
     tenant: str | None
@@ -156,7 +156,7 @@ def _facts(
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> FilePartition:
-    """Also reads the partition of a file with a partition spec that another engine set."""
+    """Reads the partition of a file, even with a partition spec that another engine set."""
     tenant, day = None, None
     names = {field.field_id: field.name for field in schema.fields}
     for at, field in enumerate(spec.fields):
@@ -174,8 +174,8 @@ def _micros(bounds: Mapping[int, bytes] | None, field_id: int | None, default: i
 
 
 def corruption_in(error: Exception) -> str | None:
-    """Returns in one line what Arrow found wrong with a file. None if the error is not about the content:
-    out of memory, or an error of the operating system, which may be transient.
+    """Describes in one line the corruption that Arrow found in a file. Returns None if the error is not about
+    the content: out of memory, or an error of the operating system, which may be transient.
     """
     if isinstance(error, MemoryError):
         return None
@@ -185,7 +185,7 @@ def corruption_in(error: Exception) -> str | None:
 
 
 def find_corruption(path: Path) -> str | None:
-    """Reads a whole Parquet file. Returns what is corrupt, or None. Raises FileNotFoundError."""
+    """Reads a whole Parquet file. Returns the corruption found, or None. Raises FileNotFoundError."""
     try:
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):

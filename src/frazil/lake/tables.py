@@ -126,7 +126,7 @@ def evolve(table: Table, spec: TableSpec) -> Table:
         if changed:
             transaction.set_properties(changed)
     log.info(
-        "table evolved",
+        "table schema or properties changed",
         table=full_name(table),
         columns=[column.name for column in missing],
         properties=sorted(changed),

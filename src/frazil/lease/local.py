@@ -15,7 +15,7 @@ _held: weakref.WeakSet[LocalLease] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """A forked child would keep its parent's lock after the parent's death."""
+    """Closes the lock files: a forked child would keep its parent's lock after the parent's death."""
     for lease in list(_held):
         lease.close()
 
@@ -54,7 +54,9 @@ class LocalLease:
         return self.renew()
 
     def renew(self) -> bool:
-        """The lease is lost if its file was removed or replaced: another process can lock the new file."""
+        """Checks the lease, which is lost if its file was removed or replaced: another process can lock the
+        new file.
+        """
         if self._descriptor is None:
             return False
         with contextlib.suppress(OSError):
@@ -65,7 +67,7 @@ class LocalLease:
         return False
 
     def release(self) -> None:
-        """Keeps the file: another process may have it open to lock it."""
+        """Releases the lock and keeps the file: another process may have opened the file to lock it."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self.close()

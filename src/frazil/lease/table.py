@@ -87,7 +87,10 @@ class TableEpochs:
         metadata = table.metadata
         before, main = metadata.snapshot_by_name(self._name), metadata.snapshot_by_name(MAIN_BRANCH)
         if main is None:
-            raise Conflict(full_name(table), "it has no first snapshot; drop it, and it is created again")
+            raise Conflict(
+                full_name(table),
+                "the lease table has no first snapshot; drop the table, and it will be created again",
+            )
         snapshot = Snapshot(
             snapshot_id=metadata.new_snapshot_id(),
             manifest_list=main.manifest_list,

@@ -59,8 +59,8 @@ class Ledger:
 def balance(config: Config) -> Ledger:
     """Reads the whole write-ahead log and one column of every data file.
 
-    Reads the tables first. A segment that lands meanwhile is then still in the log, or was already counted,
-    or is before the position that is read last.
+    Reads the tables first. A segment that lands during the count is then still in the log, or was already
+    counted, or is before the position that is read last.
     """
     ledger, set_aside = Ledger(), _SetAsideCheck()
     with contextlib.ExitStack() as stack:
@@ -156,7 +156,7 @@ def _check_stream(
     may_be_missing = at.removed
 
     def was_set_aside(sequence: int) -> bool:
-        """The segment's row in `set_aside` may have been removed since."""
+        """Returns whether the segment was set aside. Its row in `set_aside` may have been removed."""
         return sequence in set_aside or (landed.set_aside_removed > 0 and not rows[sequence])
 
     # The row count of a segment that was set aside is unknown, so the next count cannot be checked.

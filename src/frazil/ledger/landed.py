@@ -58,7 +58,7 @@ def read_landed(catalog: Catalog, namespace: str, name: str) -> Landed:
                 what = str(error) if isinstance(error, _Unreadable) else f"{error.filename} is missing"
                 reason = f"{what}, but the table references it; restore it from a backup"
                 raise DataLost(f"{namespace}.{name}", reason) from error
-            read_before = now  # the file may have been merged meanwhile, and the snapshot expired
+            read_before = now  # the file may have been merged, and its snapshot expired
             continue
         _read_set_aside(catalog, namespace, name, landed)
         return landed

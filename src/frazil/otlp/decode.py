@@ -84,7 +84,7 @@ class Decoder:
             try:
                 envelope, rows, columns = self._rows(plain, received_unix_nano, bounded)
             except DuplicateOneof:
-                raise RequestInvalid("a value is set twice, in a request that is nested too deeply") from None
+                raise RequestInvalid("the request sets a field twice and is nested too deeply") from None
         request_of_row = envelope.request_of_row(rows.scope_of_row)
         request = pa.array(request_of_row)
         tenant = pa.array(tenants, pa.string()).dictionary_encode()

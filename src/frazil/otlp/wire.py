@@ -131,7 +131,7 @@ _PARTIAL = "frazil.partial"
 
 
 def partial_request(messages: Sequence[DescriptorProto]) -> Any:
-    """Returns a message class that knows only these messages; the first is the request.
+    """Returns a message class that defines only these messages; the first is the request.
 
     Unknown fields are kept as bytes.
     """

@@ -67,7 +67,7 @@ def cores_share(gateway: Any, settings: Mapping[str, str], part: int) -> dict[st
         log.warning("cluster size unknown; cores not limited", master=master, reason=reason(error))
         return {}
     share = share_of(cores, part, settings)
-    log.info("cores limited", master=master, cores_max=share, cluster_cores=cores)
+    log.info("Spark cores limited", master=master, cores_max=share, cluster_cores=cores)
     return {CORES_MAX: str(share)}
 
 
@@ -85,7 +85,7 @@ def _master(spark: SparkSession) -> str:
 
 
 def remove_applications(spark: SparkSession, ids: tuple[str, ...]) -> None:
-    """Asks the master to remove these applications. It frees their cores even if their drivers hang."""
+    """Removes these applications on the master, which frees their cores even if their drivers hang."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     try:
@@ -96,9 +96,13 @@ def remove_applications(spark: SparkSession, ids: tuple[str, ...]) -> None:
                 message = getattr(jvm, f"{_MESSAGES}UnregisterApplication")(each)
                 for endpoint in _endpoints(jvm, environment, _master(spark)):
                     endpoint.send(message)
-                log.warning("application of the previous lease holder removed", application=each)
+                log.warning("Spark application of the previous lease holder removed", application=each)
     except (Py4JError, OSError) as error:
-        log.warning("application not removed", applications=ids, reason=reason(error))
+        log.warning(
+            "Spark applications of the previous lease holder not removed",
+            applications=ids,
+            reason=reason(error),
+        )
 
 
 def executor_count(spark: SparkSession) -> int:

@@ -63,8 +63,8 @@ class Layout:
 
     @classmethod
     def of(cls, table: Table, spec: TableSpec, compression_level: int, *, rewriting: bool = False) -> Layout:
-        """With `rewriting`, the layout has all columns of the table: rewritten files keep columns that other
-        engines added, and columns that are no longer promoted.
+        """Returns the layout of new files. With `rewriting`, it has all columns of the table: rewritten files
+        keep columns that other engines added, and columns that are no longer promoted.
         """
         coded = list(spec.write_schema)
         if rewriting:

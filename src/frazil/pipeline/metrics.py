@@ -26,11 +26,11 @@ _COUNTERS = {
     "frazil_landed_bytes": "Bytes of data files committed by landing.",
     "frazil_landed_wal_bytes": "Bytes of the write-ahead log that landed.",
     "frazil_landed_files": "Data files committed by landing.",
-    "frazil_land_too_many_files": "Landing batches that were landed again as smaller ones because they "
-    "needed more data files than land.files_per_commit_max.",
+    "frazil_land_too_many_files": "Landing batches split into smaller batches because they needed "
+    "more data files than land.files_per_commit_max.",
     "frazil_land_commits": "Landing commits.",
-    "frazil_land_commit_attempts": "Attempts of landing commits. More than the commits if other processes "
-    "commit to the same table at the same time.",
+    "frazil_land_commit_attempts": "Attempts to commit landing batches. Exceeds the commits if other "
+    "processes commit to the same table at the same time.",
     "frazil_landed_clamped_rows": "Rows whose time was outside the horizon and was set to the received time.",
     "frazil_land_worker_cpu_seconds": "CPU seconds of Spark's Python workers during landing.",
     "frazil_land_set_aside": "WAL segments or Kafka messages that could not be read and were set aside.",
@@ -40,16 +40,17 @@ _COUNTERS = {
     "frazil_wal_cleaned_bytes": "Bytes of WAL segments deleted after landing.",
 }
 _GAUGES = {
-    "frazil_land_pending_bytes": "Bytes in the write-ahead log that have not landed. A lower bound if they "
-    "are more than land.batch_bytes_max.",
+    "frazil_land_pending_bytes": "Bytes in the write-ahead log that have not landed. A lower bound above "
+    "land.batch_bytes_max.",
     "frazil_land_pending_segments": "WAL segments, or Kafka messages, that have not landed.",
     "frazil_land_pending_age_seconds": "Age of the oldest data in the write-ahead log that has not landed.",
-    "frazil_land_last_commit_timestamp_seconds": "Time of the last landing commit.",
+    "frazil_land_last_commit_timestamp_seconds": "Unix time of the last landing commit.",
     "frazil_land_stopped": "1 while landing or WAL upkeep of a table needs operator action, else 0.",
     "frazil_wal_landed_segments": "WAL segments that have landed and are not deleted yet.",
     "frazil_wal_cleanup_lag_seconds": "Seconds for which deletion of the oldest landed WAL segment has been "
     "overdue.",
-    "frazil_land_worker_rss_bytes": "Peak memory of the largest Python worker in the last landing batch.",
+    "frazil_land_worker_rss_bytes": "Peak memory of Spark's largest Python worker in the last landing "
+    "batch, in bytes.",
 }
 _HISTOGRAMS = {
     "frazil_land_commit_files": (
@@ -62,7 +63,7 @@ _HISTOGRAMS = {
     ),
     "frazil_land_commit_seconds": ("Duration of the commit of a landing batch.", _SECONDS),
     "frazil_land_lag_seconds": (
-        "Time from the receipt of a batch's oldest record to its commit.",
+        "Seconds from receiving the oldest record of a landing batch to the commit of the batch.",
         _LAG_SECONDS,
     ),
 }
@@ -152,19 +153,19 @@ class Metrics:
                 self._objectives.observe(objective, lag)
 
     def pending(self, table: str, size: int, count: int, since: float | None) -> None:
-        """`since`: when the oldest pending data was made durable, in seconds since 1970."""
+        """Sets the backlog. `since`: when the oldest pending data was made durable, in seconds since 1970."""
         self._gauges["frazil_land_pending_bytes"].labels(table).set(size)
         self._gauges["frazil_land_pending_segments"].labels(table).set(count)
         self._set_age("frazil_land_pending_age_seconds", table, since)
 
     def _set_age(self, name: str, table: str, since: float | None) -> None:
-        """The age is computed at each scrape, so it also grows while the step that reports it fails."""
+        """Sets an age that is computed at each scrape, so it also grows while the reporting step fails."""
         self._gauges[name].labels(table).set_function(
             lambda: 0.0 if since is None else max(0.0, time.time() - since)
         )
 
     def stand_down(self) -> None:
-        """Removes what only the holder of the lease knows."""
+        """Removes the values that only the holder of the lease can report."""
         self.leader.set(0)
         self._stopped_parts.clear()
         for name in _LEADER_ONLY:
@@ -197,7 +198,7 @@ class Metrics:
         self._add(table, {"frazil_wal_cleaned_segments": segments, "frazil_wal_cleaned_bytes": size})
 
     def not_cleaned(self, table: str, segments: int, due: float | None) -> None:
-        """`due`: when the oldest of these segments may be deleted, in seconds since 1970."""
+        """Sets the landed segments. `due`: when the oldest one may be deleted, in seconds since 1970."""
         self._gauges["frazil_wal_landed_segments"].labels(table).set(segments)
         self._set_age("frazil_wal_cleanup_lag_seconds", table, due)
 

@@ -179,7 +179,9 @@ def _compact(array: pa.Array) -> pa.Array:
 
 
 def _compact_few(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Like `_compact`, at a cost by rows instead of values: thousands of parts may share one dictionary."""
+    """Compacts like `_compact`, at a cost by rows instead of values: thousands of parts may share one
+    dictionary.
+    """
     found, places = np.unique(codes(array), return_inverse=True)
     if array.null_count:
         found, places = found[1:], places - 1  # NULL is -1, which comes first

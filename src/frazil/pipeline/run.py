@@ -52,7 +52,7 @@ def run(config: Config) -> int:
     stopping = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        log.info("stopping after the current commit")
+        log.info("stop requested; stopping after the current commit")
         stopping.set()
 
     for number in (signals.SIGINT, signals.SIGTERM):

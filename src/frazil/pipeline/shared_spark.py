@@ -28,8 +28,8 @@ log = structlog.get_logger("frazil.pipeline")
 
 
 class SharedSpark:
-    """The shared session. The first job of any thread starts it. `is_cancelled` tells whether the pipeline is
-    stopping or has lost its lease.
+    """The shared session. The first job of any thread starts it. `is_cancelled` returns whether the pipeline
+    is stopping or has lost its lease.
     """
 
     def __init__(

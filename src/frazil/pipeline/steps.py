@@ -174,7 +174,7 @@ class StepRunner:
         begin = time.monotonic()
         for thread in self.threads:
             if not thread.join(max(0.0, begin + thread.step.stop_seconds - time.monotonic())):
-                log.warning("step abandoned: not finished in time", step=thread.step.name)
+                log.warning("pipeline step abandoned: not finished in time", step=thread.step.name)
 
     @property
     def problems(self) -> dict[str, str]:

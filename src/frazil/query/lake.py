@@ -1,7 +1,7 @@
 """The landed versions of the tables, from the catalog. Metadata is cached for a short time, manifests for
 long.
 
-For each table, one thread at a time reads the catalog. While the catalog does not answer, its last known
+For each table, one thread at a time reads the catalog. While the catalog does not respond, its last known
 state is used, and results are marked as stale.
 """
 
@@ -68,7 +68,7 @@ class TableVersion:
     schema: Schema
     """The current schema, also for an `as_of` version."""
     stale: str | None
-    """Why and since when the catalog does not answer, if this is its last known state."""
+    """Why and since when the catalog does not respond, if this is its last known state."""
     loaded_at: float
     """When the catalog was last read successfully, by the clock of the lake."""
     index: Index = field(repr=False, compare=False)
@@ -117,7 +117,7 @@ class _Outage:
 
     @property
     def reason(self) -> str:
-        return f"the catalog has not answered since {self.since}; its last known state is used: {self.error}"
+        return f"the catalog has not responded since {self.since}; its last known state is used: {self.error}"
 
 
 @dataclass
@@ -147,13 +147,13 @@ class Lake:
         """Return a version with its manifests, or None if the table does not exist yet. `renew` reads the
         catalog even if the cached state is recent.
 
-        Raises CatalogUnavailable if the catalog has never answered, StoreUnavailable if metadata cannot be
+        Raises CatalogUnavailable if the catalog has never responded, StoreUnavailable if metadata cannot be
         read, QueryInvalid for an `as_of` that names nothing and for tables with delete files.
         """
         return self.lookup(table, as_of, renew=renew).version
 
     def lookup(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableLookup:
-        """Return what `version` does, with its age also for a table that does not exist."""
+        """Return the result of `version` and its age, which is also known for a table that does not exist."""
         if as_of is not None:
             return self._lookup_as_of(table, as_of)
         known, stale = self._current(table, renew=renew)
@@ -166,18 +166,18 @@ class Lake:
         return self._clock() - lookup.loaded_at
 
     def warm(self) -> None:
-        """Read metadata and manifests of all tables ahead. Only logs errors: queries will report them."""
+        """Prefetch metadata and manifests of all tables. Only logs errors: queries will report them."""
         try:
             with catalog_errors():
                 found = self._open().list_tables(self._config.lake.namespace)
         except Exception as error:
-            log.info("tables not read ahead", reason=str(error))
+            log.info("table metadata not prefetched", reason=str(error))
             return
         for name in {identifier[-1] for identifier in found} - {LEASES}:
             try:
                 self.version(name)
             except Exception as error:
-                log.warning("table not read ahead", table=name, reason=str(error))
+                log.warning("table metadata not prefetched", table=name, reason=str(error))
 
     def forget_manifests(self) -> None:
         """Drop all cached manifests: their statistics hold values of rows, which may have been erased."""
@@ -210,7 +210,8 @@ class Lake:
             except FileNotFoundError as error:
                 if not may_renew:
                     raise StoreUnavailable(
-                        f"{name}: {error.filename} is missing, but a snapshot refers to it"
+                        f"{name}: {error.filename} is missing, but a snapshot refers to it: "
+                        "restore the file, or query another snapshot"
                     ) from error
             else:
                 stale = None if as_of.snapshot_id is not None else stale
@@ -240,7 +241,7 @@ class Lake:
             wait_seconds = max(0.0, since + _WAIT_SECONDS - self._clock())
             if known is not None and not wait([loading], wait_seconds).done:
                 seconds = self._clock() - known.loaded_at
-                return known, f"the catalog is slow to answer; its state of {seconds:.0f} s ago is used"
+                return known, f"the catalog is slow to respond; its state of {seconds:.0f} s ago is used"
             try:
                 loading.result()
             except CatalogUnavailable as error:
@@ -288,13 +289,13 @@ class Lake:
     def _read(self, name: str, before: _CatalogState | None, since: float) -> _CatalogState:
         try:
             return self._read_once(name, before, since)
-        except FileNotFoundError:  # the snapshot expired meanwhile: the catalog has a newer one
+        except FileNotFoundError:  # the snapshot has expired: the catalog has a newer one
             try:
                 return self._read_once(name, None, since)
             except FileNotFoundError as error:
                 raise StoreUnavailable(
                     f"{name}: {error.filename} is missing, but the catalog refers to it: run `frazil doctor` "
-                    "to find what can be restored"
+                    "for files that can be restored"
                 ) from error
 
     def _read_once(self, name: str, before: _CatalogState | None, since: float) -> _CatalogState:
@@ -356,7 +357,9 @@ class Lake:
             return self._catalog
 
     def _is_lost(self) -> bool:
-        """Whether the SQLite file is missing while tables exist. Opening it would create an empty catalog."""
+        """Return whether the SQLite file is missing while tables exist. Opening it would create an empty
+        catalog.
+        """
         if self._config.lake.catalog.type != "sqlite" or self._inode() is not None:
             return False
         warehouse = self._config.warehouse

@@ -46,7 +46,7 @@ class Manifests:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="frazil-manifests")
 
     def index(self, table: Table, snapshot: Snapshot | None) -> Index:
-        """Return the files of a snapshot. Raises FileNotFoundError if the snapshot has expired meanwhile."""
+        """Return the files of a snapshot. Raises FileNotFoundError if the snapshot has expired."""
         if snapshot is None:
             return Index(())
         with self._lock:

@@ -23,7 +23,11 @@ class QueryMetrics:
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
         gauge = partial(Gauge, registry=self.registry)
-        self.queries = counter("frazil_queries_total", "Finished queries, by outcome.", ["outcome"])
+        self.queries = counter(
+            "frazil_queries_total",
+            "Finished queries, by outcome: ok, cancelled, defect, or the kind of error.",
+            ["outcome"],
+        )
         self.seconds = histogram(
             "frazil_query_seconds", "Time from receiving a query to its complete result."
         )
@@ -32,8 +36,10 @@ class QueryMetrics:
             "Time to plan a query: read the catalog, list the WAL, choose files and rows. Results include "
             "all rows acknowledged before planning began.",
         )
-        self.files = counter("frazil_query_files_total", "Data files chosen for queries.")
-        self.bytes = counter("frazil_query_bytes_total", "Bytes of data files chosen for queries.")
+        self.files = counter("frazil_query_files_total", "Data files selected by the plans of queries.")
+        self.bytes = counter(
+            "frazil_query_bytes_total", "Bytes of data files selected by the plans of queries."
+        )
         self.tail_rows = counter(
             "frazil_query_tail_rows_total", "Rows queried that had not landed in a table yet."
         )
@@ -44,8 +50,8 @@ class QueryMetrics:
         )
         self.incomplete = counter(
             "frazil_query_incomplete_total",
-            "Results marked as possibly incomplete: the catalog did not answer (stale), or data could not be "
-            "read (missing).",
+            "Results marked as possibly incomplete: the catalog did not respond (stale), or data could not "
+            "be read (missing).",
             ["reason"],
         )
         self.cache_bytes = gauge("frazil_query_cache_bytes", "Bytes of results in the result cache.")
@@ -61,7 +67,7 @@ class QueryMetrics:
         self.tables = TableGauges(self.registry)
 
     def planned(self, seconds: float) -> None:
-        """Record a planning time. It is the freshness: a query sees all rows acknowledged before planning."""
+        """Record a planning time. Planning time is freshness: results have all rows acknowledged before."""
         self._planning.observe(seconds)
         if self._counts_freshness:
             self._objectives.observe("freshness", seconds)

@@ -65,7 +65,7 @@ class Stats:
     """Rows that had not landed yet."""
     cached: bool = False
     stale: str | None = None
-    """Why the result may be out of date: since when the catalog does not answer."""
+    """Why the result may be out of date: since when the catalog does not respond."""
     missing: Sequence[str] = ()
     """Descriptions of rows that the result should have and does not."""
     cut: bool = False

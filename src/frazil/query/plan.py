@@ -229,7 +229,7 @@ class Planner:
         seconds = self._lake.age_seconds(lookup)
         return (
             f"rows of {table} that landed in the last {seconds:.0f} s may be missing: the catalog does not "
-            "answer, and the WAL keeps landed rows only for "
+            "respond, and the WAL keeps landed rows only for "
             f"{self._config.land.wal_grace_seconds:g} s (land.wal_grace_seconds)"
         )
 

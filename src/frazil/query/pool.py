@@ -60,7 +60,7 @@ class WorkerProcess:
 
     @property
     def is_killed(self) -> bool:
-        """Whether the pool killed the worker. A worker that ended otherwise has crashed."""
+        """Return whether the pool killed the worker. A worker that ended otherwise has crashed."""
         return self._is_killed
 
     @property
@@ -199,7 +199,7 @@ class WorkerProcess:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the process has ended, even if asyncio has not noticed yet."""
+    """Return whether the process has ended, even if asyncio has not noticed yet."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -94,7 +94,7 @@ def _is_text_in_csv(type_: pa.DataType) -> bool:
 
 
 def _is_text_in_parquet(type_: pa.DataType) -> bool:
-    """Whether the type is or contains a union or an interval, which Parquet does not have."""
+    """Return whether the type is or contains a union or an interval, which Parquet does not have."""
     if pa.types.is_union(type_) or pa.types.is_interval(type_):
         return True
     if not pa.types.is_nested(type_):

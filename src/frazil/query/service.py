@@ -148,7 +148,7 @@ class QueryService:
     # Caches
 
     async def _refresh_caches(self) -> None:
-        """Read ahead what the first queries need, then follow the tables and the WAL while queries arrive."""
+        """Prefetch table metadata, then follow the tables and the WAL while queries arrive."""
         with contextlib.suppress(FrazilError, OSError):
             await asyncio.to_thread(self._lake.warm)
         refreshed_at, measured_at = time.monotonic(), -_TABLE_METRICS_SECONDS
@@ -415,7 +415,7 @@ class QueryService:
                 break
         size = running.spool.size + 500
         if running.erasures != self._erasures:
-            return  # rows were erased meanwhile: the result may still hold them
+            return  # rows were erased during the query: the result may still hold them
         if (
             plan.key is not None
             and self._results.fits(size)

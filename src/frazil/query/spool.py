@@ -93,10 +93,10 @@ class Spool:
             return self._file.read(size)
 
     def read_all(self) -> bytes | None:
-        """Return the complete result; None if the reader is gone."""
+        """Return the complete result; None if the reader has disconnected."""
         return self._read(0, self._size) or None
 
     def abandon(self) -> None:
-        """Discard the data: the reader is gone."""
+        """Discard the data: the reader has disconnected."""
         with self._using:
             self._file.close()

@@ -17,7 +17,7 @@ _INTEGER_MAX = 2**63
 
 
 def check(query: Query, sql_bytes_max: int) -> None:
-    """Raises QueryInvalid or RequestTooLarge."""
+    """Check the SQL text and the parameters of a query. Raises QueryInvalid or RequestTooLarge."""
     check_text(query.sql, sql_bytes_max)
     if len(query.params) > PARAMS_MAX:
         raise QueryInvalid(f"there are more than {PARAMS_MAX} parameters: pass a list as one parameter")

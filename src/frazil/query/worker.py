@@ -246,7 +246,7 @@ def _check_types(names: Sequence[str], types: Sequence[str]) -> None:
 
 class _MemoryLimit:
     """A limit on the process's memory, in addition to DuckDB's own, which does not count everything. Also
-    tells whether the memory of a query was returned: allocators may keep it.
+    reports whether the memory of a query was returned: allocators may keep it.
     """
 
     def __init__(self, query_bytes_max: int) -> None:
@@ -257,7 +257,7 @@ class _MemoryLimit:
         self._data_max = at_rest + query_bytes_max + _SPENT_BYTES
 
     def is_spent(self, sandbox: Sandbox) -> bool:
-        """Whether the process still uses too much memory. Closes the sandbox to free some if it does."""
+        """Return whether the process uses too much memory, even after closing the sandbox to free some."""
         if self._is_within():
             return False
         sandbox.close()

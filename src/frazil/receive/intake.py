@@ -70,7 +70,10 @@ class Intake:
         else:
             key = self.keys.identify(given_key(authorization, api_key))
             if "write" not in key.roles:
-                raise Forbidden(f"the API key {key.name} lacks the role write")
+                raise Forbidden(
+                    f"the API key {key.name} lacks the role `write`: "
+                    "add the role in auth.keys, or use another key"
+                )
             tenant = key.tenant
         self.rates.check(tenant)
         return tenant

@@ -53,16 +53,16 @@ class ReceiverMetrics:
         histogram = partial(Histogram, buckets=_SECONDS, registry=registry)
         self._requests = counter(
             "frazil_receive_requests",
-            "Requests by outcome: ok, partial, or the reason of the refusal.",
+            "OTLP requests, by outcome: ok, partial, or the reason for refusing the request.",
             ("signal", "transport", "outcome"),
         )
         self._records = counter(
             "frazil_receive_records",
-            "Records of accepted requests, by outcome: accepted or rejected.",
+            "Records in accepted OTLP requests, by outcome: accepted, or rejected as invalid.",
             ("signal", "outcome"),
         )
         self._bytes = counter(
-            "frazil_receive_bytes", "Bytes of accepted requests after decompression.", ("signal",)
+            "frazil_receive_bytes", "Bytes of accepted OTLP requests after decompression.", ("signal",)
         )
         self._ack = histogram(
             "frazil_receive_ack_seconds",
@@ -83,7 +83,7 @@ class ReceiverMetrics:
         self._segment_bytes = counter("frazil_wal_bytes", "Bytes of durable WAL segments.", ("signal",))
         self._encode = histogram(
             "frazil_wal_encode_seconds",
-            "Seconds to decode the requests of a WAL segment and encode it.",
+            "Seconds to decode the requests of a WAL segment and encode the segment.",
             ("signal",),
         )
         self._store = histogram(

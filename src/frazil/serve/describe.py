@@ -102,7 +102,7 @@ _ERRORS = {
         "the query reached its time limit of 30 s",
     ),
     429: ("Too many queries are waiting; retry after `Retry-After`.", "overloaded", "64 queries are waiting"),
-    503: ("The store or the catalog does not answer.", "store_unavailable", "the store does not answer"),
+    503: ("The store or the catalog does not respond.", "store_unavailable", "the store does not respond"),
 }
 QUERY_ERRORS = (400, 401, 403, 413, 422, 429, 503)
 """Status codes that any query can have."""

@@ -41,8 +41,8 @@ async def livez(request: Request) -> Response:
     "/readyz",
     summary="Readiness",
     description="Returns 503 with the reason while queries fail: no worker runs, or the catalog, the store "
-    "of the WAL or the warehouse does not answer. Returns 200 with the reason while the catalog does not "
-    "answer and results come from its last known state. Check results are cached for 10 seconds, problems "
+    "of the WAL or the warehouse does not respond. Returns 200 with the reason while the catalog does not "
+    "respond and results come from its last known state. Check results are cached for 10 seconds, problems "
     "for 2.",
     response_class=Response,
     responses=_responses("Queries can run.", "Queries fail."),

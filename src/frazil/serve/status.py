@@ -32,7 +32,7 @@ _EXAMPLE = {
             "name": "pipeline",
             "url": "http://127.0.0.1:4381",
             "state": "degraded",
-            "reasons": ["logs: the store does not answer"],
+            "reasons": ["logs: the store does not respond"],
             "up_seconds": 3600.0,
             "version": "0.1.0",
             "memory_bytes": 812_000_000.0,
@@ -104,7 +104,7 @@ async def status(
 
 
 async def _tables(queries: Any, caller: Caller) -> Sequence[Mapping[str, Any]] | None:
-    """Return the tables; None if the catalog does not answer, which the API's role reports."""
+    """Return the tables; None if the catalog does not respond, which the API's role reports."""
     try:
         found = await asyncio.wait_for(queries.tables(caller.tenant, whole=True), _TABLES_SECONDS_MAX)
     except (FrazilError, TimeoutError):

@@ -124,7 +124,7 @@ class StreamedResult(Response):
                 async with asyncio.timeout(_UNREAD_SECONDS_MAX):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
-            log.warning("result aborted: the client does not read it", seconds=_UNREAD_SECONDS_MAX)
+            log.warning("result aborted: the client did not read the result", seconds=_UNREAD_SECONDS_MAX)
             return
         except FrazilError as error:
             if not began:

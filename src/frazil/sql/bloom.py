@@ -35,7 +35,7 @@ _VALUES_MAX = 64
 _LONG = np.iinfo(np.int64)
 _FIELD_ID = b"PARQUET:field_id"
 _TYPES = ("BYTE_ARRAY", "INT64")
-"""The physical types whose values `hashes_of` knows how to hash."""
+"""The physical types whose values `hashes_of` can hash."""
 
 log = structlog.get_logger("frazil.query")
 

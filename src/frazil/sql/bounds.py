@@ -93,7 +93,7 @@ def _intervals(values: Iterable[Value], kind: Kind) -> tuple[Numbers, Numbers] |
 
 
 def _interval(value: Value, kind: Kind) -> Interval | None:
-    """Return what a value may be equal to: engines round differently when they compare. None: anything."""
+    """Return the interval of values that may compare as equal: engines round differently. None: no bounds."""
     if isinstance(value, str) or isinstance(value, bool) != (kind == "boolean"):
         return None
     if kind == "double":
@@ -123,7 +123,9 @@ def _is_nan(value: Value | None) -> bool:
 
 
 def _takes_nan(constraint: Constraint) -> bool:
-    """Whether NaN meets the constraint. Bounds do not include NaN, and DuckDB sorts it after all numbers."""
+    """Return whether NaN meets the constraint. Bounds do not include NaN, and DuckDB sorts it after all
+    numbers.
+    """
     if constraint.values is not None and not any(_is_nan(value) for value in constraint.values):
         return False
     return constraint.upper is None or _is_nan(constraint.upper)

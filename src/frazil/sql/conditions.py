@@ -94,7 +94,7 @@ class Conditions:
         self._constants = constants
 
     def read(self, condition: Node, column: Callable[[Node], FoundColumn[Key]]) -> dict[Key, Constraint]:
-        """`column` returns the column that an expression names."""
+        """Return the constraints of a condition. `column` returns the column that an expression names."""
         found: dict[Key, Constraint] = {}
         for term in conjuncts(condition):
             for key, constraint in self._of_term(term, column, 0):

@@ -348,7 +348,7 @@ def _around(ranges: Sequence[Range]) -> Range:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether the text has no lone surrogates: JSON allows them, and no table has them."""
+    """Return whether the text has no lone surrogates: JSON allows them, and no table has them."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -48,7 +48,7 @@ def row_constraints(
 
 
 def _may_be_column(keyword: str, root: Node, kinds: Mapping[str, Kinds]) -> bool:
-    """Whether the query may have a column of that name, which would take precedence over the keyword."""
+    """Return whether the query may have a column of that name: a column takes precedence over the keyword."""
     if any(keyword in columns for columns in kinds.values()):
         return True
     for node in nodes(root):
@@ -88,7 +88,7 @@ class _Collector:
     # Queries
 
     def query(self, node: Node, needed: Constraints, ctes: Mapping[str, Cte], depth: int) -> None:
-        """`needed` has constraints on the query's own result columns."""
+        """Collect the constraints of a query. `needed` has constraints on its own result columns."""
         if depth > _DEPTH_MAX:
             self.need_all_rows()
             return
@@ -166,7 +166,7 @@ class _Collector:
         return self._conditions.read(condition, find)
 
     def _propagate(self, source: FromClause, conditions: Sequence[JoinCondition]) -> None:
-        """Where two columns must be equal in all rows, apply the constraints of each to the other."""
+        """Apply the constraints of each column to the columns that must be equal to it in all rows."""
         if not source.is_inner:
             return
         pairs = list(source.equal)
@@ -363,7 +363,7 @@ def _sides(node: Node) -> list[Node]:
 
 
 def _limits_rows(node: Node) -> bool:
-    """Whether a row's presence in the result depends on other rows: LIMIT or DISTINCT ON."""
+    """Return whether a row's presence in the result depends on other rows: LIMIT or DISTINCT ON."""
     for modifier in node.get("modifiers") or []:
         if modifier["type"] in ("LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER"):
             return True
@@ -373,7 +373,7 @@ def _limits_rows(node: Node) -> bool:
 
 
 def _passes_conditions(node: Node) -> bool:
-    """Whether a condition on the result of a SELECT can be applied to its sources instead."""
+    """Return whether a condition on the result of a SELECT can be applied to its sources instead."""
     if _limits_rows(node) or node.get("sample") is not None or node.get("qualify") is not None:
         return False
     is_grouped = bool(node.get("group_expressions")) or node.get("aggregate_handling") == "FORCE_AGGREGATES"

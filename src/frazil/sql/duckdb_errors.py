@@ -56,7 +56,7 @@ def describe_error(
 
 
 def _not_found(facts: Mapping[str, Any], columns: Sequence[str]) -> str | None:
-    """Describe a column or function that DuckDB did not find, with suggestions. DuckDB itself knows only the
+    """Describe a column or function that DuckDB did not find, with suggestions. DuckDB itself has only the
     columns that the query names.
     """
     name, subtype = facts.get("name"), facts.get("error_subtype")

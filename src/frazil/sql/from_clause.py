@@ -156,7 +156,7 @@ def union_by_name(sides: Sequence[Outputs]) -> Outputs:
 
 
 def star_sources(star: Node, source: FromClause) -> list[Source] | None:
-    """Return the sources whose columns a plain `*` stands for, in order; None for other stars."""
+    """Return the sources whose columns a plain `*` selects, in order; None for other stars."""
     known = ("class", "type", "alias", "query_location", "relation_name")
     if any(value for key, value in star.items() if key not in known):
         return None

@@ -79,7 +79,7 @@ class File:
     """Ids of promoted columns that were filled from other attributes: the attribute map has the values."""
 
     def lacks(self, column: int) -> bool:
-        """Whether the values of a promoted column are only in the attribute map."""
+        """Return whether the values of a promoted column are only in the attribute map."""
         return column in self.unfilled or (bool(self.columns) and column not in self.columns)
 
 
@@ -130,7 +130,7 @@ def decode(
 def of_files(
     data: Sequence[DataFile], spec: PartitionSpec, schema: Schema, table: str, fill: Fill
 ) -> Manifest:
-    """Return what `decode` does, from data files without manifest entries."""
+    """Return a manifest like `decode`, from data files without manifest entries."""
     for file in data:
         if file.content != DataFileContent.DATA:
             raise delete_files_error(table)
@@ -342,7 +342,7 @@ class Index:
         return (int(first.min()) if len(first) else None, int(last.max()) if len(last) else None)
 
     def _column(self, field_id: int, kind: Kind) -> Column:
-        """Not locked: two threads may compute the same column, with the same result."""
+        """Return a column. Not locked: two threads may compute the same column, with the same result."""
         found = self._columns.get((field_id, kind))
         if found is None:
             found = self._columns[(field_id, kind)] = self._make_column(field_id, kind)

@@ -54,7 +54,7 @@ class TableSource:
         return [*self.files, *older, *(path for path, *_ in self.tail)]
 
     def is_named(self, name: str, namespace: str | None = None) -> bool:
-        """Whether the query uses this name, in this namespace if one is given."""
+        """Return whether the query uses this name, in this namespace if one is given."""
         if self.names is None:
             return True
         ends = f".{name}"

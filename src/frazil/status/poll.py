@@ -127,7 +127,7 @@ class StatusPoller:
         self._has_rates = False
 
     def poll(self) -> Status:
-        """The first call polls twice, to have rates, unless all roles are down."""
+        """Polls all roles. The first call polls twice, to have rates, unless all roles are down."""
         while True:
             self._watcher.update([future.result() for future in self._poller.submit(self._endpoints)])
             found = self._watcher.status(history=False)

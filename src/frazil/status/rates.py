@@ -24,7 +24,7 @@ def samples_of(reported: Iterable[Sample]) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
-    """Returns the sum of the samples that have these labels, or None if there is no such sample."""
+    """Returns the sum of the samples that have these labels, or None if no sample has them."""
     found = [number for of, number in samples.get(name, {}).items() if labels.items() <= dict(of).items()]
     return sum(found) if found else None
 

@@ -25,7 +25,7 @@ _Sample = tuple[float, tuple[float | None, ...], Mapping[str, bool]]
 
 
 class Watcher:
-    """Not safe to use from several threads."""
+    """The merged status of all roles and its history. Not safe to use from several threads."""
 
     def __init__(self, config: Config, wall: Callable[[], float] = time.time) -> None:
         self._config, self._wall = config, wall
@@ -63,7 +63,9 @@ class Watcher:
         return History(self._config.status.sample_seconds, [at for at, _, _ in self._samples], series)
 
     def _objectives(self, stages: Stages) -> list[Objective]:
-        """An objective without measurements is kept, unless the role that measures it is down."""
+        """Evaluates the objectives. An objective without measurements is met, unless the role that measures
+        it is down.
+        """
         reporting = {role.endpoint.role for role in self._polled.roles if role.report is not None}
         tables = stages.land.tables.values()
         values: Mapping[objectives.Objective, tuple[str, float | None]] = {

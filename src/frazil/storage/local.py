@@ -67,8 +67,8 @@ class LocalStore:
             raise _taken(target)
 
     def _link(self, temporary: Path, target: Path, data: bytes | memoryview, *, overwrite: bool) -> None:
-        """Raises FileExistsError only if the target exists. Creates a folder again that clean-up has removed
-        meanwhile.
+        """Raises FileExistsError only if the target exists. Creates a folder again that clean-up has
+        removed during the write.
         """
         for _ in range(_LINK_ATTEMPTS_MAX):
             with contextlib.suppress(FileNotFoundError):
@@ -168,7 +168,7 @@ class LocalStore:
             last = keys[-1] if keys else last
 
     def _entry(self, path: str) -> Entry | None:
-        """Returns None if the path is not a file, or was deleted meanwhile."""
+        """Returns None if the path is not a file, or was deleted after it was listed."""
         with contextlib.suppress(FileNotFoundError), self._failures(path, "listed"):
             status = os.lstat(os.path.join(self.root, path))
             if stat.S_ISREG(status.st_mode):

@@ -257,7 +257,9 @@ class Lane(ABC, Generic[ReceiptT]):
             self._begin_job(light)
 
     def _is_heavy(self, tenant: str) -> bool:
-        """True if more than a slice is queued, or after a refusal: such a group may be retried in halves."""
+        """Returns whether more than a slice is queued, or a group was refused recently: it may be retried in
+        halves.
+        """
         refused = self._refused.get(tenant)
         if refused is not None:
             if time.monotonic() - refused < _ISOLATION_SECONDS:
@@ -268,7 +270,7 @@ class Lane(ABC, Generic[ReceiptT]):
     def _begin_job(self, tenants: list[str]) -> None:
         """Takes requests from the tenants in turn, up to the size of a group.
 
-        A request larger than a slice ends the group: if it is refused, little else was decoded in vain.
+        A request larger than a slice ends the group: if it is refused, little else was decoded for nothing.
         """
         group: list[QueuedRequest[ReceiptT]] = []
         size, turns, now = 0, deque(tenants), time.monotonic()

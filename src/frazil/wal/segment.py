@@ -142,7 +142,7 @@ def read_facts(name: SegmentName, data: bytes) -> Facts:
 
 
 def open_segment(name: SegmentName, data: bytes) -> tuple[Facts, pq.ParquetFile]:
-    """Like `read_facts`, and returns the open file too: parsing the footer again would be expensive."""
+    """Returns the facts like `read_facts`, and the open file: parsing the footer again would be expensive."""
     path = name.path
     if len(data) < 12 or data[:4] != b"PAR1" or data[-4:] != b"PAR1":
         raise SegmentCorrupt(path, f"not a complete Parquet file ({len(data)} bytes)")

@@ -196,11 +196,11 @@ def test_invalid_options_exit_with_2(api: Api, arguments: tuple[str, str]) -> No
 
 
 def test_warnings_about_stale_and_missing_data_go_to_standard_error(api: Api) -> None:
-    api.stats = {"stale": "the catalog does not answer", "missing": ["a.parquet"]}
+    api.stats = {"stale": "the catalog does not respond", "missing": ["a.parquet"]}
     result = query("SELECT 1", "--url", api.url, "--format", "csv")
     assert result.stdout == "n\n1\n"
     assert result.stderr.splitlines() == [
-        "result may be stale: the catalog does not answer",
+        "result may be stale: the catalog does not respond",
         "missing from the result: a.parquet",
     ]
 

@@ -23,9 +23,9 @@ def test_the_statistics_line() -> None:
 
 def test_warnings_about_stale_and_missing_data() -> None:
     assert warning_lines(Stats()) == []
-    stats = Stats(stale="the catalog does not answer since 10:00", missing=["s3://b/a.parquet"])
+    stats = Stats(stale="the catalog does not respond since 10:00", missing=["s3://b/a.parquet"])
     assert warning_lines(stats) == [
-        "result may be stale: the catalog does not answer since 10:00",
+        "result may be stale: the catalog does not respond since 10:00",
         "missing from the result: s3://b/a.parquet",
     ]
     assert warning_lines(Stats(rows=1200, cut=True)) == [

@@ -20,7 +20,7 @@ from tests.support.status_roles import page, serving
 
 RECEIVER = page("receiver", 'frazil_receive_records_total{signal="logs",outcome="accepted"} 5\n')
 WAITING = 'frazil_pipeline_leader 1\nfrazil_land_pending_bytes{table="logs"} 2500000\n'
-PIPELINE = page("pipeline", WAITING, logs="the store does not answer")
+PIPELINE = page("pipeline", WAITING, logs="the store does not respond")
 WELL = page("pipeline", WAITING)
 
 
@@ -70,7 +70,7 @@ def test_with_the_api_down_the_roles_are_polled_directly(folder: Path) -> None:
         assert "degraded" in text
         assert "● receiver" in text
         assert "▲ pipeline" in text
-        assert "logs: the store does not answer" in text
+        assert "logs: the store does not respond" in text
         assert "✗ api" in text
         assert "connection refused" in text
         assert "2.5 MB waiting" in text

@@ -36,7 +36,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def state(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[AppState]:
-    """Whose API does not answer."""
+    """Whose API does not respond."""
     api_client = ApiClient("http://127.0.0.1:1")
     state = AppState(
         api_client, Sessions(60, clock), has_keys=False, is_demo=False, otlp_http="", otlp_grpc=""

@@ -214,7 +214,7 @@ def test_while_one_tables_source_or_catalog_hangs_the_others_land(
     assert pipeline.has_landed(content)
     with capture_logs() as lines:
         assert pipeline.stop() < 10
-    abandoned = [line["step"] for line in lines if line["event"].startswith("step abandoned")]
+    abandoned = [line["step"] for line in lines if line["event"].startswith("pipeline step abandoned")]
     assert abandoned == ["landing spans"]
     assert_landed(tmp_path, content)
 

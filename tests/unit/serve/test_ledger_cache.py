@@ -86,9 +86,9 @@ def test_who_cannot_wait_is_told_that_it_is_being_read_and_gets_it_later(reading
 
 
 def test_a_ledger_that_cannot_be_read_says_why(reading: Reading) -> None:
-    reading.failure = StoreUnavailable("the bucket does not answer")
+    reading.failure = StoreUnavailable("the bucket does not respond")
     found = asyncio.run(LedgerCache(Config(), reading).read())
-    assert (found["state"], found["error"]) == ("failed", "the bucket does not answer")
+    assert (found["state"], found["error"]) == ("failed", "the bucket does not respond")
 
 
 def test_the_real_ledger_of_an_empty_folder_balances(tmp_path: Path) -> None:

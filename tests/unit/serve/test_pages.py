@@ -68,10 +68,10 @@ def test_health_says_why(client: Client, queries: StandIn) -> None:
     queries.trouble = {"stale": "the catalog has not answered for 5 s"}
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 200)
     assert client.get("/readyz").json()["problems"] == queries.trouble
-    queries.trouble = {"catalog": "does not answer"}
+    queries.trouble = {"catalog": "does not respond"}
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 503)
     text = client.get("/readyz", headers={"accept": "text/plain"})
-    assert text.text.endswith("api: not ready: catalog: does not answer\n")
+    assert text.text.endswith("api: not ready: catalog: does not respond\n")
     queries.trouble = {"workers": "none runs"}
     assert client.get("/readyz").status_code == 503
     assert client.get("/livez").status_code == 200

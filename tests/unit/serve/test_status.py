@@ -54,7 +54,7 @@ def test_a_catalog_that_does_not_answer_leaves_the_rest_to_be_seen(
     client: Client, queries: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(tenant: str, *, whole: bool) -> None:
-        raise CatalogUnavailable("the catalog does not answer")
+        raise CatalogUnavailable("the catalog does not respond")
 
     monkeypatch.setattr(queries, "tables", fails)
     status = client.get("/api/v1/status").json()

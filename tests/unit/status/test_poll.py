@@ -50,8 +50,8 @@ def test_a_role_answers_with_its_health_and_its_numbers() -> None:
         ("receiver", {"receiver": "the disk is full"}, ["the disk is full"]),
         (
             "api",
-            {"catalog": "does not answer", "workers": "none"},
-            ["catalog: does not answer", "workers: none"],
+            {"catalog": "does not respond", "workers": "none"},
+            ["catalog: does not respond", "workers: none"],
         ),
     ],
 )

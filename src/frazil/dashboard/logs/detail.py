@@ -50,7 +50,7 @@ def _agree(shown: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
 
 
 def detail(key: str, record: Record, stored: Record) -> dict[str, Any]:
-    """Returns what the list shows below an open record."""
+    """Returns the details that the list shows below an open record."""
     body = record.get("body")
     is_structured = isinstance(body, (dict, list))
     groups = [

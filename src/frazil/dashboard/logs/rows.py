@@ -28,8 +28,8 @@ def micros(record: Record) -> int:
 
 
 def by_key(records: Iterable[Record]) -> RecordsByKey:
-    """A key is the record's time and a hash of the record, so it is stable across responses. Further copies
-    of an identical record get a number.
+    """Returns the records by key. A key is the record's time and a hash of the record, so it is stable across
+    responses. Further copies of an identical record get a number.
     """
     seen: Counter[str] = Counter()
     found: RecordsByKey = {}

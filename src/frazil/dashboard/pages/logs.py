@@ -107,7 +107,7 @@ def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
 
 
 def _severity() -> str | None:
-    """The URL has the level only; a bound widget would write its label."""
+    """Shows the severity filter. The URL has the level only; a bound widget would write its label."""
     if "severity" not in st.session_state:
         given = st.query_params.get("severity")
         st.session_state["severity"] = given if given in SEVERITIES else None

@@ -160,7 +160,7 @@ def _mark(state: _PageState) -> Mark | None:
 
 
 def _show_tools(view: View, state: _PageState) -> None:
-    """A popover closes when a query is chosen, because its key changes with the version."""
+    """Shows examples, history and sharing. A popover closes when a query is chosen: its key changes."""
     with (
         st.container(key="sql_examples", width="content"),
         st.popover("Examples", icon=":material/lightbulb:", key=f"sql_examples_{state.version}"),

@@ -94,7 +94,8 @@ def show_records(
     tailing: bool | None,
     on_action: Callable[[dict[str, Any]], None],
 ) -> None:
-    """`colours` are by service. `tailing` is None without the live tail, False while it is paused.
+    """Shows the list of records. `colours` are by service. `tailing` is None without the live tail, False
+    while the tail is paused.
     `on_action` receives the user's action, `{"do": …, "what": …}`: open, filter, older, newest or pause.
     """
 

@@ -50,7 +50,8 @@ def sql_editor(
     on_run: Callable[[], None],
     on_draft: Callable[[], None],
 ) -> None:
-    """The browser owns the text while the user types; `sql` replaces it when `version` changes.
+    """Shows the editor. The browser holds the text while the user types; `sql` replaces the text when
+    `version` changes.
 
     `st.session_state[key]` has `run` (the text to run, once) and `draft` (the text when the editor lost
     focus).

@@ -32,7 +32,7 @@ _waterfall = component("waterfall", '<div class="waterfall" data-testid="waterfa
 
 
 def trace_list(found: Sequence[dict[str, Any]], *, key: str, on_open: Callable[[], None]) -> None:
-    """`on_open` reads the trace ID from `st.session_state[key].opened`."""
+    """Shows the found traces. `on_open` reads the trace ID from `st.session_state[key].opened`."""
     _trace_list(key=key, data=trace_rows(found), on_opened_change=on_open)
 
 
@@ -105,7 +105,7 @@ def _span_row(
     critical: dict[int, list[list[float]]],
     logs: dict[str, list[LogRecord]],
 ) -> dict[str, Any]:
-    """Names are short and empty values are omitted: a trace can have 20,000 rows."""
+    """Returns a row of the waterfall: short names, no empty values, because a trace can have 20,000 rows."""
     if row.index is None:
         group = [tree.spans[index] for index in tree.orphans[row.missing]]
         first, last = min(span.start_nano for span in group), max(span.end_nano for span in group)
@@ -157,7 +157,7 @@ table.attributes tr:hover a,table.attributes a:focus{opacity:1}
 
 
 def attribute_table(title: str, listed: Sequence[Attribute], *, has_links: bool = False) -> None:
-    """With `has_links`, each attribute links to the traces that have the same value."""
+    """Shows attributes. With `has_links`, each attribute links to the traces that have the same value."""
     if not listed:
         st.caption(f"{title}: none")
         return

@@ -50,7 +50,7 @@ def columns(table: pa.Table) -> Columns:
 
 
 def choose(table: pa.Table) -> Choice | None:
-    """A time and a number are drawn as lines, a text and a number as bars, two numbers as points."""
+    """Chooses lines for a time and a number, bars for a text and a number, points for two numbers."""
     found = columns(table)
     if not found.numbers or table.num_rows < 2:
         return None

@@ -200,7 +200,7 @@ def _parts(response: Json, *names: str) -> Iterator[tuple[Json, Json, Json]]:
 
 
 def _span(resource: Json, scope: Json, otlp: Json, earliest: int) -> SpanRecord:
-    """A span without times starts with the trace; a span that ends before it starts has no duration."""
+    """Parses a span. Without times it starts with the trace; with an end before its start it takes 0 s."""
     start, end = _times(otlp)
     is_timed = 0 < start <= end
     start = start or end or earliest

@@ -63,7 +63,7 @@ def _asynchronous(span: SpanRecord, parent_end_nano: int) -> str:
 
 
 def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, str] | None, key: str) -> None:
-    """`names`: span names by ID for a column, or None if all logs are of one span."""
+    """Shows logs as a table. `names`: span names by ID for a column, or None if all logs are of one span."""
     columns: dict[str, list[str]] = {
         "Time (UTC)": [format_clock(to_datetime(log.time_nano)) for log in logs],
         "Offset": [_format_offset(log.time_nano - start_nano) for log in logs],

@@ -115,7 +115,7 @@ def _header(opened: OpenTrace, back: Callable[[], None]) -> None:
 
 
 def _body(opened: OpenTrace) -> None:
-    """A fragment: redrawn alone when a span is selected."""
+    """Draws the trace as a fragment, which is redrawn alone when a span is selected."""
     if opened.trace.spans:
         legend, toggle = st.columns([5, 1.4], vertical_alignment="center")
         legend.caption(_legend(opened.tree))

@@ -60,7 +60,7 @@ def checkpoint_of(table: Table) -> Checkpoint:
     if landed is None or position is None:
         raise DataLost(
             full_name(table),
-            f"it has no tag `{LANDED}` with a position, so it is unknown what has landed; restore the tag, "
+            f"it has no tag `{LANDED}` with a position, so the landed rows are unknown; restore the tag, "
             "or move the table away so that a new one is created",
         )
     if not is_ancestor(metadata, landed.snapshot_id):
@@ -183,9 +183,9 @@ class Committer:
         seconds = 0.0 if began is None else time.time() - began
         if seconds > self._files_seconds_max:
             raise CatalogUnavailable(
-                f"{full_name(table)}: files begun {seconds:.0f} s ago are not committed, because "
+                f"{full_name(table)}: data files started {seconds:.0f} s ago are not committed, because "
                 f"uncommitted files may be deleted after {2 * self._files_seconds_max:g} s "
-                "(maintain.orphans.age_seconds); they will be written again"
+                "(maintain.orphans.age_seconds); the files will be written again"
             )
 
 
@@ -202,8 +202,8 @@ class _Append:
         return replace(staged, requirements=(*staged.requirements, _unmoved(self._checkpoint)))
 
     def settled(self, table: Table | None) -> bool:
-        """Each attempt requires that the tag has not moved: once one attempt or another process has moved it,
-        no delayed attempt can succeed. Raises Fenced if another process has moved it.
+        """Returns whether an attempt was committed. Each attempt requires that the tag has not moved, so
+        after one commit no delayed attempt can succeed. Raises Fenced if another process has moved the tag.
         """
         original = self._checkpoint.table
         if table is not None and table.metadata.table_uuid == original.metadata.table_uuid:

@@ -73,6 +73,6 @@ class _Merging:
 
 
 def _live_count(manifest: ManifestFile) -> int:
-    """A manifest without counts is treated as not small."""
+    """Returns the number of live files. A manifest without counts is treated as not small."""
     added, kept = manifest.added_files_count, manifest.existing_files_count
     return SMALL_MANIFEST if added is None or kept is None else added + kept

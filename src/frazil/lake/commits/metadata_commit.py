@@ -42,7 +42,7 @@ class Change(Protocol):
     """A change to commit. After a refused attempt it is staged again on the current table."""
 
     def stage(self, table: Table) -> Committable | None:
-        """Returns what to commit; None if there is nothing to do. Raises if further attempts are useless."""
+        """Returns the changes to commit; None if there are none. Raises if further attempts are useless."""
         ...
 
     def settled(self, table: Table | None) -> bool:
@@ -97,7 +97,7 @@ class CommitLoop:
                 )
             if not settled:
                 self._pause(attempts)
-                table, settled = self._reload(table, change, deadline)  # others may have committed meanwhile
+                table, settled = self._reload(table, change, deadline)  # another process may have committed
             if settled:
                 return table.metadata, attempts
 

@@ -154,7 +154,7 @@ def _sizes(files: Sequence[FileFacts]) -> list[SizeClass]:
 
 
 def _files_per_moment(files: Sequence[FileFacts]) -> float | None:
-    """`files` must be sorted by tenant, day and first time."""
+    """Returns the average number of overlapping files. Expects `files` by tenant, day and first time."""
     held, covered = 0, 0
     for _, of_day in groupby(files, key=lambda file: (file.tenant, file.day)):
         end: int | None = None
@@ -185,15 +185,17 @@ _GAUGES = {
     "frazil_table_bytes": "Bytes of data files in the table.",
     "frazil_table_rows": "Rows in the table.",
     "frazil_table_small_files": "Data files that are smaller than the compaction target.",
-    "frazil_table_files_per_moment": "Average number of data files of a tenant that overlap; 1 is best.",
-    "frazil_table_oldest_timestamp_seconds": "Time of the oldest row, in seconds since 1970.",
+    "frazil_table_files_per_moment": "Average number of a tenant's data files that cover one point "
+    "in time; 1 is best.",
+    "frazil_table_oldest_timestamp_seconds": "Unix time of the oldest row of the table.",
     "frazil_table_monthly_cost": "Estimated monthly storage cost of the table, from maintain.storage_price.",
     "frazil_maintain_waiting_bytes": "Bytes of data files that wait for compaction.",
-    "frazil_maintain_lag_seconds": "Minimum time that the oldest files due for compaction have waited.",
+    "frazil_maintain_lag_seconds": "Lower bound of the seconds that the oldest files due for "
+    "compaction have waited.",
     "frazil_table_snapshots": "Snapshots of the table that can be queried.",
     "frazil_table_manifests": "Manifests of the table's newest snapshot.",
     "frazil_table_metadata_bytes": "Bytes of the table's metadata file, which every commit rewrites.",
-    "frazil_table_orphan_bytes": "Bytes of files that no snapshot referenced at the last search.",
+    "frazil_table_orphan_bytes": "Bytes of files that no snapshot referenced at the last search for orphans.",
 }
 
 

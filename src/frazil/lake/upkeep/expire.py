@@ -44,8 +44,8 @@ log = structlog.get_logger("frazil.lake")
 
 @dataclass(frozen=True)
 class Expired:
-    """What an expiry removed, or would remove. `bytes` counts manifests and data files. Some files may have
-    been deleted by an earlier, interrupted expiry.
+    """The snapshots and files that an expiry removed, or would remove. `bytes` counts manifests and data
+    files. Some files may have been deleted by an earlier, interrupted expiry.
     """
 
     snapshots: tuple[int, ...] = ()
@@ -76,7 +76,9 @@ class AssertNoNewRefs(ValidatableTableRequirement):
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
         added = set() if base_metadata is None else base_metadata.refs.keys() - self.names
         if added:
-            raise CommitFailedException(f"Requirement failed: {', '.join(sorted(added))} was added meanwhile")
+            raise CommitFailedException(
+                f"Requirement failed: {', '.join(sorted(added))} was added by another process"
+            )
 
 
 def expire_old(
@@ -88,7 +90,7 @@ def expire_old(
     clock: Callable[[], float] = time.time,
     dry_run: bool = False,
 ) -> Expired:
-    """Expires the snapshots that the configuration does not keep. Chooses again if tags change meanwhile."""
+    """Expires the snapshots that the configuration does not keep. Chooses again if tags have changed."""
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         now = clock()
         tags = hourly(table.metadata, config, now)
@@ -192,7 +194,7 @@ class _Plan:
                 )
 
     def change(self, now: Table, properties: Mapping[str, str]) -> MetadataChange | None:
-        """Returns what is left to do, and the requirements that no branch or tag changes meanwhile."""
+        """Returns the remaining change, which requires that no branch or tag has changed."""
         self.check(now)
         metadata = now.metadata
         updates: list[TableUpdate] = [

@@ -47,7 +47,7 @@ def remove_orphans(table: Table, older_than_seconds: float, now: float | None = 
         found = search.unreferenced(found)
         search.files.delete_all(orphan.path for orphan in found)
         freed = sum(orphan.bytes for orphan in found)
-        log.info("orphans removed", table=full_name(table), files=len(found), bytes=freed)
+        log.info("orphaned files removed", table=full_name(table), files=len(found), bytes=freed)
     for folder in data_folders(table):
         search.files.remove_empty_folders(folder, search.before)
     return found
@@ -63,7 +63,7 @@ class _Search:
         self._searched: str | None = None
 
     def orphans(self) -> list[Orphan]:
-        # Lists files before it reads references, so that files committed meanwhile are not in the list.
+        # Lists files before it reads references, so that files committed in between are not in the list.
         # Does not search other folders below the table's location: another table may be there.
         found = [
             Orphan(file.path, file.size, file.modified_seconds)

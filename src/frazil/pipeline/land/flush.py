@@ -78,7 +78,7 @@ def _land(
                 "is missing; run `frazil verify` for details"
             )
         if step == "idle":
-            existing = list_ends()  # without streams that have landed, closed and been deleted meanwhile
+            existing = list_ends()  # without streams that were closed and deleted since the first listing
             targets = {name: end for name, end in targets.items() if name in existing}
             sleep(_PAUSE_SECONDS)
 

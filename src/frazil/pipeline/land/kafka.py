@@ -147,7 +147,9 @@ class KafkaSource:
         if state is None:
             known = [label for label in position.kafka.topics if label.partition("@")[0] == topic]
             if known and self._kafka.on_lost_offsets == "stop":
-                raise self._lost(f"the topic {topic} does not exist; if it was deleted on purpose, {_SKIP}")
+                raise self._lost(
+                    f"the topic {topic} does not exist; if the topic was deleted on purpose, {_SKIP}"
+                )
             return PendingMessages(self._config, self._signal, topic, position, {}, self._estimate)
         label, at = self._find(position.kafka, state)
         starts = {number: self._start(number, at, state) for number in state.partitions}
@@ -175,7 +177,7 @@ class KafkaSource:
             }
             raise self._lost(
                 f"the topic {state.name} was deleted and recreated (its id is {state.id} now). Messages "
-                f"after these offsets have not landed: {offsets}. If it was deleted on purpose, {_SKIP}"
+                f"after these offsets have not landed: {offsets}. If the deletion was intended, {_SKIP}"
             )
         return f"{state.name}@{state.id[:8]}", TopicPosition(state.id)
 

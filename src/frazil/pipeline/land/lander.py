@@ -210,7 +210,7 @@ class Lander:
         size_written = sum(file.file_size_in_bytes for file in files)
         telemetry.note(rows=result.rows, files=len(files), bytes=size_written, wal_bytes=size)
         log.info(
-            "landed",
+            "batch landed",
             table=self.signal,
             rows=result.rows,
             files=len(files),
@@ -285,7 +285,9 @@ class Lander:
                 f"{len(result.vanished)} segments were deleted before they landed, the first is "
                 f"{result.vanished[0]}; restore them to the write-ahead log",
             )
-        log.warning("segments not found; landing again", table=self.signal, first=result.vanished[0])
+        log.warning(
+            "segments not found; position will be read again", table=self.signal, first=result.vanished[0]
+        )
 
     def _observe(self, pending: Pending) -> None:
         """Reports pending data. Its age counts from when it was first seen if the source does not know."""

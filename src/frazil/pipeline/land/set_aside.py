@@ -43,7 +43,7 @@ def set_aside(
     Segments are copied to a folder that clean-up ignores. The row of a message holds its bytes.
     """
     for item in unreadable:
-        log.error("set aside", table=signal, source=item.source, reason=item.reason)
+        log.error("unreadable data set aside", table=signal, source=item.source, reason=item.reason)
     kept = [_copied(signal, item, reader) for item in unreadable]
     committer = committer_of(config, catalog)
     while True:

@@ -1,4 +1,4 @@
-"""Where a table's rows come from: WAL segments or a Kafka topic, behind one interface."""
+"""Sources of a table's rows, WAL segments or a Kafka topic, behind one interface."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Pending(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes, estimated if the source does not know them; 0 if nothing is pending."""
+        """Bytes, estimated if the source does not report sizes; 0 if nothing is pending."""
         ...
 
     @property

@@ -65,7 +65,7 @@ class MaintainMetrics:
         )
         self._last = Gauge(
             "frazil_maintain_last_timestamp_seconds",
-            "Time of the last run of a maintenance task that did not fail.",
+            "Unix time of the last successful run of a maintenance task on a table.",
             task,
             registry=registry,
         )
@@ -77,7 +77,7 @@ class MaintainMetrics:
         )
         self._overdue = Gauge(
             "frazil_retention_overdue_seconds",
-            "Seconds since the oldest row of a table that is past a retention rule fell due; 0 if none is.",
+            "Seconds by which removal of the oldest row past a retention rule is overdue; 0 if no row is.",
             table,
             registry=registry,
         )

@@ -19,7 +19,7 @@ request.
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task did, or would do in a dry run. `files_in` and `bytes_in` were read or removed, `files_out`
+    """The result of a task, or of its dry run. `files_in` and `bytes_in` were read or removed, `files_out`
     and `bytes_out` replace them. `detail` has counts of single tasks; its keys are shown to users.
 
     `is_unfinished`: the round reached its limit, and the next one should follow at once. `held` is the reason

@@ -133,7 +133,7 @@ class Rewrite:
         dropped: Counter[str] = sum((swap.dropped for swap in swaps), Counter())
         if not all(swap.adds_up for swap in swaps):
             raise AssertionError(
-                f"{rows_of(removed):,} rows became {rows_of(added):,}, but {dropped.total():,} were to go"
+                f"{rows_of(removed):,} rows became {rows_of(added):,}, but {dropped.total():,} were removed"
             )
         began = min(swap.began for swap in swaps)
         if dropped:

@@ -136,7 +136,9 @@ class Tiering:
                 problem = moved.problem or self._check_copy(move)
                 if problem is not None:
                     self._not_moved += 1
-                    log.warning("file not moved", path=move.file.file_path, reason=problem)
+                    log.warning(
+                        "data file not moved to the tier location", path=move.file.file_path, reason=problem
+                    )
                     store_failures += moved.is_store_error
                     if store_failures == _STORE_FAILURES_MAX:
                         raise StoreUnavailable(
@@ -213,26 +215,30 @@ def _fetch(files: LakeFileIO, file: DataFile, into: Path) -> bytes:
             digest.update(chunk)
             size += target.write(chunk)
     if size != file.file_size_in_bytes:
-        raise _CannotMove(f"it has {size} bytes, but the table's metadata says {file.file_size_in_bytes}")
+        raise _CannotMove(
+            f"the file has {size} bytes, but the table's metadata says {file.file_size_in_bytes}"
+        )
     try:
         rows = pq.read_metadata(into).num_rows
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # an error of the local disk
             raise
-        raise _CannotMove(f"it cannot be read: {reason_of(error)}") from None
+        raise _CannotMove(f"the file cannot be read: {reason_of(error)}") from None
     if rows != file.record_count:
-        raise _CannotMove(f"it has {rows} rows, but the table's metadata says {file.record_count}")
+        raise _CannotMove(f"the file has {rows} rows, but the table's metadata says {file.record_count}")
     return digest.digest()
 
 
 def _source(files: LakeFileIO, path: str) -> Iterator[bytes]:
-    """Like `_chunks`, but raises _CannotMove for read errors only, not for errors of the consumer."""
+    """Yields chunks like `_chunks`, but raises _CannotMove for read errors only, not for errors of the
+    consumer.
+    """
     try:
         yield from _chunks(files, path)
     except FileNotFoundError:
-        raise _CannotMove("it does not exist") from None
+        raise _CannotMove("the file does not exist") from None
     except (OSError, StoreUnavailable) as error:
-        raise _CannotMove(f"it cannot be read: {reason_of(error)}", is_store_error=True) from error
+        raise _CannotMove(f"the file cannot be read: {reason_of(error)}", is_store_error=True) from error
 
 
 def _digest_of(files: LakeFileIO, path: str) -> bytes:

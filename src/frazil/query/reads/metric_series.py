@@ -105,7 +105,7 @@ def read_series(rows: Iterable[Mapping[str, Any]], request: MetricRequest) -> li
 
 
 def metric_series(request: MetricRequest) -> Statement:
-    """The columns are `time`, `series` (NULL: all but the largest), and `value` or one per quantile."""
+    """Return SQL with columns `time`, `series` (NULL: all but the largest), and `value` or the quantiles."""
     frame = _Frame(request)
     aggregation, kind = request.aggregation, request.metric.kind
     if kind == "summary" and aggregation in QUANTILES:

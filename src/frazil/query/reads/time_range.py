@@ -92,5 +92,5 @@ class Buckets:
 
 
 def is_time(micros: int) -> bool:
-    """Whether timestamps of DuckDB and of Python can hold it."""
+    """Return whether timestamps of DuckDB and of Python can hold it."""
     return -62_000_000_000 * MICRO < micros < 250_000_000_000 * MICRO

@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
     upper: int | None = None
 
     def exclude(self, first: int | None, last: int | None) -> bool:
-        """Whether no time from `first` to `last` is within the bounds."""
+        """Return whether no time from `first` to `last` is within the bounds."""
         return (self.lower is not None and last is not None and last < self.lower) or (
             self.upper is not None and first is not None and first > self.upper
         )

@@ -193,8 +193,8 @@ class Tail:
             yield from table.views.values()
 
     def _room(self, view: View) -> int:
-        """Return the bytes that a view may use: its share, or what other views leave. Tenants have equal
-        shares, and so do the views of a tenant.
+        """Return the bytes that a view may use: its share, or the bytes that other views leave. Tenants have
+        equal shares, and so do the views of a tenant.
         """
         with self._lock:
             tenants = [each.tenant for each in self._views()]

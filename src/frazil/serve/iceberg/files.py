@@ -136,7 +136,7 @@ class LakeFiles:
             return self.address(location)
 
         def length_of_manifest(length: int) -> int:
-            """Engines read as many bytes as the list says: it must have the rewritten length."""
+            """Return the rewritten length of a manifest: engines read as many bytes as the list says."""
             return length if self.address(manifest) == manifest else self._length(_plain(manifest), length)
 
         edits: Mapping[int, Callable[[Any], Any]] = {
@@ -235,13 +235,16 @@ def _object(files: LakeFiles, path: str, request: Request) -> Response:
         return Response(status_code=status, headers=headers)
     if content is not None:
         return Response(content[start:end], status, headers)
-    # Opened before the response starts: a file that is deleted meanwhile can still be read to its end.
+    # Opened before the response starts: a file that is deleted later can still be read to its end.
     file = open(path, "rb")  # noqa: SIM115
     return StreamingResponse(_chunks(file, start, end), status, headers)
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int, bool] | None:
-    """Return start, end, and whether it is a part; None if not within the object. Ignores what S3 ignores."""
+    """Return start, end, and whether the range is a part; None if it is not within the object.
+
+    A header that S3 ignores is ignored.
+    """
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None or match[0] == "bytes=-":
         return 0, size, False

@@ -82,9 +82,7 @@ def data_secret(file: Path) -> bytes:
         fsync_folder(file.parent)
     secret = file.read_bytes()
     if len(secret) != _SECRET_BYTES:
-        raise ConfigError(
-            f"{file} is damaged: delete it. A new one is created, and engines must load their tables again"
-        )
+        raise ConfigError(f"{file} is damaged: delete the file. Engines must then load their tables again")
     return secret
 
 
@@ -150,7 +148,7 @@ class Credentials:
         match = _ID.fullmatch(access_key_id)
         owner = self._hashes.get(match[1]) if match else None
         if match is None or owner is None:
-            raise SignatureRefused("InvalidAccessKeyId", "the credential is not known: load the table again")
+            raise SignatureRefused("InvalidAccessKeyId", "the credential is unknown: load the table again")
         if int(match[2]) < self._now():
             raise SignatureRefused("ExpiredToken", "the credential has expired: load the table again")
         return self._derive("secret", access_key_id, owner)

@@ -159,7 +159,7 @@ class Topics:
                     f"the topic {name} is missing and cannot be created: {error.args[0].str()}"
                 ) from None
         else:
-            log.info("topic created", topic=name, partitions=self._config.partitions)
+            log.info("Kafka topic created", topic=name, partitions=self._config.partitions)
 
     def _result(self, future: concurrent.futures.Future[Any]) -> Any:
         try:

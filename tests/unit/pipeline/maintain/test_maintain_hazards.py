@@ -190,7 +190,7 @@ def test_removed_rows_that_do_not_add_up_are_not_committed(
     with kept(tmp_path, maintain={"retention": {"rules": rules}}) as lake:
         lake.fill([("acme", body, 5, 10.0) for body in "abc"])
         before = lake.table().metadata.current_snapshot_id
-        with pytest.raises(AssertionError, match="3 rows became 1, but 1 were to go"):
+        with pytest.raises(AssertionError, match="3 rows became 1, but 1 were removed"):
             maintainer_of(lake).run("retention", "logs")
         assert lake.table().metadata.current_snapshot_id == before
 

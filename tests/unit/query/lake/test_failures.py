@@ -34,7 +34,7 @@ def test_a_catalog_that_is_gone_leaves_what_was_last_known_and_is_used_again_whe
     stale = version(lake)
     assert (names(stale), stale.position, stale.loaded_at) == (["a"], at(1), loaded_at)
     assert stale.stale is not None
-    assert "has not answered since 20" in stale.stale
+    assert "has not responded since 20" in stale.stale
     assert "catalog.db is missing" in stale.stale
     assert version(lake, AsOf(tag="landed")).stale == stale.stale, "a tag may have moved"
     assert version(lake, AsOf(snapshot_id=stale.snapshot_id)).stale is None, "a snapshot never does"
@@ -77,7 +77,7 @@ def test_a_catalog_that_hangs_is_not_waited_for_where_something_is_known(
         with monkeypatch.context() as hurry:
             hurry.setattr(frazil.query.lake, "_WAIT_SECONDS", 0.01)
             stale = version(lake)
-            assert stale.stale == "the catalog is slow to answer; its state of 4 s ago is used"
+            assert stale.stale == "the catalog is slow to respond; its state of 4 s ago is used"
             assert names(stale) == ["a"]
         holder.rollback()
     found = version(lake)

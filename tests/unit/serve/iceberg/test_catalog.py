@@ -372,7 +372,7 @@ def test_what_is_not_there_is_named_in_the_words_of_iceberg(client: Client, pref
 
 def test_a_catalog_that_does_not_answer_is_told_as_passing(config: Config) -> None:
     def silent() -> Catalog:
-        raise CatalogUnavailable("it does not answer", retry_after_seconds=2.5)
+        raise CatalogUnavailable("it does not respond", retry_after_seconds=2.5)
 
     answer = Client(config, silent).get("/iceberg/v1/namespaces/otel/tables/numbers")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")

@@ -261,7 +261,7 @@ class _Erasing:
             self._sync()
 
     def _outside(self, signals: Sequence[Signal]) -> tuple[str, ...]:
-        """Returns what may hold such rows and cannot be erased by frazil."""
+        """Returns the places that may hold matching rows and that frazil cannot erase."""
         places = [
             "backups, and copies made by other systems",
             "downloaded query results, and data kept by collectors and applications",
@@ -295,7 +295,7 @@ def delete_landed(config: Config, signal: Signal, position: KafkaPosition) -> di
 
 
 def kept_by_kafka(config: Config, signals: Sequence[Signal], *, deleted: bool) -> list[str]:
-    """Returns what the topics may still hold, for the report."""
+    """Returns one line per topic about messages that it may still hold, for the report."""
     assert config.wal.kafka is not None  # checked by the configuration  # noqa: S101
     if deleted:
         return ["log segments that the Kafka brokers have not deleted yet (file.delete.delay.ms)"]

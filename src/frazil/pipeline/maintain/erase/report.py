@@ -72,7 +72,7 @@ class Erasure:
     kafka_records_deleted: dict[str, int] = field(default_factory=dict)
     """The first remaining offset, by topic and partition."""
     outside: Sequence[str] = ()
-    """What may hold such rows and cannot be erased by frazil."""
+    """Places that may hold matching rows and that frazil cannot erase."""
     seconds: float = 0.0
     dry_run: bool = False
 

@@ -118,7 +118,7 @@ class TableEraser:
         )
 
     def remove(self) -> None:
-        """Removes rows until the current snapshot has no match. May also remove rows that land meanwhile."""
+        """Removes rows until the current snapshot has no match. May remove rows that land later."""
         for _ in range(_ROUNDS_MAX):
             table = self._load()
             files = [
@@ -145,7 +145,7 @@ class TableEraser:
                 return
             landed = landed_snapshot(table.metadata)
             if _main(table) in reached:
-                self.remove()  # matching rows have landed meanwhile
+                self.remove()  # matching rows have landed since the last removal
                 continue
             if landed is None or landed.snapshot_id in reached:
                 self._move_refs(table)
@@ -166,7 +166,7 @@ class TableEraser:
                     drop_old_metadata=True,
                 )
             except Conflict:
-                continue  # a tag was created meanwhile
+                continue  # a tag was created at the same time
             self.report.snapshots_expired += expired.snapshots
             self.report.tags_dropped += expired.tags_dropped
             self.report.files_deleted += expired.files

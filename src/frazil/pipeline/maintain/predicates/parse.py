@@ -162,7 +162,7 @@ class _Parser:
         for node in nodes(condition):
             if node.get("class") == "COLUMN_REF" and self._is_whole_row(node):
                 raise QueryRefused(
-                    f"{self._spec.name} is the table: name a column instead",
+                    f"{self._spec.name} is a table, not a column: use a column in the condition",
                     position=self._place_of(node),
                 )
 

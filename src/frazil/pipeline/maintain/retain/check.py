@@ -12,8 +12,8 @@ from frazil.tables.promoted import promoted
 
 def check_rules(config: Config) -> list[str]:
     """Returns the problems of the rules, numbered from 1, with a remedy: unknown tables and invalid
-    conditions. Loading the configuration does not check these, because it knows neither the tables nor
-    DuckDB.
+    conditions. Loading the configuration does not check these, because the loader uses neither table
+    specs nor DuckDB.
     """
     return [
         f"maintain.retention.rules: rule {number}, {problem}"

@@ -19,8 +19,8 @@ from frazil.tables.promoted import promoted
 
 
 def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: RetentionRun) -> TaskReport:
-    """Applies the rules to one table. Files that another process replaces meanwhile are left for the next
-    round.
+    """Applies the rules to one table. Files that another process replaces during the round are left for
+    the next round.
 
     A round that would remove a large share of the table, or whose clock is far ahead of the time known to the
     table, removes nothing unless it is confirmed: `held` has the reason.

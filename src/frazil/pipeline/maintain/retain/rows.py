@@ -160,7 +160,7 @@ class Retention:
 
     def _apply(self, group: Sequence[Due]) -> bool:
         """Searches the files, rewrites those with due rows, and commits. Returns False if another process has
-        changed these files meanwhile.
+        changed these files since they were listed.
         """
         began = time.time()
         found = self._search(group, rewrite=True)

@@ -141,7 +141,7 @@ def drop_rows(
             table, committer_of(config, catalog), Totals(), "rows removed from set_aside", facts=facts
         )
         if rewrite.commit([Swap(change.removed, change.added, began, change.counts)]) is None:
-            raise Conflict(full_name(table), "its files were changed by another process; try again")
+            raise Conflict(full_name(table), "files of the table were changed by another process; try again")
     return change
 
 
