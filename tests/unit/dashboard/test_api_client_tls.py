@@ -160,7 +160,7 @@ def test_a_ca_file_that_cannot_be_used_is_named(
     with api(tmp_path, Authority("a").issue("api")) as url:
         said = asked(url, ca_file)
     assert f"dashboard.api_ca_file: {ca_file}" in said
-    assert ("No such file or directory" if content is None else "no certificate") in said
+    assert ("No such file or directory" if content is None else "no readable certificate") in said
     assert naps == []
 
 
@@ -172,7 +172,7 @@ def test_an_own_certificate_that_cannot_be_used_is_named(tmp_path: Path, content
     with api(tmp_path, Authority("a").issue("api")) as url:
         said = asked(url, own_certificate=own)
     assert f"serve.tls.cert_file: {own}" in said
-    assert ("No such file or directory" if content is None else "no certificate") in said
+    assert ("No such file or directory" if content is None else "no readable certificate") in said
 
 
 def test_an_api_without_tls_is_said_to_be_that() -> None:
