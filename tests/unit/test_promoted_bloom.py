@@ -293,7 +293,7 @@ def test_a_file_whose_footer_says_something_else_than_the_table_is_not_skipped(l
         more.fill([*batch("x"), *batch("y")])
         (larger,) = more.data_files()
         Path(one).write_bytes(Path(larger).read_bytes())
-    with pytest.raises(Exception, match="6 rows, and the table says 3"):
+    with pytest.raises(Exception, match="6 rows, but the table's metadata says 3"):
         lake.erase("user_id = 'not there'")
     assert Path(other).exists()
 
