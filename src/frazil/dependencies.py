@@ -77,7 +77,7 @@ class Checked:
 
 
 class Dependencies:
-    """Checks by their names."""
+    """The checks of a role's dependencies, by name."""
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checked = {name: Checked(check) for name, check in checks.items()}

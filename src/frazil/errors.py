@@ -1,7 +1,7 @@
 """Every error that frazil raises on purpose.
 
     FrazilError
-    ├── Transient              try again later: nothing was lost, nothing was kept
+    ├── Transient              a retry may succeed: nothing was lost, nothing was stored
     │   ├── Overloaded         a bound is reached (memory, a tenant's rate); carries the delay to wait
     │   ├── StoreUnavailable   the store cannot be written or read now (disk full, network, timeout)
     │   │   └── DeleteRefused  the store refused to delete some of many objects; it deleted the others
@@ -35,7 +35,7 @@ from typing import Self
 
 
 class FrazilError(Exception):
-    """Root of the tree."""
+    """The base class of all errors that frazil raises on purpose."""
 
     def again(self) -> Self:
         """Return a copy to raise again. One object raised twice would keep the frames of both alive."""
@@ -45,7 +45,7 @@ class FrazilError(Exception):
 
 
 class Transient(FrazilError):
-    """Try again later: nothing was lost, nothing was kept."""
+    """An error that a retry may resolve: nothing was lost, and nothing was stored."""
 
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class DeleteRefused(StoreUnavailable):
 
 
 class ClockSkewed(Transient):
-    """This machine's clock is too far from the store's to stamp data with it."""
+    """This machine's clock differs too much from the store's clock to set the received time of data."""
 
 
 class CatalogUnavailable(Transient):
@@ -81,7 +81,7 @@ class JobFailed(Transient):
 
 
 class Stopped(Transient):
-    """This process is stopping and did not start the work. The next process does it."""
+    """This process is stopping and did not start the work. The next process will start it."""
 
 
 class Fenced(Transient):
@@ -93,7 +93,7 @@ class Fenced(Transient):
 
 
 class Conflict(Transient):
-    """Files of `table` that were to be replaced are no longer part of it. Nothing was changed."""
+    """Files to replace are no longer part of `table`. Nothing was changed."""
 
     def __init__(self, table: str, message: str) -> None:
         super().__init__(f"{table}: {message}")
@@ -101,7 +101,7 @@ class Conflict(Transient):
 
 
 class Permanent(FrazilError):
-    """Trying again changes nothing."""
+    """An error that a retry cannot resolve."""
 
 
 class ConfigError(Permanent):
@@ -153,7 +153,7 @@ class LimitReached(Permanent):
 
 
 class Unauthenticated(Permanent):
-    """No valid API key came with the request."""
+    """The request has no valid API key."""
 
 
 class Forbidden(Permanent):

@@ -17,7 +17,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 
 
 class HttpClient:
-    """Keeps connections open. Thread-safe."""
+    """An HTTP client that keeps connections open. Thread-safe."""
 
     def __init__(
         self,

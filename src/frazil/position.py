@@ -31,9 +31,9 @@ Removed = Mapping[str, int]
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """`rows` have landed. `durable_rows` is the total of the stream by its last readable segment; the
-    difference is in segments that were set aside. `closed`: the position is past the tombstone of the
-    stream. `removed` of the landed rows were removed on purpose.
+    """The position in one stream. `rows` have landed. `durable_rows` is the total of the stream by its last
+    readable segment; the difference is in segments that were set aside. `closed`: the position is past the
+    tombstone of the stream. `removed` of the landed rows were removed on purpose.
     """
 
     sequence: int = 0
@@ -55,8 +55,8 @@ class Left:
 
 @dataclass(frozen=True)
 class PartitionPosition:
-    """`offset` is the next to land. `lost` offsets were missing before they could land, and an operator chose
-    to skip them.
+    """The position in one Kafka partition. `offset` is the next to land. `lost` offsets were missing before
+    they could land, and an operator chose to skip them.
     """
 
     offset: int = 0
@@ -69,7 +69,7 @@ class PartitionPosition:
 
 @dataclass(frozen=True)
 class TopicPosition:
-    """`id` is the broker's: a topic that was deleted and created again has another."""
+    """The position in one Kafka topic. A topic that was deleted and recreated has another `id`."""
 
     id: str
     partitions: Mapping[int, PartitionPosition] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class TopicPosition:
 
 @dataclass(frozen=True)
 class WalPosition:
-    """`left` has the totals of streams that were dropped from the position."""
+    """The position in the WAL. `left` has the totals of streams that were dropped from the position."""
 
     streams: Mapping[str, StreamPosition] = field(default_factory=dict)
     left: Left = Left()

@@ -101,8 +101,9 @@ def renewing_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 class _Renewing:
-    """Has one context per renewal, chosen at a client's hello. New files are not loaded into the current
-    context: a failure would leave a certificate without its key, and CA certificates would accumulate.
+    """A TLS context that follows renewed files: one context per renewal, chosen at a client's hello. New
+    files are not loaded into the current context: a failure would leave a certificate without its key, and CA
+    certificates would accumulate.
     """
 
     def __init__(self, tls: TlsConfig) -> None:

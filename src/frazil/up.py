@@ -269,7 +269,7 @@ def _greet(config: Config, *, demo: bool) -> None:
         f"          show metrics:          curl -s {http}/metrics | grep ^frazil",
         f"          simulate an incident:  {frazil} demo --incident errors --duration 2m",
         f"[bold]Tables[/bold]    {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
-        f"          lag ingest by at most {config.land.age_max(config.wal.type):g} s; queries here do not",
+        f"          new rows land within {config.land.age_max(config.wal.type):g} s; queries see them before",
     ]
     if demo:
         lines += ["", "Demo traffic from a simulated shop is on; `make run DEMO=0` starts without it."]

@@ -153,4 +153,4 @@ def test_the_table_of_leases_is_not_read_ahead_as_if_it_held_telemetry(
     lake = Lake(config)
     lake.warm()
     lake.close()
-    assert "read ahead" not in capsys.readouterr().out
+    assert "not prefetched" not in capsys.readouterr().out

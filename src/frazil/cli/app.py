@@ -21,7 +21,7 @@ _COMMANDS = (
 
 
 class FrazilGroup(TyperGroup):
-    """Lists commands by how often they are used. Prints frazil's own errors without a traceback."""
+    """The command group. Lists frequent commands first. Prints frazil's own errors without a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_COMMANDS.index)

@@ -19,7 +19,7 @@ app.add_typer(keys_app, name="keys")
 
 
 class RoleName(StrEnum):
-    """Typer takes no list of a Literal."""
+    """The roles as an Enum: Typer accepts no list of a Literal."""
 
     READ = "read"
     WRITE = "write"

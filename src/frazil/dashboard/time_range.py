@@ -18,7 +18,7 @@ _BETWEEN = re.compile(r"\s*(?:\.\.|\bto\b|–|/)\s*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SelectedRange:
-    """Relative, from `seconds` ago until now, or fixed, from `start` to `end`."""
+    """A time range: relative, from `seconds` ago until now, or fixed, from `start` to `end`."""
 
     seconds: float | None
     start: dt.datetime | None = None

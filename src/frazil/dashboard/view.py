@@ -77,7 +77,7 @@ def show_fragment(draw: Callable[[View], None], view: View) -> None:
 def show_how_to_send(view: View, signal: str = "telemetry") -> None:
     """Shows snippets to copy, with the addresses of this receiver."""
     st.subheader(f"No {signal} yet")
-    st.write("Send data with any OpenTelemetry SDK or Collector. It appears here within a second.")
+    st.write("Send data with any OpenTelemetry SDK or Collector. Data appears here within one second.")
     curl, python, any_sdk, collector, demo = st.tabs(["curl", "Python", "Any SDK", "Collector", "Demo"])
     with curl:
         st.code(_CURL.format(http=view.otlp_http), language="bash")

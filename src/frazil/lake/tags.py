@@ -34,7 +34,7 @@ Kind = Literal["reserved", "hour", "reader", "incident"]
 
 @dataclass(frozen=True)
 class Tag:
-    """`table` has no namespace. `position` is None if maintenance committed the snapshot."""
+    """A tag. `table` has no namespace. `position` is None if maintenance committed the snapshot."""
 
     name: str
     table: str

@@ -67,7 +67,7 @@ def check_density(signal: Signal, batch: pa.RecordBatch) -> None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to estimate one list: the time per element, and the lists in the elements by their path.
+    """The cost estimate of one list: the time per element, and the lists in the elements by their path.
 
     Kept per signal, because inspecting a batch's types takes as long as decoding a hundred records.
     """

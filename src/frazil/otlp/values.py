@@ -50,7 +50,7 @@ class DuplicateOneof(Exception):
 
 @dataclass(frozen=True)
 class Values:
-    """`kinds` is None when every value is a string or empty."""
+    """Attribute values as text. `kinds` is None if every value is a string or empty."""
 
     text: pa.StringArray
     kinds: npt.NDArray[np.uint8] | None

@@ -11,7 +11,9 @@ V = TypeVar("V")
 
 
 class SizedCache(Generic[K, V]):
-    """Thread-safe. Does not keep entries over `entry_bytes_max` (default: a quarter of `bytes_max`)."""
+    """A cache with a limit on bytes. Thread-safe. Does not keep entries over `entry_bytes_max` (default: a
+    quarter of `bytes_max`).
+    """
 
     def __init__(self, bytes_max: int, entry_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max

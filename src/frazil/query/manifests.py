@@ -27,7 +27,7 @@ log = structlog.get_logger("frazil.query")
 
 
 class Manifests:
-    """Thread-safe."""
+    """A cache of decoded manifests. Thread-safe."""
 
     def __init__(
         self,

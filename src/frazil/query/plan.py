@@ -81,7 +81,7 @@ class _Cut:
 
 
 class Planner:
-    """Thread-safe. Blocking: planning lists the WAL and may read manifests and segments."""
+    """The planner. Thread-safe. Blocking: planning lists the WAL and may read manifests and segments."""
 
     def __init__(self, config: Config, lake: Lake, tail: Tail | None) -> None:
         self._config = config

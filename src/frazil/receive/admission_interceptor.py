@@ -84,7 +84,9 @@ def admitting() -> Iterator[None]:
 
 
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """`signals` maps services to signals; `abort` ends a call with a refusal."""
+    """The interceptor that admits gRPC calls. `signals` maps services to signals; `abort` ends a call with a
+    refusal.
+    """
 
     def __init__(self, intake: Intake, signals: Mapping[str, Signal], abort: Abort) -> None:
         self._intake = intake

@@ -71,21 +71,21 @@ def _inflate(body: bytes, window_bits: int) -> Iterator[bytes]:
 
 def _gzip(body: bytes) -> Iterator[bytes]:
     if not body:
-        raise EOFError("no data")
+        raise EOFError("empty body")
     return _inflate(body, 31)
 
 
 def _deflate(body: bytes) -> Iterator[bytes]:
     """Accepts zlib's format, as HTTP specifies, and raw deflate, which some clients send."""
     if not body:
-        raise EOFError("no data")
+        raise EOFError("empty body")
     with_header = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     return _inflate(body, 15 if with_header else -15)
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
     if not body:
-        raise EOFError("no data")
+        raise EOFError("empty body")
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
     # The reader does not report truncated input. An extra frame after the body is decompressed correctly only
     # if the body is complete.

@@ -56,7 +56,7 @@ class TraceList(FoundTraces):
 
 
 class TraceData(_Body):
-    """OTLP/JSON."""
+    """A trace as OTLP/JSON."""
 
     resourceSpans: list[dict[str, Any]]  # noqa: N815
     resourceLogs: list[dict[str, Any]] = []  # noqa: N815

@@ -75,7 +75,7 @@ Constraints = Mapping[str, Constraint]
 
 @dataclass(frozen=True)
 class Range:
-    """Both ends are included."""
+    """A range of values. Both ends are included."""
 
     low: Value
     high: Value
@@ -83,7 +83,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Constants:
-    """`now` is when the query was planned, in microseconds."""
+    """Evaluates constant expressions. `now` is when the query was planned, in microseconds."""
 
     now: int
     params: Mapping[str, Any]

@@ -77,7 +77,7 @@ class WalStage:
 
 @dataclass(frozen=True)
 class LandedTable:
-    """`commits`, `errors` and `set_aside` count since the pipeline started."""
+    """Landing of one table. `commits`, `errors` and `set_aside` count since the pipeline started."""
 
     rows_per_second: float | None
     bytes_per_second: float | None

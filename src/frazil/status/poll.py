@@ -58,7 +58,7 @@ def endpoints(config: Config) -> list[Endpoint]:
 
 
 class Poller:
-    """Keeps connections, and a thread per role: a role that hangs does not delay the others."""
+    """Polls roles, with a connection and a thread per role: a role that hangs does not delay the others."""
 
     def __init__(self, config: StatusConfig) -> None:
         self._config = config
@@ -116,7 +116,7 @@ def _why(error: Exception) -> str:
 
 
 class StatusPoller:
-    """For a caller without an event loop. Keeps no history."""
+    """Polls the status for a caller without an event loop. Keeps no history."""
 
     def __init__(self, config: Config) -> None:
         self._poller, self._endpoints, self._watcher = (

@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 
 class StoreCall(NamedTuple):
-    """`failed` is a transient failure. A missing or existing path is a valid response, not a failure."""
+    """A call to a store. `failed` is a transient failure. A missing or existing path is a valid response, not
+    a failure.
+    """
 
     store: StoreName
     operation: Operation

@@ -58,7 +58,7 @@ _DURATION = re.compile(r" in \d[\d.]*(?:ns|µs|ms|s)(?= - )")
 
 @dataclass(frozen=True)
 class S3Endpoint:
-    """How to connect to a bucket. Without an access key, credentials come from the AWS environment."""
+    """Connection settings of a bucket. Without an access key, credentials come from the AWS environment."""
 
     endpoint: str | None
     region: str

@@ -126,7 +126,9 @@ def fingerprint_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Fill:
-    """How promoted columns are filled now, and how they were filled in existing files and segments."""
+    """The rules by which promoted columns are filled now, and by which they were filled in existing files and
+    segments.
+    """
 
     promoted: Mapping[str, Promoted]
     """By column."""

@@ -31,7 +31,9 @@ _ATTRIBUTE_CHARS_MAX = 8192
 
 
 class Session:
-    """Uses its own providers instead of the global ones, which instrumented libraries would use too."""
+    """The telemetry of this process. Uses its own providers instead of the global ones, which instrumented
+    libraries would use too.
+    """
 
     def __init__(self, config: Config, role: str, registry: CollectorRegistry | None) -> None:
         settings = config.telemetry

@@ -21,7 +21,7 @@ _quiet: ContextVar[bool] = ContextVar("frazil_telemetry_quiet", default=False)
 
 
 class Span(Protocol):
-    """Facts become attributes: `rows` becomes `frazil.rows`; a name with a dot is unchanged."""
+    """A span. Facts become attributes: `rows` becomes `frazil.rows`; a name with a dot is unchanged."""
 
     def __enter__(self) -> Self: ...
 

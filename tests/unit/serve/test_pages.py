@@ -65,7 +65,7 @@ def test_health_says_why(client: Client, queries: StandIn) -> None:
     assert client.get("/healthz").json() == well
     text = client.get("/healthz", headers={"accept": "text/plain"})
     assert text.text == f"frazil {__version__} api: ok\n"
-    queries.trouble = {"stale": "the catalog has not answered for 5 s"}
+    queries.trouble = {"stale": "the catalog has not responded for 5 s"}
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (503, 200)
     assert client.get("/readyz").json()["problems"] == queries.trouble
     queries.trouble = {"catalog": "does not respond"}

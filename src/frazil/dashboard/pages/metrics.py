@@ -101,7 +101,9 @@ def _show_nothing(view: View) -> None:
     tables = view.api.get("tables", cache_seconds=_LIST_CACHE_SECONDS)["tables"]
     rows = next((table for table in tables if table["name"] == "metrics"), {"rows": 0, "tail_rows": 0})
     if (rows["rows"] or 0) + (rows["tail_rows"] or 0):
-        st.info("No metrics in this time range. Choose a longer one in the sidebar.", icon=":material/info:")
+        st.info(
+            "No metrics in this time range. Choose a longer range in the sidebar.", icon=":material/info:"
+        )
     else:
         show_how_to_send(view, "metrics")
 

@@ -50,7 +50,7 @@ def _draw(view: View) -> None:
     logs = view.api.read(log_errors(time_range), cache_seconds=_CACHE_SECONDS)
     _headlines(spans.whole, logs, tables, time_range.seconds)
     if not spans.by_service:
-        st.info("No spans in this time range. Choose a longer one.", icon=":material/search_off:")
+        st.info("No spans in this time range. Choose a longer range.", icon=":material/search_off:")
         return
     over_time = {name: spans.over_time(name, time_range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]

@@ -166,14 +166,18 @@ def _tables(status: dict[str, Any]) -> None:
             **titles,
             "rows": number(titles["rows"], format="localized"),
             "tail": number(
-                titles["tail"], format="localized", help="Acknowledged rows that SQL queries already see"
+                titles["tail"],
+                format="localized",
+                help="Acknowledged rows not in the table yet; queries include them",
             ),
             "bytes": number(titles["bytes"], format="%.1f MB"),
             "overlap": number(
-                titles["overlap"], format="%.1f", help="Files that cover the same time; 1 is best"
+                titles["overlap"],
+                format="%.1f",
+                help="Average number of files that cover one point in time; 1 is best",
             ),
             "waiting": number(titles["waiting"], format="%.1f MB", help="Size of the files to merge now"),
-            "cost": number(titles["cost"], format="$%.4f", help="Storage at maintain.storage_price"),
+            "cost": number(titles["cost"], format="$%.4f", help="Estimate from maintain.storage_price"),
         },
         hide_index=True,
         width="stretch",
@@ -197,7 +201,7 @@ def _ledger(view: View) -> None:
         show_error(error)
         return
     if ledger is None or ledger["state"] != "ready":
-        reason = (ledger or {}).get("error") or "The ledger is still being read. Try again in a moment."
+        reason = (ledger or {}).get("error") or "The rows are still being counted. Try again in a moment."
         st.warning(escape_markdown(reason), icon=":material/hourglass:")
         return
     if ledger["ok"]:

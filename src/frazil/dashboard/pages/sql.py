@@ -200,7 +200,7 @@ def _show_share(state: _PageState) -> None:
     address = f"{url.scheme}://{url.netloc}" if url.netloc else ""
     parameters = {"q": sql, "run": "1"} if runs else {"q": sql}
     st.code(f"{address}/sql?{urlencode(parameters)}", language=None, wrap_lines=True, height=120)
-    st.caption("The query as last run. Readers see the data that their own key can read.")
+    st.caption("A link to the query as last run. Other users see only the data that their own key can read.")
 
 
 @st.fragment(run_every=_POLL_SECONDS)

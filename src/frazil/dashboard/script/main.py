@@ -45,7 +45,7 @@ def _time_range(is_used: bool) -> SelectedRange:
             key="range",
             bind="query-params",
             disabled=not is_used,
-            help="Or type one: 90m, 2d, 2026-11-15 10:00 to 11:30",
+            help="Or type a range: 90m, 2d, 2026-11-15 10:00 to 11:30",
         )
         try:
             return parse_range(chosen or DEFAULT)

@@ -21,7 +21,7 @@ class QueryApi(Protocol):
 
 
 class BackgroundQuery:
-    """Starts immediately. Ends by itself, by `stop`, or by the limits of the server.
+    """A query that starts immediately and runs until it is complete, `stop` is called, or a limit is reached.
 
     When `wait` returns True, `result` or `error` is set; neither if the query was stopped.
     """

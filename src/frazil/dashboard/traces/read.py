@@ -21,7 +21,7 @@ _NOTHING: Json = {}
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """`handle` is the ID made unique within the trace. Times are unix nanoseconds."""
+    """A span of a trace. `handle` is the ID made unique within the trace. Times are unix nanoseconds."""
 
     handle: str
     id: str

@@ -98,7 +98,7 @@ def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
         f"takes **{format_duration(span.duration_ms)}**",
     ]
     if critical_nano:
-        facts.append(f"{format_duration(critical_nano / 1e6)} of its own on the critical path")
+        facts.append(f"{format_duration(critical_nano / 1e6)} of self time on the critical path")
     st.markdown(" · ".join(facts))
 
 

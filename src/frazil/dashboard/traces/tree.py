@@ -41,7 +41,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Row:
-    """`index` is None for a missing parent."""
+    """A row of the waterfall. `index` is None for a missing parent."""
 
     index: SpanIndex | None
     depth: int

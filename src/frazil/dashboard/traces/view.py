@@ -77,7 +77,7 @@ def _open(id: str, response: dict[str, Any]) -> OpenTrace:
 def _show_unknown(id: str) -> None:
     st.title("Trace not found")
     st.code(id, language=None)
-    st.write("It may have been sampled out, expired, or not arrived yet.")
+    st.write("The trace may have been sampled out, may have expired, or may not have arrived yet.")
     st.button("Try again", key="trace_again", icon=":material/refresh:")
 
 
@@ -93,7 +93,7 @@ def _header(opened: OpenTrace, back: Callable[[], None]) -> None:
         _back_button(back)
     title.title("Logs without spans" if main is None else escape_markdown(main.name))
     with share.popover("Share", icon=":material/link:", width="stretch"):
-        st.caption("Link to this trace. If API keys are configured, readers need their own key.")
+        st.caption("Link to this trace. If API keys are configured, other users need their own key.")
         st.code(_link(trace.id), language=None, wrap_lines=True)
         st.caption("Trace ID")
         st.code(trace.id, language=None)

@@ -37,7 +37,7 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class TableState:
-    """Numbers of the whole table that cannot be split by tenant. None is not known yet."""
+    """Numbers of the whole table that cannot be split by tenant. None: not known yet."""
 
     snapshots: int
     manifests: int

@@ -31,7 +31,7 @@ COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How to read the messages of one topic. `label` is its name in `_segment` and in the position."""
+    """Settings to read the messages of one topic. `label` is its name in `_segment` and in the position."""
 
     kafka: KafkaConfig
     signal: Signal

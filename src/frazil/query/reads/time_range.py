@@ -20,7 +20,7 @@ _ORIGIN = -62_135_596_800 * MICRO
 
 @dataclass(frozen=True)
 class TimeRange:
-    """`time >= begin AND time < end`."""
+    """The time range `time >= begin AND time < end`."""
 
     begin: int
     end: int

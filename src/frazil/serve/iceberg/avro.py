@@ -31,7 +31,7 @@ _NO_EDITS: Mapping[int, Edit] = {}
 
 
 class AvroInvalid(Permanent):
-    """Not an Avro file, or not one that Iceberg engines write."""
+    """The file is not an Avro file as Iceberg engines write it."""
 
 
 # A walk skips the value that begins at `at`, returns where it ends, and adds replacements to the cuts.

@@ -54,7 +54,7 @@ class _Named(Protocol):
 
 
 class _NotFound(Exception):
-    """`kind` is the exception type of the Iceberg specification."""
+    """A missing resource. `kind` is the exception type of the Iceberg specification."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -41,7 +41,7 @@ _PAYLOAD = re.compile(r"[0-9a-f]{64}|UNSIGNED-PAYLOAD|STREAMING-[A-Z0-9-]+")
 
 
 class SignatureRefused(Forbidden):
-    """`code` is S3's error code."""
+    """A request whose signature is refused. `code` is S3's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -28,7 +28,7 @@ log = structlog.get_logger("frazil.wal.kafka")
 
 @dataclass(frozen=True)
 class TopicState:
-    """`id` is the broker's: a topic that was deleted and recreated has another.
+    """The state of a topic. A topic that was deleted and recreated has another `id`.
 
     `partitions` maps each partition to its first offset and to the offset of the next message.
     """
