@@ -251,7 +251,7 @@ def test_rows_deleted_or_added_by_others_are_found_by_the_ledger(lake: Lake) -> 
     lake.land("logs")
     name = lake.spark_name("logs")
     lake.spark().sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE body = 'a'")
-    assert any("twice" in problem for problem in lake.ledger().problems)
+    assert any("duplicated" in problem for problem in lake.ledger().problems)
     lake.spark().sql(f"DELETE FROM {name} WHERE body = 'a'")
     assert any("missing" in problem for problem in lake.ledger().problems)
 
