@@ -37,6 +37,7 @@ _STOP_SECONDS = 12.0
 """Enough for a running commit. One that is interrupted is repeated after the next start."""
 _DEMO_STOP_SECONDS = 3.0
 _FRAME_COLUMNS = 4
+_EXAMPLE_LOG = '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'
 _EXAMPLE_QUERY = "SELECT service_name, count(*) FROM logs GROUP BY ALL"
 _EXIT_CONFIG_ERROR = 2
 """The exit code of a role that cannot run as configured."""
@@ -261,7 +262,7 @@ def _greet(config: Config, *, demo: bool) -> None:
         f"            OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",
         "          send one log record with curl:",
         f"            curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
-        """         '{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"hello"}}]}]}]}'""",
+        f"            '{_EXAMPLE_LOG}'",
         "          run a query:",
         f"            {frazil} query '{_EXAMPLE_QUERY}'",
         f"          show the health:       {frazil} status",
