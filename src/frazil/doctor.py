@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from urllib3.exceptions import HTTPError
 
 from frazil import health
@@ -25,7 +24,13 @@ from frazil.dependencies import Check as Ask
 from frazil.dependencies import Checked
 from frazil.errors import ConfigError, FrazilError, SetupFault, StoreUnavailable, StoreUnsafe
 from frazil.http_client import HttpClient
-from frazil.paths import check_writable, is_open_to_others, private_folders
+from frazil.paths import (
+    check_writable,
+    file_system_type,
+    is_open_to_others,
+    private_folders,
+    segment_write_seconds,
+)
 from frazil.ports import PortTaken, check_free
 from frazil.preflight import check_sqlite
 from frazil.storage.durable import nearest_existing
@@ -227,7 +232,7 @@ def _file_system(name: str, folder: Path) -> Iterator[Check]:
     kind = file_system_type(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".frazil-doctor-", dir=nearest_existing(folder)) as scratch:
-            seconds = _link_and_fsync(Path(scratch))
+            seconds = segment_write_seconds(Path(scratch))
     except OSError as error:
         fix = "put data_dir (or wal.local.path) on a local disk with ext4, xfs or btrfs"
         yield Check(
@@ -251,42 +256,6 @@ def _file_system(name: str, folder: Path) -> Iterator[Check]:
         yield Check(name, "warn", found, fix)
     else:
         yield Check(name, "ok", found)
-
-
-def _link_and_fsync(scratch: Path) -> float:
-    """Return the seconds to write a segment as the local store does, best of three. Raises OSError if the
-    file system does not support it.
-    """
-    best = float("inf")
-    for attempt in range(3):
-        start = time.perf_counter()
-        written, segment = scratch / f"{attempt}.tmp", scratch / f"{attempt}.parquet"
-        with written.open("wb") as file:
-            file.write(b"frazil" * 1000)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(written, segment)
-        folder = os.open(scratch, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        best = min(best, time.perf_counter() - start)
-        try:
-            os.link(written, segment)
-        except FileExistsError:
-            continue
-        raise OSError(0, "link replaced an existing file")
-    return best
-
-
-def file_system_type(folder: Path) -> str | None:
-    """Returns the type of the file system that `folder` is on; None if unknown."""
-    path = nearest_existing(folder).resolve()
-    mounts = [
-        mount for mount in psutil.disk_partitions(all=True) if path.is_relative_to(mount.mountpoint)
-    ]  # of several mounts on one folder the last is visible
-    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None
 
 
 def _free_disk(config: Config) -> Check:

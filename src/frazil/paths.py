@@ -1,4 +1,4 @@
-"""Local data folders: write checks, permissions, and temporary folders."""
+"""Local data folders: write checks, permissions, file systems, and temporary folders."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import structlog
 
 from frazil.config import Config
@@ -155,3 +157,39 @@ def check_writable(key: str, folder: Path, *, may_be_full: bool = True) -> None:
         found = f"{nearest_existing(folder)} is not writable: {error.strerror}"
         permission = f"give this user write permission, or set {key} to another path"
         raise SetupFault(found, "free disk space" if is_full else permission) from None
+
+
+def segment_write_seconds(scratch: Path) -> float:
+    """Return the seconds to write a segment as the local store does, best of three. Raises OSError if the
+    file system does not support it.
+    """
+    best = float("inf")
+    for attempt in range(3):
+        start = time.perf_counter()
+        written, segment = scratch / f"{attempt}.tmp", scratch / f"{attempt}.parquet"
+        with written.open("wb") as file:
+            file.write(b"frazil" * 1000)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(written, segment)
+        folder = os.open(scratch, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        best = min(best, time.perf_counter() - start)
+        try:
+            os.link(written, segment)
+        except FileExistsError:
+            continue
+        raise OSError(0, "link replaced an existing file")
+    return best
+
+
+def file_system_type(folder: Path) -> str | None:
+    """Returns the type of the file system that `folder` is on; None if unknown."""
+    path = nearest_existing(folder).resolve()
+    mounts = [
+        mount for mount in psutil.disk_partitions(all=True) if path.is_relative_to(mount.mountpoint)
+    ]  # of several mounts on one folder the last is visible
+    return max(reversed(mounts), key=lambda mount: len(mount.mountpoint)).fstype if mounts else None

@@ -12,29 +12,18 @@ from pathlib import Path
 import pytest
 
 from frazil.config import Config, LocalWalConfig, WalConfig
-from frazil.errors import FrazilError, StoreUnavailable, StoreUnsafe
+from frazil.errors import StoreUnavailable, StoreUnsafe
 from frazil.storage import Entry, Store
 from frazil.storage.local import LocalStore
 from frazil.wal import SegmentName, new_stream, open_store
 from frazil.wal import journal as journal_module
-from frazil.wal.group import Receipt, SegmentWritten
+from frazil.wal.group import Receipt
 from frazil.wal.journal import Journal, SegmentJournal
 from tests.components.s3 import S3Server
 from tests.support.fault.buckets import new_bucket, s3_settings
 from tests.support.fault.records import logs_request
 from tests.support.fault.traffic import found_logs, fresh_texts
-
-
-class Notes:
-    def __init__(self) -> None:
-        self.written: list[SegmentWritten] = []
-        self.failed: list[FrazilError] = []
-
-    def segment_written(self, segment: SegmentWritten) -> None:
-        self.written.append(segment)
-
-    def segment_failed(self, error: FrazilError) -> None:
-        self.failed.append(error)
+from tests.support.group_commit import Seen
 
 
 class Around:
@@ -97,7 +86,7 @@ def test_a_tombstone_at_the_next_sequence_makes_the_writer_open_a_new_stream(con
     """Whoever took the writer for dead has closed its stream; its requests are acked and there once."""
     ids = [new_stream() for _ in range(8)]
     supply = iter(ids)
-    notes = Notes()
+    notes = Seen()
     store = open_store(config)
     texts = fresh_texts(5)
 
@@ -130,7 +119,7 @@ def test_a_stream_id_that_comes_twice_is_found_out_and_overwrites_nothing(config
         supply = iter([same] * 3 + [new_stream() for _ in range(9)])
 
         async def live(text: str = text, supply: Iterator[str] = supply) -> None:
-            journal = SegmentJournal(config, open_store(config), Notes(), stream_ids=lambda: next(supply))
+            journal = SegmentJournal(config, open_store(config), Seen(), stream_ids=lambda: next(supply))
             await journal.start()
             await append(journal, text)
             await journal.close()
@@ -145,7 +134,7 @@ def test_no_ack_before_the_store_says_durable(tmp_path: Path) -> None:
     store = Around(open_store(config))
 
     async def live() -> None:
-        journal = SegmentJournal(config, store, Notes())
+        journal = SegmentJournal(config, store, Seen())
         await journal.start()
         store.creating = wait_for(let_go)
         acks = [asyncio.create_task(append(journal, text)) for text in fresh_texts(3)]
@@ -169,7 +158,7 @@ def test_a_store_that_always_has_the_name_already_is_given_up_soon(tmp_path: Pat
         raise FileExistsError(path)
 
     async def live() -> None:
-        journal = SegmentJournal(config, store, Notes())
+        journal = SegmentJournal(config, store, Seen())
         await journal.start()
         store.creating = taken
         with pytest.raises(StoreUnavailable):
@@ -195,7 +184,7 @@ def test_what_waited_behind_a_failed_segment_is_refused_with_it(tmp_path: Path) 
         raise StoreUnavailable("down")
 
     async def live() -> None:
-        journal = SegmentJournal(config, store, Notes())
+        journal = SegmentJournal(config, store, Seen())
         await journal.start()
         store.creating = down
         requests = [asyncio.create_task(append(journal, "x" * 900 + str(n))) for n in range(10)]
@@ -223,7 +212,7 @@ def test_a_defect_while_recovering_does_not_end_the_recovery(
             raise errors.pop(0)
 
     async def live() -> None:
-        journal = SegmentJournal(config, store, Notes())
+        journal = SegmentJournal(config, store, Seen())
         await journal.start()
         store.creating = failing
         with pytest.raises(StoreUnavailable):
@@ -256,7 +245,7 @@ def test_a_store_found_unsafe_after_the_start_is_not_given_another_chance(
     config = local_config(tmp_path)
 
     async def live() -> None:
-        journal = SegmentJournal(config, open_store(config), Notes())
+        journal = SegmentJournal(config, open_store(config), Seen())
         await journal.start()
         await eventually(lambda: isinstance(journal.failure, StoreUnsafe))
         await asyncio.sleep(0.2)  # twenty chances to probe again
@@ -277,7 +266,7 @@ def test_a_start_does_not_wait_for_a_silent_store_for_long(
     store = Around(open_store(config), wait_for(http_stub))
 
     async def live() -> None:
-        journal = SegmentJournal(config, store, Notes())
+        journal = SegmentJournal(config, store, Seen())
         await journal.start()
         with pytest.raises(StoreUnavailable, match="has not responded yet"):
             await append(journal, "refused")
@@ -300,7 +289,7 @@ def test_what_killed_writers_left_is_removed_while_the_journal_runs(
     left, young = (tmp_path / "wal" / ".incoming" / f"{name}.tmp" for name in ("left", "young"))
 
     async def live() -> None:
-        journal = SegmentJournal(config, open_store(config), Notes())
+        journal = SegmentJournal(config, open_store(config), Seen())
         await journal.start()
         for place in (left, young):
             place.write_bytes(b"half a segment")
@@ -324,7 +313,7 @@ def test_many_starts_with_the_clock_going_backwards_never_share_a_name(tmp_path:
 
         async def live(text: str = text, clock: float = clock) -> None:
             journal = SegmentJournal(
-                config, LocalStore(config.wal_dir), Notes(), stream_ids=lambda: new_stream(clock)
+                config, LocalStore(config.wal_dir), Seen(), stream_ids=lambda: new_stream(clock)
             )
             await journal.start()
             await append(journal, text)

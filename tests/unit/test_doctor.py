@@ -307,7 +307,7 @@ def test_memory_and_network_file_systems_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: str
 ) -> None:
     monkeypatch.setattr(doctor, "file_system_type", lambda folder: kind)
-    monkeypatch.setattr(doctor, "_link_and_fsync", lambda scratch: 0.001)
+    monkeypatch.setattr(doctor, "segment_write_seconds", lambda scratch: 0.001)
     assert (
         by_name(doctor.check_data_folder(config_with(tmp_path)))["data folder: file system"].status == status
     )
@@ -315,7 +315,7 @@ def test_memory_and_network_file_systems_are_noted(
 
 def test_a_slow_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "file_system_type", lambda folder: "ext4")
-    monkeypatch.setattr(doctor, "_link_and_fsync", lambda scratch: 0.5)
+    monkeypatch.setattr(doctor, "segment_write_seconds", lambda scratch: 0.5)
     assert (
         by_name(doctor.check_data_folder(config_with(tmp_path)))["data folder: file system"].status == "warn"
     )

@@ -79,19 +79,19 @@ def lost_on_the_way(real: Commit, args: tuple[Any, ...]) -> Any:
     raise ConnectionResetError("the request was lost")
 
 
-def then(call: Callable[[Commit, tuple[Any, ...]], Any], meddling: CommitFault) -> Any:
+def then(call: Callable[[Commit, tuple[Any, ...]], Any], fault: CommitFault) -> Any:
     def both(real: Commit, args: tuple[Any, ...]) -> Any:
         try:
             return call(real, args)
         finally:
-            meddling()
+            fault()
 
     return both
 
 
-def first(meddling: CommitFault) -> Any:
+def first(fault: CommitFault) -> Any:
     def both(real: Commit, args: tuple[Any, ...]) -> Any:
-        meddling()
+        fault()
         return real(*args)
 
     return both

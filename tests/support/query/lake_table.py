@@ -10,8 +10,6 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from frazil.lake.commits.commit import Checkpoint, Committer, read_checkpoint
 from frazil.pipeline.datafile import Layout, write_part
@@ -74,16 +72,3 @@ def names(found: TableVersion, tenant: str = "acme", **constraints: Constraint) 
 def name_of(file: File) -> str:
     """Without the fingerprint."""
     return Path(file.path).name.partition(".")[0]
-
-
-def move(table: Table, name: str, snapshot_id: int) -> None:
-    kind = SnapshotRefType.BRANCH if name == "main" else SnapshotRefType.TAG
-    update = SetSnapshotRefUpdate(
-        ref_name=name,
-        type=kind,
-        snapshot_id=snapshot_id,
-        max_ref_age_ms=None,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )
-    table.catalog.commit_table(table, (), (update,))

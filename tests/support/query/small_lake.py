@@ -203,12 +203,8 @@ def running(folder: Path, *, filled: bool = True, **query: Any) -> Iterator[Serv
     config = Config.model_validate({"data_dir": folder / "data", "query": query, "auth": {"keys": KEYS}})
     if filled and not (folder / "data").exists():
         fill(config)
-    service = Service(config)
-    service.start()
-    try:
+    with serving(config) as service:
         yield service
-    finally:
-        service.close()
 
 
 KEYS = [

@@ -4,12 +4,10 @@ than Java bears, which is a minute, or Spark refuses to read the table.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import update
 from pyiceberg.types import StringType
 
-from frazil.config import Config
 from frazil.config.maintain import ExpireConfig
-from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commits import staging
 from frazil.lake.commits.metadata_commit import set_properties
 from frazil.lake.live_files import all_facts, live_files
@@ -30,13 +26,6 @@ from frazil.lake.upkeep.expire import expire_old
 from tests.support.lake.history import History
 
 _BORNE_MS = 60_000
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with contextlib.closing(open_catalog(Config.model_validate({"data_dir": tmp_path}))) as catalog:
-        ensure_namespace(catalog, "otel")
-        yield catalog
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from pyiceberg.exceptions import CommitStateUnknownException
 
 from frazil.config import Config
 from frazil.errors import ConfigError, DataLost
-from frazil.lake.catalog import ensure_namespace, open_catalog
+from frazil.lake.catalog import open_catalog
 from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.schema import iceberg_schema
 from frazil.lake.snapshots import LANDED
@@ -38,18 +36,6 @@ catalog = open_catalog(config)
 ensure_namespace(catalog, "otel")
 print(open_table(catalog, "otel", landed_spec("logs"), "at 0").landed, flush=True)
 """
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config.model_validate({"data_dir": tmp_path})
-
-
-@pytest.fixture
-def catalog(config: Config) -> Iterator[Catalog]:
-    with contextlib.closing(open_catalog(config)) as catalog:
-        ensure_namespace(catalog, "otel")
-        yield catalog
 
 
 def test_a_new_table_has_one_empty_snapshot_with_the_tag_and_the_first_position(catalog: Catalog) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,6 @@ from frazil.lake.state.recover import Recovered, rebuild_catalog, recover_tables
 from frazil.storage import local
 
 SCHEMA = pa.schema([("a", pa.int64())])
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config.model_validate({"data_dir": tmp_path})
-
-
-@pytest.fixture
-def catalog(config: Config) -> Iterator[Catalog]:
-    with contextlib.closing(open_catalog(config)) as catalog:
-        ensure_namespace(catalog, "otel")
-        yield catalog
 
 
 def table_with(catalog: Catalog, name: str, commits: int) -> Table:

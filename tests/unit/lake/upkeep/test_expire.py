@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from frazil.config import Config
@@ -28,28 +28,10 @@ from frazil.lake.tags import create_tag, delete_tag, list_tags
 from frazil.lake.upkeep import expire as expire_module
 from frazil.lake.upkeep.expire import Expired, expire, expire_old
 from frazil.lake.upkeep.orphans import find_orphans
+from tests.support.lake.commit_faults import applied_and_lost, first, inject, lost_on_the_way
 from tests.support.lake.history import IDENTIFIER, History
 
 NOTHING_YOUNG = ExpireConfig(snapshots_kept=1, kept_seconds=0, hourly_tags=0)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return Config.model_validate({"data_dir": tmp_path})
-
-
-@pytest.fixture
-def catalog(config: Config) -> Iterator[Catalog]:
-    with contextlib.closing(open_catalog(config)) as catalog:
-        ensure_namespace(catalog, "otel")
-        yield catalog
-
-
-@pytest.fixture
-def other(config: Config, catalog: Catalog) -> Iterator[Catalog]:
-    """Somebody else's connection, which no test tampers with."""
-    with contextlib.closing(open_catalog(config)) as catalog:
-        yield catalog
 
 
 @pytest.fixture
@@ -68,35 +50,6 @@ def later() -> float:
 
 def all_old(history: History, **named: Any) -> Expired:
     return expire_old(history.catalog, history.table, NOTHING_YOUNG, clock=later, **named)
-
-
-def inject(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *calls: Callable[..., Any]) -> list[int]:
-    """The first commits go through these, one each; the rest as they are. Returns what counts them."""
-    real, waiting, made = catalog.commit_table, list(calls), []
-
-    def commit_table(*args: Any) -> Any:
-        made.append(len(made))
-        return waiting.pop(0)(real, args) if waiting else real(*args)
-
-    monkeypatch.setattr(catalog, "commit_table", commit_table)
-    return made
-
-
-def first(meddling: Callable[[], object]) -> Callable[..., Any]:
-    def both(real: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        meddling()
-        return real(*args)
-
-    return both
-
-
-def applied_and_lost(real: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    real(*args)
-    raise CommitStateUnknownException("the answer was lost")
-
-
-def lost_on_the_way(real: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    raise ConnectionResetError("the request was lost")
 
 
 def test_snapshots_that_only_added_leave_no_data_behind_to_delete(history: History) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
@@ -13,9 +12,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from frazil.config import Config
 from frazil.errors import Conflict
-from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.lake.commits.commit import Committer, read_checkpoint
 from frazil.lake.files import LakeFileIO
 from frazil.lake.upkeep import orphans as orphans_module
@@ -26,13 +23,6 @@ from frazil.tables import SET_ASIDE
 from tests.support.lake.history import IDENTIFIER, History, rows_of
 
 DAY = 86_400.0
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    with contextlib.closing(open_catalog(Config.model_validate({"data_dir": tmp_path}))) as catalog:
-        ensure_namespace(catalog, "otel")
-        yield catalog
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from frazil.lake.commits.commit import Checkpoint
 from frazil.position import WalPosition
 from frazil.query.lake import Lake
 from frazil.query.model import AsOf
-from tests.support.query.lake_table import LOGS, land, move, names, rows, version
+from tests.support.lake.commit_faults import move
+from tests.support.query.lake_table import LOGS, land, names, rows, version
 from tests.support.wal_stores import HandClock
 
 

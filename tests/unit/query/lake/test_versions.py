@@ -20,6 +20,7 @@ from frazil.query.lake import Lake
 from frazil.query.model import AsOf
 from frazil.sql.constants import Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
+from tests.support.lake.commit_faults import move
 from tests.support.query.lake_table import (
     DAY,
     LOGS,
@@ -27,7 +28,6 @@ from tests.support.query.lake_table import (
     commit,
     data_file,
     land,
-    move,
     name_of,
     names,
     rows,
