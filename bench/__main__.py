@@ -296,7 +296,7 @@ def main() -> int:
         receiving(received, only)
     if only in (None, *LANDING):
         landing(landed, only, arguments.land_records)
-    asked = Bench(console, arguments.quick, "bare DuckDB", "frazil's API")
+    asked = Bench(console, arguments.quick, "plain DuckDB", "frazil's API")
     if only in (None, *ASKING):
         asking(asked, only)
     maintained = Bench(console, arguments.quick, "wall")
