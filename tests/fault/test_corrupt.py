@@ -23,26 +23,27 @@ from frazil.wal import SegmentName, open_store, segment
 from frazil.wal.journal import SegmentJournal
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import read_facts, read_rows
-from tests.fault.test_journal import Notes, local_config
+from tests.fault.test_journal import local_config
 from tests.support.fault.records import logs_request
 from tests.support.fault.traffic import Account, burst, found_logs
+from tests.support.group_commit import Seen
 from tests.support.receiver import running_receiver, write_config
 from tests.support.wal_stores import set_aside_copies
 
 
 def write_segments(config: Config, texts: list[str]) -> list[SegmentName]:
     """One segment for each text, all in one stream."""
-    notes = Notes()
+    seen = Seen()
 
     async def live() -> None:
-        journal = SegmentJournal(config, open_store(config), notes)
+        journal = SegmentJournal(config, open_store(config), seen)
         await journal.start()
         for text in texts:
             await journal.append("logs", logs_request([text]), "default", time.time_ns())
         await journal.close()
 
     asyncio.run(live())
-    return [written.name for written in notes.written]
+    return [written.name for written in seen.written]
 
 
 @pytest.fixture
