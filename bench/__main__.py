@@ -2,7 +2,7 @@
 
 Speed is stated as records per CPU-second of all processes together (of the receiver; for landing, of Spark's
 JVM, its Python workers and the driver), since machines differ and are noisy; latency, wall time and memory
-are of the machine that ran it. Questions are asked of the API and, in the same run, of bare DuckDB.
+are of the machine that ran it. Queries run through the API and, in the same run, in plain DuckDB.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PUT_DOLLARS = 0.005 / 1000
 """The public price of one PUT in S3 Standard, us-east-1."""
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
-LANDING = ("land", "backlog", "commits", "cluster", "idle")
-ASKING = ("query", "questions", "freshness", "tail")
+LANDING = ("land", "backlog", "commits", "cluster", "idle", "whole")
+ASKING = ("query", "queries", "freshness", "tail")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
 ATTACKED = ("hostile",)
@@ -62,7 +62,7 @@ def _latency(measured: Measured) -> str:
 
 
 def throughput(bench: Bench, *, only_logs: bool = False) -> float:
-    """Batches of 1,000, as fast as 16 clients go. Returns the requests a second of logs over HTTP."""
+    """Batches of 1,000, as fast as 16 clients go. Returns the requests per second of logs over HTTP."""
     cases: list[tuple[str, dict[str, Any], int]] = [
         ("logs, HTTP", {}, 100_000),
         ("logs, gRPC", {"transport": "grpc"}, 0),
@@ -160,7 +160,7 @@ def large_requests(bench: Bench) -> None:
 
 
 def growth(bench: Bench) -> None:
-    """1, 2 and 4 workers, 16 clients each, on local disk and on one S3 server that answers 50 ms later."""
+    """1, 2 and 4 workers, 16 clients each, on local disk and on one S3 server with 50 ms latency."""
     with tempfile.TemporaryDirectory(prefix="frazil-bench-s3-") as folder:
         place = Path(folder)
         with (
@@ -226,8 +226,8 @@ def receiving(bench: Bench, only: str | None) -> None:
 
 
 def landing(bench: Bench, only: str | None, records: int | None) -> None:
-    """`land` is all of it; each part can be had alone too."""
-    from bench import cluster, commits, idle, land
+    """`land` runs all parts; each part can run alone."""
+    from bench import cluster, commits, idle, land, whole
 
     configure_logging(LogConfig(level="warning"))
     everything = only in (None, "land")
@@ -239,13 +239,15 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
         cluster.cluster(bench)
     if everything or only == "idle":
         idle.idle(bench)
+    if only == "whole" or (everything and not bench.quick):
+        whole.whole(bench)
 
 
 def asking(bench: Bench, only: str | None) -> None:
     from bench import freshness, queries, tail
 
     configure_logging(LogConfig(level="warning"))
-    if only in (None, "query", "questions"):
+    if only in (None, "query", "queries"):
         queries.queries(bench)
     if only in (None, "query", "freshness"):
         freshness.freshness(bench)
@@ -254,7 +256,7 @@ def asking(bench: Bench, only: str | None) -> None:
 
 
 def maintaining(bench: Bench, compared: Bench, only: str | None) -> None:
-    """What it costs, and what is other before than after."""
+    """The cost of maintenance, and the tables before and after it."""
     from bench import compact, day
 
     configure_logging(LogConfig(level="warning"))
@@ -272,7 +274,7 @@ def looking(bench: Bench) -> None:
 
 
 def attacked(bench: Bench) -> None:
-    """What one tenant notices of another's attacks."""
+    """One tenant's latency while another tenant attacks."""
     from bench.hostile import hostile
     from bench.hostile_queries import hostile_queries
 

@@ -275,7 +275,7 @@ _NAMES: dict[_Line, tuple[str, ...]] = {}
 
 
 def _names(line: _Line) -> tuple[str, ...]:
-    """Of all values that a line needs, for its text or beside it."""
+    """All values that a line needs, in its text or as attributes."""
     if line not in _NAMES:
         in_text = [name for name in _DRAWN if f"{{{name}}}" in line.text]
         _NAMES[line] = tuple(dict.fromkeys((*line.attributes, *in_text)))

@@ -92,7 +92,7 @@ def _commit(config: Config, catalog: Catalog, part: Part, position: WalPosition)
 
 
 def _position(started: dict[str, int], done: int) -> WalPosition:
-    """Each stream goes on by a segment a commit; no two have the same counts, as it is in life."""
+    """Each stream gets one segment per commit; no two streams have the same counts."""
     return WalPosition(
         {
             name: StreamPosition(first + done, rows := first * 9973 + done * 14_003, rows)

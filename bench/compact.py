@@ -1,4 +1,4 @@
-"""Merging files: its speed beside landing's and Iceberg's own, what gets smaller, what is faster to ask."""
+"""Compaction: its speed compared with landing and with Iceberg's own, file sizes, and query times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from frazil.position import LandingPosition
 from frazil.tables import landed_spec
 
 RECORDS, QUICK_RECORDS = 2_400_000, 600_000
-"""All distinct: copies of a record that come to lie beside each other would take no room at all."""
+"""All distinct: adjacent copies of a record would compress to nothing."""
 WARM_UP_RECORDS, QUICK_WARM_UP_RECORDS = 400_000, 100_000
 SIZE_RECORDS = 500_000
 """Of the kinds of records that are landed and merged for their size alone."""
@@ -127,7 +127,7 @@ def _open(catalog: Catalog, config: Config, name: str = "logs") -> Table:
 
 
 def _app_logs(records: int, **settings: Any) -> AppLogs:
-    """Around a midnight of some days ago: files of two days, 2,500 records a second at 3 million."""
+    """Around a midnight of some days ago: files of two days, 2,500 records per second at 3 million."""
     midnight = (time.time_ns() // 10**9 // _DAY_SECONDS - 2) * _DAY_SECONDS * 10**9
     return AppLogs.around(midnight, _LENGTH_NANOS, records, **settings)
 
@@ -254,7 +254,7 @@ def _add_size(bench: Bench, name: str, backlog: Backlog, landed: Landed, merged:
 
 
 def _answers(bench: Bench, compared: Bench, folder: Path, spark: SparkSession) -> None:
-    """The questions of the query benchmark, before and after. Both are asked of a service that is warm."""
+    """The queries of the query benchmark, before and after compaction, on a warm service."""
     files = QUICK_LAKE_FILES if bench.quick else LAKE_FILES
     records = QUICK_LAKE_RECORDS_PER_FILE if bench.quick else LAKE_RECORDS_PER_FILE
     config = local_config(folder / "asked")

@@ -136,7 +136,7 @@ class Meter:
 
     @contextlib.contextmanager
     def during(self, name: str, *, on_spark: bool = True) -> Iterator[None]:
-        """What is done meanwhile is done for `name`. What Spark does beside the rest is nobody's."""
+        """Count the CPU time of the block for `name`. Spark outside such blocks is not counted."""
         below = self._below() if on_spark else 0.0
         begin, driver = time.perf_counter(), time.process_time()
         try:

@@ -44,7 +44,7 @@ COMMITS, QUICK_COMMITS = 2880, 120
 LANDINGS = 300
 """So many of a whole day's commits are made on Spark."""
 WITHOUT_COMMITS, QUICK_WITHOUT_COMMITS = 360, 60
-"""How many the table gets that nobody maintains."""
+"""Commits to the table without maintenance."""
 SAMPLE_EVERY, QUICK_SAMPLE_EVERY = 30, 10
 DISTINCT, QUICK_DISTINCT = 96, 16
 """Commits whose records are made; after those they come again at other times, with other ids."""
@@ -160,7 +160,7 @@ def _passed(bench: Bench, spark: SparkSession, clock: Clock, side: Side, other: 
 
 
 def _check(side: Side) -> None:
-    """Nothing lost, nothing twice: of the tenant that is asked, and of all in the position."""
+    """Check that no row is lost or duplicated: of the queried tenant, and of all tenants in the position."""
     position = landing_position(side.checkpoint().position)
     assert position.rows == side.landed.rows, (position.rows, side.landed.rows)
     assert side.total("records") == side.landed.rows

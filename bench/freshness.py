@@ -1,4 +1,4 @@
-"""From a log's ack to the moment that a question sees it, while the pipeline lands and others send."""
+"""Time from a log's ack until a query returns it, while the pipeline lands and other clients send."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _send(port: int, stop: threading.Event) -> None:
 
 
 def _probe(port: int, url: str, probes: int) -> tuple[list[float], int]:
-    """Milliseconds until each was seen, and how many questions it took."""
+    """Milliseconds until each record was returned, and the number of queries."""
     found, looks = [], 0
     with httpx.Client(timeout=30) as client:
         for number in range(probes):

@@ -84,7 +84,7 @@ def _post(connection: http.client.HTTPConnection, key: str, body: bytes, **heade
 
 
 def attack(name: str, http_port: int, grpc_port: int, key: str, clients: int) -> None:
-    """Runs until standard input ends; then prints how the requests were answered."""
+    """Runs until standard input ends; then prints the number of responses by status."""
     answers: Counter[str] = Counter()
     stop = threading.Event()
     if name == STREAMS:
@@ -197,7 +197,7 @@ def _grpc_canary(receiver: Any, key: str) -> Callable[[bytes], str]:
 
 
 def canary(send: Callable[[bytes], str], seconds: float) -> tuple[list[float], Counter[str]]:
-    """The answers' latencies in milliseconds, measured from when a request was due, and refusals."""
+    """Latencies of the responses in milliseconds, measured from when a request was due, and refusals."""
     bodies = [logs_request(seed, 10) for seed in range(50)]
     latencies: list[float] = []
     refused: Counter[str] = Counter()
@@ -208,7 +208,7 @@ def canary(send: Callable[[bytes], str], seconds: float) -> tuple[list[float], C
         if due > now:
             time.sleep(due - now)
         else:
-            due = now  # one client: what is late because of the last answer is not counted twice
+            due = now  # one client: a delay of the last response is not counted twice
         answer = send(bodies[number % len(bodies)])
         if answer:
             refused[answer] += 1
@@ -219,15 +219,15 @@ def canary(send: Callable[[bytes], str], seconds: float) -> tuple[list[float], C
 
 @dataclass(frozen=True)
 class Found:
-    """Latencies of tenant b's acks in milliseconds, sorted: alone, and beside an attack."""
+    """Latencies of tenant b's acks in milliseconds, sorted: alone, and during an attack."""
 
     attack: str
     alone: list[float]
     beside: list[float]
     refused: Counter[str]
-    """What tenant b was answered in place of 200."""
+    """Responses to tenant b other than 200."""
     told: str
-    """What the attacking clients were answered."""
+    """Responses to the attacking clients."""
 
     @property
     def met(self) -> bool:

@@ -37,7 +37,7 @@ VICTIM, ATTACKER = "globex", "acme"
 
 @dataclass(frozen=True)
 class Waits:
-    """How long a tenant's queries took, and the statuses of the others' answers."""
+    """Durations of a tenant's queries, and the status codes of the attacking clients."""
 
     seconds: list[float]
     failed: int
@@ -71,7 +71,7 @@ def attacked_api(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def waits(url: str, keys: dict[str, str], seconds: float, attack: dict[str, object] | None = None) -> Waits:
-    """Asks as tenant b for so many seconds, while clients of tenant a repeat the `attack`."""
+    """Runs queries as tenant b for so many seconds, while clients of tenant a repeat the `attack`."""
     stop, statuses = threading.Event(), Counter[int]()
 
     def repeat() -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import yaml
-from tests.components.process import dies_with_parent, end, free_port, wait_until
+from tests.components.process import wait_until
 
 from bench.backlog import make_backlog
 from bench.land import local_config
 from bench.table import Bench, Row
+from bench.up import Up, cpu_seconds, running_up
 
 IDLE_SECONDS = 60.0
 QUICK_IDLE_SECONDS = 8.0
@@ -28,29 +21,6 @@ CORE_SHARE_MAX = 0.05
 MEMORY_BYTES_MAX = 2.5e9
 _SETTLED_SECONDS = 10.0
 _QUICK_SETTLED_SECONDS = 3.0
-_END_SECONDS_MAX = 40.0
-_ROLES = {"receive": "receiver", "pipeline": "pipeline", "serve": "API", "dashboard": "dashboard"}
-
-
-@dataclass(frozen=True)
-class _Up:
-    process: psutil.Process
-    ports: dict[str, int]
-
-    def is_ready(self) -> bool:
-        return all(_is_ready(port) for port in self.ports.values())
-
-    def roles(self) -> dict[str, list[psutil.Process]]:
-        """Its own process, and those of each role with their descendants; Spark's JVM and workers apart."""
-        found: dict[str, list[psutil.Process]] = {"up": [self.process]}
-        for child in self.process.children():
-            words = child.cmdline()
-            name = next(role for word, role in _ROLES.items() if word in words)
-            found[name] = [child]
-            for one in child.children(recursive=True):
-                is_spark = name == "pipeline"
-                found.setdefault("Spark" if is_spark else name, []).append(one)
-        return found
 
 
 def idle(bench: Bench) -> None:
@@ -58,14 +28,14 @@ def idle(bench: Bench) -> None:
     settled = _QUICK_SETTLED_SECONDS if bench.quick else _SETTLED_SECONDS
     with tempfile.TemporaryDirectory(prefix="frazil-bench-idle-") as place:
         folder = Path(place)
-        with _running(folder) as up:
+        with running_up(folder, land={"age_max_seconds": 1}) as up:
             time.sleep(settled)
             _add(bench, "`frazil up` idle", up, seconds)
             if bench.quick:
                 return
             make_backlog(local_config(folder / "data"), 2000)
             landed = wait_until(
-                lambda: _metric(up.ports["pipeline"], 'frazil_landed_rows_total{table="logs"}') >= 2000,
+                lambda: up.metric("pipeline", 'frazil_landed_rows_total{table="logs"}') >= 2000,
                 seconds_max=120,
             )
             assert landed, (folder / "up.log").read_text()[-2000:]
@@ -73,48 +43,19 @@ def idle(bench: Bench) -> None:
             _add(bench, "the same after a landing, Spark running", up, seconds)
 
 
-@contextlib.contextmanager
-def _running(folder: Path) -> Iterator[_Up]:
-    ports = {name: free_port() for name in ("http", "pipeline", "serve", "dashboard")}
-    listen = {name: {"listen": f"127.0.0.1:{port}"} for name, port in ports.items()}
-    settings = {
-        "data_dir": str(folder / "data"),
-        "spark": {"master": "local[2]"},
-        "receive": {"http": listen.pop("http"), "grpc": {"listen": f"127.0.0.1:{free_port()}"}},
-        **listen,
-        "land": {"age_max_seconds": 1},
-    }
-    config, log = folder / "frazil.yaml", folder / "up.log"
-    config.write_text(yaml.safe_dump(settings))
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            dies_with_parent([sys.executable, "-m", "frazil", "--config", str(config), "up", "--no-demo"]),
-            stdout=output,
-            stderr=output,
-            cwd=folder,
-        )
-    try:
-        up = _Up(psutil.Process(process.pid), ports)
-        ready = wait_until(up.is_ready, seconds_max=120, give_up=lambda: process.poll() is not None)
-        assert ready, log.read_text()[-2000:]
-        yield up
-    finally:
-        end(process, _END_SECONDS_MAX)
-
-
-def _add(bench: Bench, name: str, up: _Up, seconds: float) -> None:
+def _add(bench: Bench, name: str, up: Up, seconds: float) -> None:
     roles = up.roles()
-    jobs = _metric(up.ports["pipeline"], "frazil_spark_jobs_total")
-    before = {role: sum(map(_cpu_seconds, processes)) for role, processes in roles.items()}
+    jobs = up.metric("pipeline", "frazil_spark_jobs_total")
+    before = {role: sum(map(cpu_seconds, processes)) for role, processes in roles.items()}
     begin = time.monotonic()
     time.sleep(seconds)
     passed = time.monotonic() - begin
     shares = {
-        role: max(0.0, sum(map(_cpu_seconds, processes)) - before[role]) / passed
+        role: max(0.0, sum(map(cpu_seconds, processes)) - before[role]) / passed
         for role, processes in roles.items()
     }
     memory = {role: sum(map(_memory_bytes, processes)) for role, processes in roles.items()}
-    started = _metric(up.ports["pipeline"], "frazil_spark_jobs_total") - jobs
+    started = up.metric("pipeline", "frazil_spark_jobs_total") - jobs
     share, used = sum(shares.values()), sum(memory.values())
     each = ", ".join(f"{role} {shares[role]:.1%} and {memory[role] / 1e6:.0f} MB" for role in roles)
     bench.add(
@@ -129,14 +70,6 @@ def _add(bench: Bench, name: str, up: _Up, seconds: float) -> None:
     )
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:  # Spark's Python workers end after a minute idle
-        return 0.0
-    return float(times.user + times.system)
-
-
 def _memory_bytes(process: psutil.Process) -> int:
     """What it alone uses and its part of what it shares: the sum over processes counts nothing twice."""
     try:
@@ -145,18 +78,3 @@ def _memory_bytes(process: psutil.Process) -> int:
         return 0
     found = re.search(r"^Pss:\s+(\d+) kB$", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-def _metric(port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    return float(found[1]) if found else 0.0

@@ -1,4 +1,4 @@
-"""Tables to ask: landed files over several days, written by landing's own writer, without Spark."""
+"""Tables to query: landed files over several days, written by landing's own writer, without Spark."""
 
 from __future__ import annotations
 

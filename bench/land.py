@@ -1,4 +1,4 @@
-"""Landing: a backlog through the real pipeline on a local Spark, beside Spark's own reader and writer."""
+"""Landing: a backlog through the real pipeline on a local Spark, compared with Spark's reader and writer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STOCK_SHARE = 0.05
 QUICK_STOCK_SHARE = 0.15
 STOCK_ROUNDS = 3
 QUICK_STOCK_ROUNDS = 2
-"""The best counts. Its code is in the JVM, which goes on getting faster after the warm-up."""
+"""The fastest run counts: its code is in the JVM, which gets faster even after the warm-up."""
 SPEED_TARGET = 120_000
 RATIO_TARGET = 4.0
 WARM_UP_SEED = 20_000
@@ -133,7 +133,7 @@ def _stock(config: Config, warm: Config, spark: SparkSession, share: float, roun
         spec = dataclasses.replace(landed_spec("logs"), name=_STOCK_TABLE)
         open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
     name = f"{config.lake.catalog.name}.{config.lake.namespace}.{_STOCK_TABLE}"
-    # By default a table with an order is shuffled by ranges; sorting within each task is what ours does.
+    # By default a table with an order is shuffled by ranges; frazil sorts within each task.
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.distribution-mode' = 'none')")
     spark.conf.set("spark.sql.files.maxPartitionBytes", str(config.land.task_bytes_max))
     everything = _segment_paths(config)

@@ -1,4 +1,4 @@
-"""A client that sends prepared OTLP requests and times every answer. Runs as a process of its own.
+"""A client that sends prepared OTLP requests and times every response. Runs as a process of its own.
 
 `python -m bench.load` reads a JSON Load from standard input, makes its payloads, says `ready`, waits for a
 line, sends, and prints the outcome as JSON.
@@ -29,7 +29,7 @@ SERVICES = {
 
 @dataclass(frozen=True)
 class Load:
-    """`rate` is requests a second on a fixed schedule; None sends as fast as answers come."""
+    """`rate` is requests per second on a fixed schedule; None sends as fast as responses arrive."""
 
     http_port: int
     grpc_port: int
@@ -69,7 +69,7 @@ def _payloads(load: Load) -> list[bytes]:
 
 
 def _http_sender(load: Load) -> Callable[[bytes], bool]:
-    """Sends one request; False if it was told to try again later."""
+    """Sends one request; False if the server asked to retry later."""
     connection = http.client.HTTPConnection("127.0.0.1", load.http_port, timeout=120)
     headers = {"content-type": "application/json" if load.content == "json" else "application/x-protobuf"}
     if load.encoding != "identity":

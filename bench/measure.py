@@ -65,7 +65,7 @@ def _cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def _memory(pid: int, peak: list[int]) -> Iterator[None]:
-    """The most memory that all processes of the tree held together, asked 50 times a second.
+    """The most memory that all processes of the tree held together, sampled 50 times per second.
 
     Proportional set size would be fairer to shared pages, but reading it costs the process too much.
     """
@@ -91,7 +91,23 @@ def _memory(pid: int, peak: list[int]) -> Iterator[None]:
         thread.join()
 
 
-def measure(receiver: Receiver, load: Load, *, watch_memory: bool = False) -> Measured:
+class LoadClient:
+    """A client process that has made its requests and waits."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self) -> Outcome:
+        """Send all requests; return when each has its response."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        return Outcome(**json.loads(self._process.stdout.readline()))
+
+
+@contextmanager
+def running_load(load: Load) -> Iterator[LoadClient]:
     client = subprocess.Popen(
         [sys.executable, "-m", "bench.load"],
         stdin=subprocess.PIPE,
@@ -106,18 +122,20 @@ def measure(receiver: Receiver, load: Load, *, watch_memory: bool = False) -> Me
         client.stdin.write(json.dumps(asdict(load)) + "\n")
         client.stdin.flush()
         assert client.stdout.readline().strip() == "ready"
+        yield LoadClient(client)
+        client.stdin.close()
+
+
+def measure(receiver: Receiver, load: Load, *, watch_memory: bool = False) -> Measured:
+    with running_load(load) as client:
         segments = receiver.metric("frazil_wal_segments_total")
         peak = [0]
         before = _cpu_seconds(receiver.process.pid)
-        client.stdin.write("go\n")
-        client.stdin.flush()
         if watch_memory:
             with _memory(receiver.process.pid, peak):
-                answer = client.stdout.readline()
+                outcome = client.run()
         else:
-            answer = client.stdout.readline()
+            outcome = client.run()
         cpu = _cpu_seconds(receiver.process.pid) - before
-        client.stdin.close()
-    outcome = Outcome(**json.loads(answer))
     written = receiver.metric("frazil_wal_segments_total") - segments
     return Measured(load.requests * load.records, outcome, cpu, peak[0], written)

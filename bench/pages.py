@@ -106,7 +106,7 @@ def _paint(bench: Bench, browser: Browser, parts: Parts, page: str, span: str, r
 
 
 def _seconds(visitor: Visitor, page: str, span: str) -> float:
-    """From asking for the address until its heading and its data are there to be seen."""
+    """From the request of the address until its heading and its data are visible."""
     begin = time.perf_counter()
     visitor.page.goto(f"{visitor.url}/{PAGES[page].path}?range={span}&live=false", wait_until="commit")
     visitor.heading(PAGES[page].heading)

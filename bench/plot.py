@@ -63,7 +63,7 @@ def _measure(
 
 
 def _rewritten(chart: Axes, samples: Sequence[Sample]) -> None:
-    """Its slope beside that of the rows that land is how often a row is written again."""
+    """Its slope divided by that of the landed rows is the write amplification."""
     hours = _hours(samples)
     rewritten = [sample.rows_rewritten / 1e6 for sample in samples]
     landed = [sample.rows_landed / 1e6 for sample in samples]

@@ -1,4 +1,4 @@
-"""Questions to a table of 20 million logs in 500 files, beside bare DuckDB and Spark SQL."""
+"""Queries on a table of 20 million logs in 500 files, compared with plain DuckDB and Spark SQL."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _ask(bench: Bench, config: Config, url: str, asked: MeasuredQuery, everythin
 
 
 async def _unpruned(bench: Bench, config: Config, asked: MeasuredQuery) -> None:
-    """The same question of the same service, with and without the choice of files."""
+    """The same query on the same service, with and without file pruning."""
     rounds = QUICK_ROUNDS if bench.quick else ROUNDS
     query = config.query.model_copy(update={"result_cache_bytes_max": 0})
     queries = QueryService(config.model_copy(update={"query": query}))
@@ -218,7 +218,7 @@ def a_trace(file: str) -> str:
 
 
 def _eight_clients(bench: Bench, url: str, middle: int) -> None:
-    """Each asks one after the other, every fourth question a scan of everything."""
+    """Each client runs one query after the other; every fourth is a full scan."""
     seconds = CLIENT_SECONDS / 4 if bench.quick else CLIENT_SECONDS
     counts = [0] * CLIENTS
     times: list[float] = []

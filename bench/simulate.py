@@ -51,7 +51,7 @@ from frazil.wal.store import open_store
 
 STEP_SECONDS = 30
 TENANTS = {"default": 800, "acme": 400, "globex": 200}
-"""Rows of each in a commit. The first is asked for."""
+"""Rows of each in a commit. The first tenant is queried."""
 _REQUESTS = 4
 """Of a tenant in a commit, each from another service."""
 _ASKED_SECONDS = 900
@@ -157,7 +157,7 @@ class LandedSoFar:
 
 
 class Side:
-    """A table that gets the day's commits, and those who ask it."""
+    """A table that gets the day's commits, and its readers."""
 
     def __init__(self, config: Config, catalog: Catalog, url: str, client: httpx.Client) -> None:
         self.config = config
@@ -186,7 +186,7 @@ class Side:
         return int(str(snapshot.summary[f"total-{what}"]))
 
     def warm_up(self) -> None:
-        """Whoever is asked for the first time has more to do."""
+        """Warm up: the first query of a service costs more."""
         for _ in range(_REPEATS):
             planned(self.config, "SELECT count(*) FROM logs")
             self.execute("SELECT count(*) FROM logs")
@@ -306,7 +306,7 @@ class Landing:
 
 
 class Maintenance:
-    """The maintainer's tasks when they are due, each with what it costs."""
+    """The maintainer's tasks when they are due, with the cost of each."""
 
     def __init__(self, side: Side, spark: SparkSession, clock: Clock, meter: Meter) -> None:
         settings = side.config.maintain

@@ -1,4 +1,4 @@
-"""Rows that have not landed: the first query after silence, what they cost without queries, many tenants."""
+"""Rows that have not landed: the first query after silence, their cost without queries, many tenants."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tail(bench: Bench) -> None:
 
 
 def _write(wal: Path, segments: int, rows: int, tenants: int = 1) -> None:
-    """One stream of segments with so many rows each. Not synced: nobody loses them."""
+    """One stream of segments with so many rows each. Not synced: no test loses them."""
     stream, source, decoder, before = new_stream(), Payloads(rows // tenants), Decoder("logs"), 0
     for sequence in range(segments):
         seeds = range(sequence * tenants, (sequence + 1) * tenants)
@@ -111,7 +111,7 @@ def _cpu_seconds(found: list[float]) -> Iterator[None]:
 
 
 def _without_queries(bench: Bench, place: Path) -> None:
-    """Segments of 10,000 records/s appear, and nobody asks."""
+    """Segments of 10,000 records/s arrive, and no query runs."""
     seconds = QUICK_IDLE_SECONDS if bench.quick else IDLE_SECONDS
     data, cpu = place / "idle" / "data", list[float]()
     (data / "wal").mkdir(parents=True)
@@ -138,7 +138,7 @@ def _without_queries(bench: Bench, place: Path) -> None:
 
 
 def _many_tenants(bench: Bench, place: Path) -> None:
-    """One tenant's rows of a segment that many share; beside it, a segment of one tenant."""
+    """One tenant's rows of a segment that many tenants share, compared with a segment of one tenant."""
     found = {}
     for tenants in (1, TENANTS):
         data = place / f"{tenants}"
