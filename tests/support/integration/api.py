@@ -87,8 +87,8 @@ def running_api(
     with running_receiver(folder, whole) as receiver:
         scheme = "https" if "tls" in serve else "http"
         api = Api(folder, receiver.config_path, f"{scheme}://127.0.0.1:{port}", verify)
-        api.start()
         try:
+            api.start()
             yield api, receiver
         finally:
             if api.process.poll() is None:
