@@ -65,7 +65,7 @@ class SegmentWriter:
                     path: self._level for path, codec in compression.items() if codec == "zstd"
                 },
                 use_dictionary=with_dictionary(table.schema),
-                write_statistics=["time"],
+                write_statistics=["time", "tenant_id"],
                 store_schema=False,  # readers get the table's plain types, not dictionaries
             )
         self._writer.write_table(table, row_group_size=table.num_rows)

@@ -90,14 +90,16 @@ class SegmentDecoder:
         try:
             facts, file = open_segment(name, data)
             summary, is_timed = self._summary(facts, file)
-            if facts.rows == 0 or bounds.exclude(summary.time_min, summary.time_max):
+            tenants = _tenants(file.metadata)
+            has_tenant = tenants is None or tenants[0] <= tenant <= tenants[1]
+            if facts.rows == 0 or not has_tenant or bounds.exclude(summary.time_min, summary.time_max):
                 return summary, None
-            table = self._read(facts, file, schema, is_timed=is_timed)
+            is_shared = tenants != (tenant, tenant)
+            table = self._read(facts, file, schema, is_timed=is_timed, is_shared=is_shared)
         except (SegmentCorrupt, SegmentUnknown) as error:
             return Summary(problem=f"{error}: its rows are left out, and landing will set it aside"), None
-        is_of_tenant = pc.equal(table["tenant_id"], tenant)
-        if not pc.all(is_of_tenant).as_py():
-            table = table.filter(is_of_tenant)
+        if is_shared:
+            table = table.filter(pc.equal(table["tenant_id"], tenant))
         if table.num_rows == 0:
             return summary, None
         if not is_timed:
@@ -120,9 +122,13 @@ class SegmentDecoder:
             first, last = min(first, received[0]), max(last, received[1])
         return Summary(*counts, first, last), is_timed
 
-    def _read(self, facts: Facts, file: pq.ParquetFile, schema: pa.Schema, *, is_timed: bool) -> pa.Table:
+    def _read(
+        self, facts: Facts, file: pq.ParquetFile, schema: pa.Schema, *, is_timed: bool, is_shared: bool
+    ) -> pa.Table:
         """Read the rows of all tenants. Reads again, with the maps, if columns must be filled from them."""
-        names = {*schema.names, "tenant_id", *(() if is_timed else ("received_time",))} - {SEGMENT.name}
+        names = {*schema.names} - {SEGMENT.name}
+        names |= {"tenant_id"} if is_shared else set()
+        names |= set() if is_timed else {"received_time"}
         table = self._columns(facts, file, names)
         unfilled = names & self._fill.unfilled(facts.fill)
         missing = unfilled | (names - set(table.column_names))
@@ -164,14 +170,32 @@ class SegmentDecoder:
 
 def _time_bounds(footer: pq.FileMetaData) -> tuple[int, int] | None:
     """Return the smallest and the largest `time`; None if a row group has no statistics."""
-    names = range(footer.num_columns if footer.num_row_groups else 0)
-    at = next((n for n in names if footer.row_group(0).column(n).path_in_schema == "time"), None)
+    found = _statistics(footer, "time")
+    return (
+        None
+        if found is None
+        else (min(int(each.min_raw) for each in found), max(int(each.max_raw) for each in found))
+    )
+
+
+def _tenants(footer: pq.FileMetaData) -> tuple[str, str] | None:
+    """Return the first and the last tenant; None if a row group has no statistics, as in segments of earlier
+    releases.
+    """
+    found = _statistics(footer, "tenant_id")
+    if found is None or any(each.null_count for each in found):
+        return None
+    return min(str(each.min) for each in found), max(str(each.max) for each in found)
+
+
+def _statistics(footer: pq.FileMetaData, column: str) -> list[pq.Statistics] | None:
+    """Return the statistics of a column in each row group; None if one has none, or there is no row group."""
+    leaves = range(footer.num_columns if footer.num_row_groups else 0)
+    at = next((leaf for leaf in leaves if footer.schema.column(leaf).path == column), None)
     if at is None:
         return None
-    found = [footer.row_group(n).column(at).statistics for n in range(footer.num_row_groups)]
-    if any(each is None or not each.has_min_max for each in found):
-        return None
-    return min(int(each.min_raw) for each in found), max(int(each.max_raw) for each in found)
+    found = [footer.row_group(group).column(at).statistics for group in range(footer.num_row_groups)]
+    return None if any(each is None or not each.has_min_max for each in found) else found
 
 
 def _micros(column: pa.ChunkedArray) -> Longs:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
@@ -14,8 +16,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from frazil.errors import StoreUnavailable
 from frazil.position import WalPosition
 from frazil.query.tail import KEPT_SECONDS
+from frazil.query.tail.decode import SegmentDecoder
 from frazil.wal.reader import NOTHING_LANDED
-from frazil.wal.segment import SegmentWriter
+from frazil.wal.segment import Facts, SegmentWriter
 from tests.support.query.tail_wal import DECODER, Wal, at, carts, name_of, rows_of, texts_of
 
 
@@ -169,3 +172,23 @@ def test_an_error_of_the_store_reaches_all_and_passes(wal: Wal) -> None:
             wal.bodies()
     wal.store.read = read  # type: ignore[method-assign]
     assert len(wal.bodies()) == 3
+
+
+def test_a_segment_without_rows_of_the_tenant_is_not_decoded(
+    wal: Wal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal.append(0, {"acme": ["a"]})
+    wal.append(0, {"globex": ["b"]})
+    wal.append(0, {"acme": ["c"], "globex": ["d"]})
+    decoded: list[set[str]] = []
+    read = SegmentDecoder._columns
+
+    def noted(decoder: SegmentDecoder, facts: Facts, file: pq.ParquetFile, names: set[str]) -> pa.Table:
+        decoded.append({*names})
+        return read(decoder, facts, file, names)
+
+    monkeypatch.setattr(SegmentDecoder, "_columns", noted)
+    assert wal.bodies(columns=["body"]) == ["a", "c"]
+    assert sorted(decoded, key=len) == [{"time", "body"}, {"time", "body", "tenant_id"}]
+    assert wal.bodies(tenant="initech", columns=["body"]) == []
+    assert len(decoded) == 2
