@@ -17,7 +17,7 @@ import httpx
 
 from bench.lake import make_lake
 from bench.serving import running_api
-from bench.table import Bench, Row
+from bench.table import MIB, Bench, Row
 from frazil.config import Config
 from frazil.query.lake import Lake
 from frazil.query.model import Query
@@ -199,13 +199,20 @@ def planned_files(config: Config, sql: str) -> list[str]:
 
 def planned(config: Config, sql: str) -> Plan:
     """By a planner that knows nothing yet, and of what has landed alone."""
-    from frazil.sql.sandbox import serialized
+    from frazil.sql.pushdown import Pushdown
+    from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized
 
     lake = Lake(config)
     planner = Planner(config, lake, None)
     try:
         tree = serialized(bare_duckdb(), sql)
-        return planner.plan(Statement(tree, config.lake.namespace, SIGNALS), Query(sql, "default"))
+        statement = Statement(tree, config.lake.namespace, SIGNALS)
+        with tempfile.TemporaryDirectory() as folder:
+            sandbox = Sandbox(Settings(1, 256 * MIB, 256 * MIB, folder, config.lake.namespace))
+            tables = [TableSource(**table) for table in planner.declarations()]
+            uses = Pushdown(sandbox, tables).uses(sql, now=time.time_ns() // 1000)
+            sandbox.close()
+        return planner.plan(statement, Query(sql, "default"), uses)
     finally:
         planner.close()
         lake.close()

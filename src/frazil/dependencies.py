@@ -23,6 +23,8 @@ _AGE_SECONDS_MAX = 10.0
 _PROBLEM_AGE_SECONDS_MAX = 2.0
 _WAIT_SECONDS_MAX = 2.0
 """Less than the 3 seconds that `frazil status` waits for a health response."""
+_BROKERS_SECONDS_MAX = 1.5
+"""Less than a health response waits, so that the response has the reason."""
 
 
 class Checked:
@@ -119,7 +121,7 @@ def _wal_check(config: Config) -> Check | None:
         from frazil.wal.kafka.topics import Topics
 
         assert config.wal.kafka is not None  # the configuration has checked that  # noqa: S101
-        topics = Topics(config.wal.kafka, timeout_seconds=_WAIT_SECONDS_MAX)
+        topics = Topics(config.wal.kafka, timeout_seconds=_BROKERS_SECONDS_MAX)
 
         def ask_brokers() -> str:
             topics.check(SIGNALS[0])

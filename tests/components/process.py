@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
+import itertools
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -38,18 +41,31 @@ class ComponentDiedError(Exception):
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; another process may take it, so starts are tried again.
+    """A port that was free a moment ago. Another program may take it, so starts are tried again.
 
-    Workers of pytest-xdist do not take it from each other: each has ports of its own.
+    Clients cannot take it: the kernel gives them ports above these. Workers of pytest-xdist do not take it
+    from each other: each has ports of its own, and returns a port again only after all others.
     """
+    return next(port for port in _ports() if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port // 2 % workers == worker % workers:  # half: Linux gives out odd ones first
-            return port
+    first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    own = range(10_000 + worker, first_of_clients, workers)
+    start = random.randrange(len(own))  # other test runs on this machine begin elsewhere
+    return itertools.cycle([*own[start:], *own[:start]])
 
 
 def dies_with_parent(command: Sequence[str | Path]) -> list[str]:

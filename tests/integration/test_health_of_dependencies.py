@@ -107,8 +107,7 @@ def test_both_pipelines_and_the_receiver_are_not_ready_while_kafka_is_away(
         kafka.kill()
         try:
             for pipeline in pipelines:
-                pipeline.until("not ready", lambda p=pipeline: "wal" in problems(p))
-                assert "Kafka" in problems(pipeline)["wal"]
+                pipeline.until("not ready", lambda p=pipeline: "Kafka" in problems(p).get("wal", ""))
             assert noticed(lambda: not receiver.is_ready())
         finally:
             kafka.restart()

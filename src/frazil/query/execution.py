@@ -44,6 +44,7 @@ class Executor:
         job = {
             "settings": await asyncio.to_thread(sandbox_settings, self._config, self._spill),
             "tables": plan.tables,
+            "now": running.now,
             "columns": self._planner.column_names([table["name"] for table in plan.tables]),
             "sql": query.sql,
             "params": list(query.params),

@@ -35,7 +35,7 @@ from frazil.lake.snapshots import ancestors, erasures
 from frazil.position import WalPosition, landing_position
 from frazil.query.manifests import Manifests, metadata_errors
 from frazil.query.model import AsOf
-from frazil.sql.constants import Constraints
+from frazil.sql.constraint import Constraints
 from frazil.sql.index import Files, Index
 from frazil.tables.promoted import promoted
 from frazil.times import utc_text

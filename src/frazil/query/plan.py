@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +18,11 @@ from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.bloom import BloomFilters, hashes_of
-from frazil.sql.constants import Constants, Constraints
-from frazil.sql.constraints import UNCONSTRAINED, row_constraints, union_all
+from frazil.sql.constraint import UNCONSTRAINED, Constraints, union_all
 from frazil.sql.index import File
 from frazil.sql.promoted_fallback import from_map, source_columns
 from frazil.sql.statement import Statement
-from frazil.sql.types import duckdb_type, kind_of
+from frazil.sql.types import duckdb_type
 from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.tables.promoted import promoted
 
@@ -94,10 +92,6 @@ class Planner:
         self._io: LakeFileIO = open_files(config)
         specs = table_specs(promoted(config))
         self.specs = {name: spec for name, spec in specs.items() if spec.queried}
-        self._kinds = {
-            name: {column.name: kind_of(column.type) for column in spec.sql_columns}
-            for name, spec in self.specs.items()
-        }
 
     def close(self) -> None:
         self._filters.close()
@@ -109,9 +103,15 @@ class Planner:
         }
         return sorted(found)
 
-    def plan(self, statement: Statement, query: Query) -> Plan:
-        constants = Constants.of(time.time_ns() // 1000, query.params)
-        uses = row_constraints(statement.root, self._kinds, constants)
+    def declarations(self) -> list[dict[str, Any]]:
+        """Return the arguments of `TableSource` of all tables, without rows."""
+        return [_source(spec, self._columns(spec, None)) for spec in self.specs.values()]
+
+    def plan(
+        self, statement: Statement, query: Query, uses: Mapping[str, Sequence[Constraints]] | None = None
+    ) -> Plan:
+        """Plan a query. `uses` has the constraints of each use of each table."""
+        uses = uses or {}
         plan = Plan()
         try:
             for name, spec in self.specs.items():

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class WorkerProcess:
         """Alive, with no output left unread: the next query would take that output for its own."""
         return self.is_alive and not self._has_pending_output
 
-    async def start(self, settings: Mapping[str, Any]) -> None:
+    async def start(self, settings: Mapping[str, Any], tables: Sequence[Mapping[str, Any]] = ()) -> None:
         # One folder per process: DuckDB's temporary files have the same names in every process.
         self._folder = Path(settings["temp_dir"]) / uuid.uuid4().hex
         self._folder.mkdir(mode=0o700)
@@ -96,7 +96,7 @@ class WorkerProcess:
             raise
         async with asyncio.timeout(_START_SECONDS_MAX):
             await self._event()
-            await self._send({"op": "prepare", "settings": self._with_folder(settings)})
+            await self._send({"op": "prepare", "settings": self._with_folder(settings), "tables": tables})
             await self._event()
 
     def _with_folder(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -104,15 +104,22 @@ class WorkerProcess:
 
     async def parse(self, sql: str) -> Mapping[str, Any]:
         """Return the event `parsed` or `error`."""
+        return await self._request({"op": "parse", "sql": sql})
+
+    async def constrain(self, sql: str, params: Sequence[Any], now: int) -> Mapping[str, Any]:
+        """Return the event `constrained`: for each table, constraints on the rows that the query needs."""
+        return await self._request({"op": "constrain", "sql": sql, "params": list(params), "now": now})
+
+    async def _request(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self._has_pending_output = True
-        await self._send({"op": "parse", "sql": sql})
+        await self._send(message)
         try:
             async with asyncio.timeout(_PARSE_SECONDS_MAX):
                 event = await self._event()
         except TimeoutError:
             await self.kill()
             raise LimitReached(
-                f"the SQL takes longer than {_PARSE_SECONDS_MAX:g} s to parse: shorten it",
+                f"the SQL takes longer than {_PARSE_SECONDS_MAX:g} s to plan: shorten it",
                 limit="query.sql_bytes_max",
             ) from None
         self._has_pending_output = False
@@ -256,12 +263,15 @@ class Pool:
         self._crashes = CrashHistory()
         self._waiting: OrderedDict[str, deque[asyncio.Future[WorkerProcess]]] = OrderedDict()
         self._settings: Mapping[str, Any] = {}
+        self._tables: Sequence[Mapping[str, Any]] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def start(self, settings: Mapping[str, Any]) -> None:
-        """Start the workers and return when one is ready. Workers that fail to start are retried."""
-        self._settings = settings
+    async def start(self, settings: Mapping[str, Any], tables: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Start the workers and return when one is ready. Workers that fail to start are retried. `tables`
+        are the arguments of `TableSource` of all tables.
+        """
+        self._settings, self._tables = settings, tables
         tasks = [self._begin(self._spawn()) for _ in range(self._workers_max + self._spare)]
         await asyncio.wait(tasks, timeout=_START_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
 
@@ -300,7 +310,7 @@ class Pool:
             worker = WorkerProcess()
             self._all.add(worker)
             try:
-                await worker.start(self._settings)
+                await worker.start(self._settings, self._tables)
             except asyncio.CancelledError:
                 await worker.kill()
                 raise

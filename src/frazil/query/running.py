@@ -33,6 +33,8 @@ class RunningQuery:
     """Called once, when the client has read the result or is gone."""
     running_since: float | None = None
     """When the first attempt began; retries without some files count against the same time limit."""
+    now: int = 0
+    """The time that the SQL functions of the clock return: when the query was planned, in microseconds."""
     erasures: frozenset[str] = frozenset()
     """The erasures that were known when the query was planned."""
 

@@ -10,12 +10,11 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import structlog
 from prometheus_client import CollectorRegistry
 
@@ -27,26 +26,23 @@ from frazil.paths import OwnFolder
 from frazil.position import WalPosition
 from frazil.query.audit import AuditLog
 from frazil.query.cache import SizedCache
-from frazil.query.errors import FilesUnreadable, query_error
+from frazil.query.errors import FilesUnreadable
 from frazil.query.execution import Executor
 from frazil.query.inventory import health_of, inventory
 from frazil.query.lake import Lake, TableVersion
 from frazil.query.metrics import QueryMetrics
 from frazil.query.model import Progress, Query, QueryResult, ResultColumn, Stats, TableInfo
 from frazil.query.plan import Plan, Planner
-from frazil.query.pool import Pool, WorkerDied, WorkerProcess
+from frazil.query.pool import Pool, WorkerProcess
+from frazil.query.prepare import ParserDied, Prepared, Preparer
 from frazil.query.render import json_end
 from frazil.query.running import ResultBody, RunningQuery
 from frazil.query.sandbox_settings import sandbox_settings
 from frazil.query.spool import Spool
 from frazil.query.tail import KEPT_SECONDS, Tail
 from frazil.query.validate import check
-from frazil.sql.statement import Statement
 from frazil.tables import SIGNALS
 
-_PARSED_BYTES_MAX = 32 << 20
-_TREE_BYTES_PER_BYTE = 6
-"""Memory of a parsed syntax tree per byte of its JSON."""
 _RETRIES_WITHOUT_FILES = 3
 _REFRESH_SECONDS = 2.0
 _IDLE_REFRESH_SECONDS = 60.0
@@ -55,16 +51,6 @@ _TABLE_METRICS_SECONDS = 60.0
 _CATALOG_CHECK_SECONDS = 1.0
 
 log = structlog.get_logger("frazil.query")
-
-
-class _ParserDied(Exception):
-    pass
-
-
-@dataclass(frozen=True)
-class _Parsed:
-    tree: Mapping[str, Any]
-    audit_sql: str
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,6 @@ class QueryService:
         self._running: dict[tuple[str, str], RunningQuery] = {}
         self._open_queries: Counter[str] = Counter()
         self._tasks: set[asyncio.Future[None]] = set()
-        self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
         self._results: SizedCache[str, _CachedResult] = SizedCache(config.query.result_cache_bytes_max)
         self._external_caches: list[SizedCache[Any, Any]] = []
         tenants_share = len({key.tenant for key in config.auth.keys}) > 1
@@ -93,6 +78,7 @@ class QueryService:
         self._tail: Tail | None = None
         self._planner: Planner
         self._executor: Executor
+        self._preparer = Preparer(config, self._worker_lost)
         self._refreshing: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
         self._catalog_check = Checked(self._check_catalog, age_max_seconds=_CATALOG_CHECK_SECONDS)
@@ -123,7 +109,8 @@ class QueryService:
         spill = self._folder / "spill"
         spill.mkdir()
         self._executor = Executor(self._config, self._planner, self._metrics, spill)
-        await self._pool.start(await asyncio.to_thread(sandbox_settings, self._config, spill))
+        settings = await asyncio.to_thread(sandbox_settings, self._config, spill)
+        await self._pool.start(settings, self._planner.declarations())
         self._refreshing = asyncio.create_task(self._refresh_caches())
 
     async def close(self) -> None:
@@ -195,7 +182,7 @@ class QueryService:
                 log.info("caches cleared after erasure", erasures=sorted(new))
             self._erasures |= new
             self._results.clear()
-            self._parsed.clear()
+            self._preparer.clear()
             for cache in self._external_caches:
                 cache.clear()
             self._lake.forget_manifests()
@@ -314,11 +301,9 @@ class QueryService:
         self._audit.record(running.query, running.audit_sql, outcome, stats)
 
     async def _run(self, running: RunningQuery) -> None:
-        query = running.query
-        parsed = self._parsed.get(query.sql)
-        if parsed is not None:
-            # Parsed before: it can be planned, and perhaps served from the cache, without a worker.
-            with await self._plan(running, parsed) as plan:
+        prepared = await self._preparer.prepared(running)
+        if prepared is not None:  # it can be planned, and perhaps served from the cache, without a worker
+            with await self._plan(running, prepared) as plan:
                 if not await self._serve_cached(running, plan):
                     async with self._worker(running) as worker:
                         await self._run_plan(running, worker, plan)
@@ -326,15 +311,14 @@ class QueryService:
         for is_last in (False, True):  # the worker may have died for another reason: try once more
             try:
                 async with self._worker(running) as worker:
-                    await self._parse_and_run(running, worker)
+                    await self._prepare_and_run(running, worker)
                 return
-            except _ParserDied:
+            except ParserDied:
                 if is_last:
                     raise QueryInvalid("the SQL cannot be parsed: it crashes the parser") from None
 
-    async def _parse_and_run(self, running: RunningQuery, worker: WorkerProcess) -> None:
-        parsed = await self._parse(running, worker)
-        with await self._plan(running, parsed) as plan:
+    async def _prepare_and_run(self, running: RunningQuery, worker: WorkerProcess) -> None:
+        with await self._plan(running, await self._preparer.prepare(running, worker)) as plan:
             if not await self._serve_cached(running, plan):
                 await self._run_plan(running, worker, plan)
 
@@ -351,29 +335,15 @@ class QueryService:
             finally:
                 running.worker = None
 
-    async def _parse(self, running: RunningQuery, worker: WorkerProcess) -> _Parsed:
-        running.state = "planning"
-        sql = running.query.sql
-        try:
-            with telemetry.span("query.parse"):
-                event = await worker.parse(sql)
-        except WorkerDied:
-            await self._executor.worker_lost(running, worker)
-            raise _ParserDied from None
-        if event["event"] == "error":
-            raise query_error(event, self._config.query)
-        try:
-            parsed = _Parsed(orjson.loads(event["tree"]), event["audit"])
-        except orjson.JSONDecodeError:
-            raise QueryInvalid("the SQL is nested too deeply: split it with WITH clauses") from None
-        self._parsed.put(sql, parsed, _TREE_BYTES_PER_BYTE * len(event["tree"]) + 1000)
-        return parsed
+    async def _worker_lost(self, running: RunningQuery, worker: WorkerProcess) -> None:
+        await self._executor.worker_lost(running, worker)
 
-    async def _plan(self, running: RunningQuery, parsed: _Parsed) -> Plan:
+    async def _plan(self, running: RunningQuery, prepared: Prepared) -> Plan:
         running.state = "planning"
-        running.audit_sql = parsed.audit_sql
         begin = time.monotonic()
-        planning = asyncio.create_task(asyncio.to_thread(self._make_plan, parsed, running.query))
+        planning = asyncio.create_task(
+            asyncio.to_thread(self._planner.plan, prepared.statement, running.query, prepared.uses)
+        )
         try:
             with telemetry.span("query.plan"):
                 plan = await asyncio.shield(planning)
@@ -385,10 +355,6 @@ class QueryService:
         self._metrics.planned(time.monotonic() - begin)
         running.set_stats(plan.stats)
         return plan
-
-    def _make_plan(self, parsed: _Parsed, query: Query) -> Plan:
-        statement = Statement(parsed.tree, self._config.lake.namespace, self._planner.specs, query.sql)
-        return self._planner.plan(statement, query)
 
     async def _serve_cached(self, running: RunningQuery, plan: Plan) -> bool:
         cached = None if plan.key is None else self._results.get(plan.key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import queue
 import re
@@ -25,6 +26,7 @@ from frazil.process import die_with_parent
 from frazil.query import worker_protocol
 from frazil.query.render import renderer
 from frazil.sql.duckdb_errors import describe_error
+from frazil.sql.pushdown import Pushdown, packed
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text, without_constants
 
 _BATCH_ROWS = 2048
@@ -46,6 +48,7 @@ class Worker:
         self._parser = duckdb.connect(":memory:", config={"autoload_known_extensions": "false"})
         self._settings: Settings | None = None
         self._memory: _MemoryLimit
+        self._pushdown: Pushdown
         self._next: Sandbox | None = None
         self._running: Sandbox | None = None
         self._run = self._cancelled = 0
@@ -57,6 +60,9 @@ class Worker:
         while (job := self._jobs.get()) is not None:
             if job["op"] == "parse":
                 self._parse(job["sql"])
+            elif job["op"] == "constrain":
+                uses = self._pushdown.uses(job["sql"], job["params"], job["now"])
+                self._send_event({"event": "constrained", "uses": packed(uses)})
             elif job["op"] == "prepare":
                 self._prepare(job)
             elif job["op"] == "run":
@@ -103,6 +109,8 @@ class Worker:
 
     def _prepare(self, job: Mapping[str, Any]) -> None:
         self._settings = Settings(**job["settings"])
+        planning = Sandbox(dataclasses.replace(self._settings, threads=1, s3=None))
+        self._pushdown = Pushdown(planning, [TableSource(**table) for table in job["tables"]])
         self._next = Sandbox(self._settings)
         self._memory = _MemoryLimit(self._settings.memory_bytes)
         self._send_event({"event": "prepared"})
@@ -137,7 +145,7 @@ class Worker:
         self, sandbox: Sandbox, tables: Sequence[TableSource], job: Mapping[str, Any]
     ) -> tuple[int, bool]:
         """Returns the number of rows, and whether further rows were dropped."""
-        sandbox.fill(tables)
+        sandbox.fill(tables, job["now"])
         self._check_cancelled()
         result = sandbox.connection.execute(job["sql"], job["params"])
         description = result.description or []

@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from frazil.lake.files import LakeFileIO
-from frazil.sql.constants import Value
+from frazil.sql.constraint import Value
 from frazil.sql.index import File
 
 _SALT = np.array(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.sql.constants import Constraint, Value
+from frazil.sql.constraint import Constraint, Value
 
 Flags = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]

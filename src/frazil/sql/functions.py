@@ -69,3 +69,23 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "The name of a severity: severity(severity_number)",
     ),
 )
+
+_NOW = "getvariable('frazil_now')"
+_CLOCK = {
+    _NOW: ("now", "get_current_timestamp", "current_timestamp", "transaction_timestamp"),
+    f"{_NOW}::DATE": ("current_date", "today"),
+    f"{_NOW}::TIMESTAMP": ("current_localtimestamp", "localtimestamp"),
+    f"{_NOW}::TIMETZ": ("get_current_time", "current_time"),
+    f"{_NOW}::TIMESTAMP::TIME": ("current_localtime", "localtime"),
+}
+CLOCK: tuple[str, ...] = tuple(
+    f"CREATE MACRO {name}() AS {body}" for body, names in _CLOCK.items() for name in names
+)
+"""Replace DuckDB's clock, so that `now()` is the same when a query is planned and when it runs. `age` of one
+time, and functions that are named with DuckDB's own catalog, still read the clock.
+"""
+
+
+def set_clock(micros: int) -> str:
+    """Return the statement that sets the clock of a connection, in microseconds since 1970."""
+    return f"SET VARIABLE frazil_now = make_timestamptz({micros})"

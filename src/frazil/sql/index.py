@@ -33,7 +33,7 @@ from pyiceberg.types import (
 from frazil.errors import QueryInvalid
 from frazil.lake.live_files import FileFacts
 from frazil.sql.bounds import Column, Flags, Kind, Longs, may_match, numbers
-from frazil.sql.constants import Constraints
+from frazil.sql.constraint import Constraints
 from frazil.tables import Fill
 from frazil.tables.columns import TENANT, TIME
 from frazil.tables.promoted import fingerprint_of

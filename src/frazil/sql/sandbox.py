@@ -15,7 +15,7 @@ from typing import Any
 
 import duckdb
 
-from frazil.sql.functions import FUNCTIONS
+from frazil.sql.functions import CLOCK, FUNCTIONS, set_clock
 from frazil.sql.statement import folded
 from frazil.sql.types import quoted, text
 
@@ -100,8 +100,7 @@ class Sandbox:
         self.connection.execute(f"SET max_temp_directory_size='{settings.temp_bytes}B'")
         for setting in _SESSION_SETTINGS:
             self.connection.execute(f"SET {setting}")
-        for function in FUNCTIONS:
-            self.connection.execute(function.sql)
+        self.connection.execute(";".join((*(function.sql for function in FUNCTIONS), *CLOCK)))
         self.connection.execute(f"CREATE SCHEMA {quoted(settings.namespace)}")
         if settings.s3 is not None:
             self._reach_s3(settings.s3)
@@ -111,11 +110,24 @@ class Sandbox:
         options = ", ".join(f"{key} {text(value)}" for key, value in s3.items() if key != "extension")
         self.connection.execute(f"CREATE SECRET lake (TYPE s3{', ' + options if options else ''})")
 
-    def fill(self, tables: Sequence[TableSource]) -> None:
-        """Create views for the tables, then disable access to all other files and lock the configuration."""
+    def fill(self, tables: Sequence[TableSource], now: int = 0) -> None:
+        """Create views for the tables, then disable access to all other files and lock the configuration.
+        `now` is the time of the query, in microseconds since 1970.
+        """
+        self.connection.execute(set_clock(now))
         for table in tables:
             self._add(table)
-        paths = [path for table in tables for path in table.paths]
+        self._lock([path for table in tables for path in table.paths])
+
+    def declare(self, tables: Sequence[TableSource]) -> None:
+        """Create empty tables, to plan queries that are not run, then lock the configuration."""
+        for table in tables:
+            columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.columns)
+            self.connection.execute(f"CREATE TABLE main.{quoted(table.name)} ({columns})")
+            self._add_views(table)
+        self._lock(())
+
+    def _lock(self, paths: Sequence[str]) -> None:
         allowed = [form for path in paths for form in dict.fromkeys((path, _literal(path)))]
         self.connection.execute(f"SET allowed_paths=[{', '.join(text(path) for path in allowed)}]")
         self.connection.execute("SET enable_external_access=false")
@@ -138,14 +150,19 @@ class Sandbox:
         if not parts:
             nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)
             parts.append(f"SELECT {nothing} WHERE false")
-        self._view(table, table.name, " UNION ALL ".join(parts))
+        self.connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS {' UNION ALL '.join(parts)}")
+        self._add_views(table)
+
+    def _add_views(self, table: TableSource) -> None:
+        """Create the views of a table, and all its names in the namespace."""
+        self._name(table, table.name)
         for view, column in table.views.items():
             if table.is_named(view):
                 same = f"SELECT * FROM main.{quoted(table.name)} WHERE {quoted(column)} IS NOT NULL"  # noqa: S608
-                self._view(table, view, same)
+                self.connection.execute(f"CREATE VIEW main.{quoted(view)} AS {same}")
+                self._name(table, view)
 
-    def _view(self, table: TableSource, name: str, query: str) -> None:
-        self.connection.execute(f"CREATE VIEW main.{quoted(name)} AS {query}")
+    def _name(self, table: TableSource, name: str) -> None:
         namespace = self._settings.namespace
         if namespace != "main" and table.is_named(name, folded(namespace)):
             same = f"SELECT * FROM main.{quoted(name)}"  # noqa: S608

@@ -100,6 +100,10 @@ class Statement:
         """Column names in the query, and other words; None: it may use all columns."""
         self.is_nondeterministic = False
         """Uses the clock, random functions or sampling, so its result must not be cached."""
+        self.reads_own_clock = False
+        """Uses DuckDB's clock, and not the time at which the query was planned."""
+        self.scans = 0
+        """How often the query reads a table."""
         self._schemas = {"", NAMESPACE_MAIN, folded(namespace)}
         self._views = view_tables()
         self._known = {folded(name) for name in known} | {*self._views}
@@ -139,6 +143,7 @@ class Statement:
         if node["catalog_name"] or schema not in self._schemas or name not in self._known:
             raise QueryInvalid(self._no_table(node), position=position_of(node))
         self.tables.add(self._views.get(name, name))
+        self.scans += 1
         if self.names is not None:
             self.names.add(name if schema in ("", NAMESPACE_MAIN) else f"{schema}.{name}")
 
@@ -179,6 +184,7 @@ class Statement:
             raise QueryRefused(f"{name}() is not available", position=position_of(node))
         if name in NON_DETERMINISTIC:
             self.is_nondeterministic = True
+            self.reads_own_clock |= name == "age" or bool(node.get("schema") or node.get("catalog"))
 
 
 def _columns(root: Node) -> frozenset[str] | None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pyarrow as pa
-
-from frazil.sql.constants import Kind
 
 
 def duckdb_type(type_: pa.DataType) -> str:
@@ -37,15 +33,3 @@ def quoted(name: str) -> str:
 def text(value: object) -> str:
     """Return a string constant."""
     return "'" + str(value).replace("'", "''") + "'"
-
-
-def kind_of(type_: pa.DataType) -> Kind | None:
-    """Return the kind of a column for constraints; None for types without usable bounds."""
-    checks: Sequence[tuple[Callable[[pa.DataType], bool], Kind]] = (
-        (pa.types.is_timestamp, "time"),
-        (pa.types.is_string, "text"),
-        (pa.types.is_integer, "integer"),
-        (pa.types.is_floating, "real"),
-        (pa.types.is_boolean, "flag"),
-    )
-    return next((kind for check, kind in checks if check(type_)), None)

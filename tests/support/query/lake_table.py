@@ -17,7 +17,7 @@ from frazil.pipeline.partition_sort import Part
 from frazil.position import LandingPosition, StreamPosition, WalPosition
 from frazil.query.lake import Lake, TableVersion
 from frazil.query.model import AsOf
-from frazil.sql.constants import Constraint
+from frazil.sql.constraint import Constraint
 from frazil.sql.index import File
 from frazil.tables import Promoted, landed_spec
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import collections
 import datetime
-import json
+import functools
 import random
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import duckdb
 
-from frazil.sql.constants import Constants, Constraint, Constraints
-from frazil.sql.constraints import row_constraints
+from frazil.sql.constraint import Constraint, Constraints
+from frazil.sql.functions import CLOCK, set_clock
+from frazil.sql.pushdown import Pushdown
+from frazil.sql.sandbox import Sandbox, Settings, TableSource
 from tests.support.query.random_queries import COPIES, SQL_TYPES, TABLES, Columns, copy_of, random_rows
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -31,6 +34,7 @@ def start_of_today() -> datetime.datetime:
 def connect() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"threads": "1"})
     connection.execute("SET TimeZone='UTC'")
+    connection.execute(";".join(CLOCK))
     connection.execute("CREATE SCHEMA needed")
     for schema in ("main", "needed"):
         for name, columns in KINDS.items():
@@ -41,19 +45,26 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
-    found = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
-    assert found is not None
-    return json.loads(found[0])
+@functools.cache
+def pushdown() -> Pushdown:
+    sandbox = Sandbox(Settings(1, 1 << 28, 1 << 28, tempfile.mkdtemp(prefix="frazil-test-"), "otel"))
+    tables = [
+        TableSource(
+            name,
+            [(column, SQL_TYPES[type_], number) for number, (column, type_) in enumerate(columns.items())],
+            (),
+            (),
+            views={"events": "event_name"} if name == "logs" else {},
+        )
+        for name, columns in KINDS.items()
+    ]
+    return Pushdown(sandbox, tables)
 
 
 def wanted(
-    connection: duckdb.DuckDBPyConnection, sql: str, params: Sequence[Any] = (), now: int | None = None
+    sql: str, params: Sequence[Any] = (), now: int | None = None
 ) -> dict[str, list[dict[str, Constraint]]]:
-    parsed = tree(connection, sql)
-    assert not parsed["error"], parsed
-    now = time.time_ns() // 1000 if now is None else now
-    return row_constraints(parsed["statements"][0]["node"], KINDS, Constants.of(now, params))
+    return pushdown().uses(sql, params, time.time_ns() // 1000 if now is None else now)
 
 
 def meets(row: Sequence[Any], columns: Columns, constraints: Constraints) -> bool:
@@ -84,10 +95,11 @@ def compare(
         copies = [copy_of(table, number) for number in range(COPIES)]
         tables |= {copy: rows for copy in copies if copy in sql.lower() or copy == table}
     now = time.time_ns() // 1000
-    connection.execute("BEGIN")  # the clock stands still in it
+    connection.execute("BEGIN")
+    connection.execute(set_clock(now))
     try:
         expected = _answer(connection, "main", tables, sql, params)
-        uses = wanted(connection, sql, params, now)
+        uses = wanted(sql, params, now)
         needed = {
             name: [row for row in rows if any(meets(row, KINDS[name], use) for use in uses.get(name, [{}]))]
             for name, rows in tables.items()

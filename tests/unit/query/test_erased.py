@@ -16,7 +16,7 @@ from frazil.query.model import Query
 from frazil.query.plan import Planner
 from frazil.query.tail import PositionTooOld, Tail
 from frazil.query.tail.view import View
-from frazil.sql.constraints import UNCONSTRAINED
+from frazil.sql.constraint import UNCONSTRAINED
 from tests.support.known_lake import KnownLake, holding
 from tests.support.query.small_lake import Service
 
@@ -121,7 +121,7 @@ def test_the_service_forgets_answers_questions_and_rows_when_something_was_erase
         queries._lake.version("logs", renew=True)
         queries._refresh()
         assert queries._results.bytes == 0
-        assert queries._parsed.bytes == 0
+        assert queries._preparer._parsed.bytes == 0
         assert kept_by_another.bytes == 0
         assert queries._planner.bloom_cache.bytes == 0
         assert holding(tmp_path / "temp", MARKER) == []

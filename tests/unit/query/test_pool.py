@@ -220,9 +220,9 @@ async def test_only_the_tenant_that_ended_a_worker_waits_for_its_replacement(
     may_start = asyncio.Event()
     start = WorkerProcess.start
 
-    async def delayed(self: WorkerProcess, settings: Any) -> None:
+    async def delayed(self: WorkerProcess, *settings: Any) -> None:
         await may_start.wait()
-        await start(self, settings)
+        await start(self, *settings)
 
     async with started(tmp_path, 2) as pool:
         monkeypatch.setattr(WorkerProcess, "start", delayed)
@@ -307,6 +307,7 @@ async def test_progress_that_is_asked_for_too_late_confuses_nobody(tmp_path: Pat
 def job(folder: Path, sql: str) -> dict[str, Any]:
     return {
         "settings": settings_in(folder),
+        "now": 0,
         "tables": [],
         "sql": sql,
         "params": [],
@@ -323,12 +324,12 @@ async def test_a_start_that_fails_is_tried_again(tmp_path: Path, monkeypatch: py
     starts = 0
     start = WorkerProcess.start
 
-    async def failing(self: WorkerProcess, settings: Any) -> None:
+    async def failing(self: WorkerProcess, *settings: Any) -> None:
         nonlocal starts
         starts += 1
         if starts <= 3:
             raise OSError("no more processes")
-        await start(self, settings)
+        await start(self, *settings)
 
     monkeypatch.setattr(WorkerProcess, "start", failing)
     async with started(tmp_path, 1, tenants_share=False) as pool:

@@ -35,7 +35,7 @@ from pyiceberg.types import (
 )
 
 from frazil.errors import QueryInvalid
-from frazil.sql.constants import Constraint, Constraints
+from frazil.sql.constraint import Constraint, Constraints
 from frazil.sql.index import Files, Index, decode
 from frazil.tables import Fill
 

@@ -18,7 +18,7 @@ from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
 from frazil.query.lake import Lake
 from frazil.query.model import AsOf
-from frazil.sql.constants import Constraint
+from frazil.sql.constraint import Constraint
 from frazil.tables import SET_ASIDE, Promoted, landed_spec
 from tests.support.lake.commit_faults import move
 from tests.support.query.lake_table import (

@@ -16,9 +16,9 @@ import orjson
 
 from frazil.errors import LimitReached, QueryInvalid, QueryRefused, RequestTooLarge, StoreUnavailable
 from frazil.pipeline.maintain.predicates.row_local import find_disallowed
-from frazil.sql.constants import Constants, Constraints
-from frazil.sql.constraints import UNCONSTRAINED, row_constraints
+from frazil.sql.constraint import UNCONSTRAINED, Constraints
 from frazil.sql.duckdb_errors import describe_error
+from frazil.sql.pushdown import Pushdown
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized_text
 from frazil.sql.statement import (
     NAMESPACE_MAIN,
@@ -30,7 +30,7 @@ from frazil.sql.statement import (
     nodes,
     position_of,
 )
-from frazil.sql.types import duckdb_type, kind_of, quoted
+from frazil.sql.types import duckdb_type, quoted
 from frazil.tables import TableSpec
 
 NAMESPACE = "lake"
@@ -113,7 +113,7 @@ class _Parser:
         self._names = {folded(column.name): column.name for column in spec.columns}
 
     def parse(self) -> Predicate:
-        self._sandbox.fill([_empty(self._spec)])
+        pushdown = Pushdown(self._sandbox, [_empty(self._spec)])
         statement = self._statement()
         condition = statement.root["where_clause"]
         self._check_nodes(condition)
@@ -122,7 +122,8 @@ class _Parser:
         named = set() if is_constant else self._columns(condition)
         columns = tuple(column.name for column in self._spec.columns if column.name in named)
         self._check_values(columns)
-        constraints = self._constraints(statement.root)
+        uses = pushdown.uses(self._sql).get(self._spec.name, [])
+        constraints = uses[0] if len(uses) == 1 else UNCONSTRAINED
         return Predicate(self._text, self._spec.name, columns, is_constant, constraints)
 
     def _statement(self) -> Statement:
@@ -216,11 +217,6 @@ class _Parser:
                     if word not in before:
                         break
         return found
-
-    def _constraints(self, root: Node) -> Constraints:
-        kinds = {self._spec.name: {column.name: kind_of(column.type) for column in self._spec.columns}}
-        uses = row_constraints(root, kinds, Constants.of(0, ())).get(self._spec.name, [])
-        return uses[0] if len(uses) == 1 else UNCONSTRAINED
 
     def _failed(self, error: Exception, begin: str, sql: str) -> QueryInvalid | QueryRefused:
         found = as_error(error, sql, list(self._names.values()))

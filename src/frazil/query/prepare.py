@@ -1,0 +1,123 @@
+"""Prepares a query on a worker: parses and checks it, and finds out which rows it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from frazil import telemetry
+from frazil.config import Config
+from frazil.errors import QueryInvalid
+from frazil.query.cache import SizedCache
+from frazil.query.errors import query_error, worker_died
+from frazil.query.model import Query
+from frazil.query.pool import WorkerDied, WorkerProcess
+from frazil.query.running import RunningQuery
+from frazil.sql.pushdown import Uses, unpacked
+from frazil.sql.statement import Statement
+from frazil.tables import table_specs
+
+_PARSED_BYTES_MAX = 32 << 20
+_USES_BYTES_MAX = 8 << 20
+_BYTES_PER_BYTE = 6
+"""Memory of a syntax tree, or of constraints, per byte of its text."""
+_SCANS_MAX = 300
+"""Queries that read tables more often use all files: DuckDB would take seconds to describe their plan."""
+
+
+class ParserDied(Exception):
+    """The worker ended while it parsed the SQL."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    statement: Statement
+    uses: Uses
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    tree: Mapping[str, Any]
+    audit_sql: str
+
+
+class Preparer:
+    """Caches syntax trees, and the constraints of queries that do not depend on the clock."""
+
+    def __init__(
+        self, config: Config, worker_lost: Callable[[RunningQuery, WorkerProcess], Awaitable[None]]
+    ) -> None:
+        self._config = config
+        self._worker_lost = worker_lost
+        self._tables = [name for name, spec in table_specs().items() if spec.queried]
+        self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
+        self._uses: SizedCache[tuple[str, str], Uses] = SizedCache(_USES_BYTES_MAX)
+
+    def clear(self) -> None:
+        """Clear the caches: SQL may hold values that were erased."""
+        self._parsed.clear()
+        self._uses.clear()
+
+    async def prepared(self, running: RunningQuery) -> Prepared | None:
+        """Return a query that was prepared before; None if it needs a worker."""
+        parsed = self._parsed.get(running.query.sql)
+        uses = self._uses.get(_key(running.query))
+        if parsed is None or uses is None:
+            return None
+        return Prepared(await self._check(running, parsed), uses)
+
+    async def prepare(self, running: RunningQuery, worker: WorkerProcess) -> Prepared:
+        """Raises QueryInvalid or QueryRefused if the query must not run, or ParserDied."""
+        running.state = "planning"
+        parsed = self._parsed.get(running.query.sql) or await self._parse(running, worker)
+        statement = await self._check(running, parsed)
+        return Prepared(statement, await self._constrain(running, worker, statement))
+
+    async def _parse(self, running: RunningQuery, worker: WorkerProcess) -> _Parsed:
+        sql = running.query.sql
+        try:
+            with telemetry.span("query.parse"):
+                event = await worker.parse(sql)
+        except WorkerDied:
+            await self._worker_lost(running, worker)
+            raise ParserDied from None
+        if event["event"] == "error":
+            raise query_error(event, self._config.query)
+        try:
+            parsed = _Parsed(orjson.loads(event["tree"]), event["audit"])
+        except orjson.JSONDecodeError:
+            raise QueryInvalid("the SQL is nested too deeply: split it with WITH clauses") from None
+        self._parsed.put(sql, parsed, _BYTES_PER_BYTE * len(event["tree"]) + 1000)
+        return parsed
+
+    async def _check(self, running: RunningQuery, parsed: _Parsed) -> Statement:
+        running.audit_sql = parsed.audit_sql
+        running.now = time.time_ns() // 1000
+        namespace, sql = self._config.lake.namespace, running.query.sql
+        return await asyncio.to_thread(Statement, parsed.tree, namespace, self._tables, sql)
+
+    async def _constrain(self, running: RunningQuery, worker: WorkerProcess, statement: Statement) -> Uses:
+        """Only for checked statements: when DuckDB plans a query, it opens the files that the query names."""
+        query = running.query
+        if not statement.tables or statement.reads_own_clock or statement.scans > _SCANS_MAX:
+            return {}
+        try:
+            with telemetry.span("query.constrain"):
+                event = await worker.constrain(query.sql, query.params, running.now)
+        except WorkerDied:
+            await self._worker_lost(running, worker)
+            raise worker_died() from None
+        uses = unpacked(event["uses"])
+        if not statement.is_nondeterministic:
+            key = _key(query)
+            self._uses.put(key, uses, sum(map(len, key)) + _BYTES_PER_BYTE * len(str(uses)))
+        return uses
+
+
+def _key(query: Query) -> tuple[str, str]:
+    return query.sql, repr(list(query.params))
