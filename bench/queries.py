@@ -129,12 +129,12 @@ async def _unpruned(bench: Bench, config: Config, asked: MeasuredQuery) -> None:
     query = config.query.model_copy(update={"result_cache_bytes_max": 0})
     queries = QueryService(config.model_copy(update={"query": query}))
     await queries.start()
-    kinds = queries._planner._kinds
+    plan = queries._planner.plan
     times: dict[bool, list[float]] = {True: [], False: []}
     try:
         for number in range(2 * (rounds + 1)):
             pruned = number % 2 == 0
-            queries._planner._kinds = kinds if pruned else {}
+            queries._planner.plan = plan if pruned else lambda asked, query, _: plan(asked, query)
             begin = time.perf_counter()
             answer = await queries.execute(Query(asked.sql, "default"))
             async for _ in answer.content:
@@ -157,7 +157,7 @@ async def _unpruned(bench: Bench, config: Config, asked: MeasuredQuery) -> None:
 
 
 def beside(rounds: int, one: Callable[[], None], other: Callable[[], None]) -> tuple[float, float]:
-    """Medians in milliseconds, in turns, so that both meet the same weather. The first of each warms up."""
+    """Medians in milliseconds, in turns, so that both run under the same load. The first of each warms up."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         for run, found in zip((one, other), times, strict=True):

@@ -112,6 +112,7 @@ class Worker:
         planning = Sandbox(dataclasses.replace(self._settings, threads=1, s3=None))
         self._pushdown = Pushdown(planning, [TableSource(**table) for table in job["tables"]])
         self._next = Sandbox(self._settings)
+        serialized_text(self._parser, "SELECT 1")  # measured: the first call takes 180 ms
         self._memory = _MemoryLimit(self._settings.memory_bytes)
         self._send_event({"event": "prepared"})
 
