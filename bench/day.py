@@ -96,7 +96,7 @@ def _simulated_day(bench: Bench, folder: Path, commits: int) -> Result:
         client = stack.enter_context(httpx.Client(timeout=120))
         sides = []
         for each in (config, other):
-            each.data_dir.mkdir(parents=True)
+            each.data_dir.mkdir(parents=True, exist_ok=True)
             catalog = stack.enter_context(contextlib.closing(open_catalog(each)))
             url = stack.enter_context(running_api(each.data_dir, query=query))
             sides.append(Side(each, catalog, url, client))

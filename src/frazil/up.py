@@ -123,9 +123,7 @@ def run(config: Config, config_path: Path | None) -> int:
     if config.dashboard.enabled:
         shown = ports | {"FRAZIL_DEMO__ENABLED": str(has_demo).lower()}
         roles.append(_Role("dashboard", [*common, "dashboard"], environment=shown))
-    if config.demo.enabled and not has_demo:
-        log.warning("demo traffic disabled: API keys or TLS are configured; use `frazil demo --api-key …`")
-    elif has_demo:
+    if has_demo:
         rate = str(config.demo.traces_per_second)
         demo = [*common, "demo", "--rate", rate]
         roles.append(_Role("demo", demo, quiet=True, stop_seconds=_DEMO_STOP_SECONDS, environment=ports))
@@ -252,16 +250,21 @@ def _greet(config: Config, *, demo: bool) -> None:
     frazil = _command()
     http, grpc = config.receive.url("http"), config.receive.url("grpc")
     shown = f"[bold]{config.dashboard.url}[/bold]" if config.dashboard.enabled else "off"
+    is_keyed = bool(config.auth.keys)
+    key = "            export FRAZIL_API_KEY=…   (`status` needs the role admin)"
+    sdk_key = 'OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer $FRAZIL_API_KEY" ' if is_keyed else ""
+    curl_key = ' -H "authorization: Bearer $FRAZIL_API_KEY"' if is_keyed else ""
     lines = [
         f"[bold]Dashboard[/bold]            {shown}",
         f"[bold]Ingest[/bold]    OTLP/gRPC  {grpc if config.receive.grpc.enabled else 'off'}",
         f"          OTLP/HTTP  {http}   (protobuf or JSON; gzip, zstd, deflate)",
         f"[bold]Query[/bold]     API        {config.serve.url}   (SQL, logs, traces; docs at /api/docs)",
         "",
-        "[bold]Try[/bold]       send from an SDK or a Collector:",
-        f"            OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",
+        *(["[bold]Try[/bold]       first set an API key:", key] if is_keyed else []),
+        f"{'         ' if is_keyed else '[bold]Try[/bold]      '} send from an SDK or a Collector:",
+        f"            {sdk_key}OTEL_EXPORTER_OTLP_ENDPOINT={grpc} your-program",
         "          send one log record with curl:",
-        f"            curl -s {http}/v1/logs -H 'content-type: application/json' -d \\",
+        f"            curl -s {http}/v1/logs{curl_key} -H 'content-type: application/json' -d \\",
         f"            '{_EXAMPLE_LOG}'",
         "          run a query:",
         f"            {frazil} query '{_EXAMPLE_QUERY}'",
@@ -270,10 +273,14 @@ def _greet(config: Config, *, demo: bool) -> None:
         f"          show metrics:          curl -s {http}/metrics | grep ^frazil",
         f"          simulate an incident:  {frazil} demo --incident errors --duration 2m",
         f"[bold]Tables[/bold]    {config.lake.namespace}.logs, .spans, .metrics in {_catalog(config)}",
-        f"          new rows land within {config.land.age_max(config.wal.type):g} s; queries see them before",
+        f"          new rows land within {config.land.age_max(config.wal.type):g} s; queries see them "
+        f"{'then' if config.wal.type == 'kafka' else 'before'}",
     ]
     if demo:
         lines += ["", "Demo traffic from a simulated shop is on; `make run DEMO=0` starts without it."]
+    elif config.demo.enabled:
+        reason = "API keys are" if is_keyed else "TLS is"
+        lines += ["", f"Demo traffic is off, because {reason} configured; `{frazil} demo` sends some."]
     lines += ["", "Ctrl-C stops all roles. Acknowledged data is durable."]
     _print_framed(Console(stderr=True), "frazil is up", lines)
 

@@ -89,7 +89,8 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_version() -> None:
-    assert runner.invoke(app, ["version"]).output == f"frazil {frazil.__version__}\n"
+    for words in (["version"], ["--version"]):
+        assert runner.invoke(app, words).output == f"frazil {frazil.__version__}\n"
 
 
 def test_a_configuration_error_is_told_without_a_traceback() -> None:

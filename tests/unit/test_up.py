@@ -310,6 +310,23 @@ def test_the_demo_starts_also_if_the_receiver_died_once_before_it_was_ready(
     assert fake.starts("demo") == 1
 
 
+def test_the_banner_shows_commands_that_work_with_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    key = {"name": "own", "tenant": "ops", "hash": f"sha256:{'0' * 64}", "roles": ["write"]}
+    up._greet(Config.model_validate({"auth": {"keys": [key]}, "demo": {"enabled": True}}), demo=False)
+    text = capsys.readouterr().err
+    assert "export FRAZIL_API_KEY=" in text
+    assert 'curl -s http://127.0.0.1:4318/v1/logs -H "authorization: Bearer $FRAZIL_API_KEY"' in text
+    assert 'OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer $FRAZIL_API_KEY"' in text
+    assert "Demo traffic is off, because API keys are configured" in text
+
+
+def test_the_banner_without_keys_names_none(capsys: pytest.CaptureFixture[str]) -> None:
+    up._greet(Config(), demo=True)
+    text = capsys.readouterr().err
+    assert "FRAZIL_API_KEY" not in text
+    assert "Demo traffic from a simulated shop is on" in text
+
+
 @pytest.mark.parametrize(("columns", "is_framed"), [(200, True), (80, False)])
 def test_lines_to_copy_are_whole_on_any_terminal(columns: int, is_framed: bool) -> None:
     output = io.StringIO()

@@ -26,9 +26,26 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
+def _print_version(value: bool) -> None:
+    if value:
+        setup.version()
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_print_version,
+            is_eager=True,
+            show_default=False,
+            expose_value=False,
+        ),
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", help="Configuration file. Default: ./frazil.yaml, if it exists."),

@@ -45,7 +45,10 @@ def query(
         typer.Option(help="URL of the API. Default: the configured API if it runs, else read the files."),
     ] = None,
     api_key: Annotated[
-        str | None, typer.Option(help="API key; @FILE reads it from a file.", show_default=False)
+        str | None,
+        typer.Option(
+            help="API key; @FILE reads it from a file. Default: FRAZIL_API_KEY.", show_default=False
+        ),
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the API.")] = None,
     tenant: Annotated[
@@ -85,7 +88,11 @@ def status(
     url: Annotated[str | None, typer.Option(help="URL of the API. Default: from the configuration.")] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(help="API key with the role admin; @FILE reads it from a file.", show_default=False),
+        typer.Option(
+            help="API key with the role admin; @FILE reads it from a file.",
+            envvar="FRAZIL_API_KEY",
+            show_default=False,
+        ),
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the API.")] = None,
 ) -> None:

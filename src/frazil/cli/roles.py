@@ -103,7 +103,12 @@ def demo(
     ] = None,
     incident_after: Annotated[str, typer.Option(help="Time from the start to the incident.")] = "20s",
     incident_length: Annotated[str, typer.Option(help="Duration of the incident.")] = "60s",
-    api_key: Annotated[str | None, typer.Option(help="API key.")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            help="API key; @FILE reads it from a file.", envvar="FRAZIL_API_KEY", show_default=False
+        ),
+    ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the receiver.")] = None,
     compression: Annotated[Compression, typer.Option(help="Compression of requests.")] = "gzip",
     seed: Annotated[
@@ -111,6 +116,7 @@ def demo(
     ] = None,
 ) -> None:
     """Send realistic telemetry from a simulated shop."""
+    from frazil.client.http_transport import key_from_text
     from frazil.demo import DemoOptions
     from frazil.demo.progress import run_with_progress
 
@@ -123,7 +129,7 @@ def demo(
             incident=incident,
             incident_after_seconds=seconds("--incident-after", incident_after),
             incident_seconds=seconds("--incident-length", incident_length),
-            api_key=api_key,
+            api_key=key_from_text(api_key),
             ca_file=None if ca_file is None else str(ca_file),
             compression=compression,
             seed=seed,

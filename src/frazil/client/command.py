@@ -51,7 +51,7 @@ def run(options: QueryOptions, screen: Screen | None = None) -> int:
         query = _query(options, sql or "")
         transport = open_transport(
             options.url,
-            api_key=key_from_text(options.api_key),
+            api_key=options.api_key,
             config=options.config,
             tenant=options.tenant,
             ca_file=options.ca_file,
@@ -120,13 +120,3 @@ def _query(options: QueryOptions, sql: str) -> Query:
         partial=options.partial,
         id=new_id(),
     )
-
-
-def key_from_text(text: str | None) -> str | None:
-    """Return the API key. `@FILE` reads it from a file, which keeps it out of the process list."""
-    if text is None or not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the API key: {error}") from None

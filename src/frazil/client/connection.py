@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from frazil.client.http_transport import HttpTransport, is_listening
+from frazil.client.http_transport import HttpTransport, is_listening, key_from_text
 from frazil.client.query import AsOfLike, parse_as_of, parse_params
 from frazil.client.transport import Reply, Transport, Unreachable
 from frazil.errors import ConfigError
@@ -40,6 +40,8 @@ def connect(
     (`config`, or the file that `frazil` itself would read) if it is running. Otherwise the connection reads
     the tables and the WAL directly.
 
+    Without `api_key`, the environment variable FRAZIL_API_KEY is used, if it is set.
+
     With `tenant`, the connection always reads directly: in the API, the API key determines the tenant.
     """
     return Connection(open_transport(url, api_key=api_key, config=config, tenant=tenant, ca_file=ca_file))
@@ -54,6 +56,9 @@ def open_transport(
     ca_file: str | Path | None = None,
 ) -> Transport:
     """Open the transport of `connect`, which describes the parameters."""
+    if api_key is None and tenant is None:
+        api_key = os.environ.get("FRAZIL_API_KEY") or None
+    api_key = key_from_text(api_key)
     if url is not None:
         if tenant is not None:
             raise ConfigError("url and tenant are both set: with url, the API key determines the tenant")

@@ -63,6 +63,16 @@ def base_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def key_from_text(text: str | None) -> str | None:
+    """Return the API key. `@FILE` reads it from a file, which keeps it out of the process list."""
+    if text is None or not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the API key: {error}") from None
+
+
 class HttpTransport:
     """Sends each query as a request. Thread-safe."""
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from frazil.client.command import key_from_text
-from frazil.client.http_transport import HttpTransport, is_listening
+from frazil.client.http_transport import HttpTransport, is_listening, key_from_text
 from frazil.client.status_screen import render_all_down, render_status
 from frazil.config import load_config
 from frazil.errors import FrazilError

@@ -17,6 +17,8 @@ from frazil.config.model import Config
 
 ENV_PREFIX = "FRAZIL_"
 ENV_CONFIG = "FRAZIL_CONFIG"
+ENV_API_KEY = "FRAZIL_API_KEY"
+"""The key of the client commands: `--api-key`."""
 
 Key = tuple[str | int, ...]
 
@@ -210,7 +212,7 @@ def read_environment(tree: ConfigTree, environ: Mapping[str, str]) -> None:
     given = {
         tuple(name.removeprefix(ENV_PREFIX).lower().split("__")): name
         for name in environ
-        if name.startswith(ENV_PREFIX) and name != ENV_CONFIG
+        if name.startswith(ENV_PREFIX) and name not in (ENV_CONFIG, ENV_API_KEY)
     }
     # Sections before their keys, so that the more specific variable takes precedence.
     for key, name in sorted(given.items(), key=lambda pair: (len(pair[0]), pair[0])):

@@ -39,14 +39,20 @@ def main(config: Config, json_output: bool) -> int:
 def _print(ledger: Ledger) -> None:
     console = Console()
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("table", "stream", *_NUMBERS):
-        left = heading in ("table", "stream")
-        table.add_column(heading.replace("_", "\n"), justify="left" if left else "right", no_wrap=True)
-    many = len(ledger.lines) > _LINES_MAX
-    for line in _by_table(ledger.lines) if many else ledger.lines:
-        style = "red" if line.problems else None
-        table.add_row(line.table, _short(line.stream), *_numbers(line), style=style)
-    console.print(table)
+    headings = [heading.replace("_", "\n") for heading in ("table", "stream", *_NUMBERS)]
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number > 1 else "left", no_wrap=True)
+    lines = _by_table(ledger.lines) if len(ledger.lines) > _LINES_MAX else ledger.lines
+    figures = [_numbers(line) for line in lines]
+    columns = zip(headings[2:], *figures, strict=True)
+    width = sum(2 + max(len(part) for cell in column for part in cell.split("\n")) for column in columns)
+    width += max(len(name) for name in ("table", *(line.table for line in lines))) + 2
+    streams = [_short(line.stream, console.width - width) for line in lines]
+    for line, stream, numbers in zip(lines, streams, figures, strict=True):
+        table.add_row(line.table, stream, *numbers, style="red" if line.problems else None)
+    # Wider than the terminal if need be: figures must not be cut.
+    needed = width + max(len(stream) for stream in ("stream", *streams))
+    Console(width=max(console.width, needed)).print(table)
     for problem in ledger.problems:
         console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
     if not ledger.problems:
@@ -59,9 +65,11 @@ def _print(ledger: Ledger) -> None:
         )
 
 
-def _short(stream: str) -> str:
-    """Shortens a stream id to its time and its last digits, which identify it."""
-    return f"{stream[:15]}…{stream[-4:]}" if len(stream) == _STREAM_ID_LENGTH else stream
+def _short(stream: str, room: int) -> str:
+    """Shortens a stream id to its time and its last digits, which identify it, or to less in little room."""
+    if len(stream) != _STREAM_ID_LENGTH:
+        return stream
+    return f"{stream[: max(0, min(15, room - 5))]}…{stream[-4:]}"
 
 
 def _numbers(line: LedgerLine) -> list[str]:

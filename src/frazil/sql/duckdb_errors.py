@@ -15,6 +15,23 @@ import pyarrow as pa
 from frazil.sql.statement import characters
 
 _ERROR_CHARACTERS_MAX = 2000
+_OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    "name": ("metric_name", "service_name"),
+    "metric": ("metric_name",),
+    "service": ("service_name",),
+    "operation": ("name",),
+    "message": ("body",),
+    "msg": ("body",),
+    "timestamp": ("time",),
+    "ts": ("time",),
+    "level": ("severity_text", "severity_number"),
+    "severity": ("severity_text", "severity_number"),
+    "duration": ("duration_nano",),
+    "status": ("status_code",),
+    "host": ("host_name",),
+    "environment": ("deployment_environment_name",),
+}
+"""Names that other systems use for columns."""
 _KINDS = {
     "INTERRUPT": "interrupted",
     "Out of Memory": "memory",
@@ -62,7 +79,9 @@ def _not_found(facts: Mapping[str, Any], columns: Sequence[str]) -> str | None:
     name, subtype = facts.get("name"), facts.get("error_subtype")
     candidates = [each for each in str(facts.get("candidates") or "").split(",") if each]
     if subtype == "COLUMN_NOT_FOUND" and name:
-        close = difflib.get_close_matches(str(name).lower(), columns, 2, 0.6)
+        word = str(name).lower()
+        close = [each for each in _OTHER_NAMES.get(word, ()) if each in columns]
+        close = close or difflib.get_close_matches(word, columns, 2, 0.6)
         return f"there is no column {name}{_suggestion(close or candidates)}"
     if subtype == "MISSING_ENTRY" and "Function" in str(facts.get("type")):
         return f"there is no function {name}{_suggestion(candidates)}"

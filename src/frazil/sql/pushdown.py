@@ -108,8 +108,10 @@ class Pushdown:
             self.connection.execute(set_clock(now))
             bound = _bind(self.connection, sql, params) if params else sql
             return {} if bound is None else self._plan(bound)
-        except (duckdb.Error, RuntimeError, IndexError, orjson.JSONDecodeError):
-            return {}  # an invalid query fails when it runs, with a better message
+        except (duckdb.Error, RuntimeError, LookupError, TypeError, ValueError):
+            # An invalid query fails when it runs, with a better message. A plan of an unknown form, or one
+            # that is nested too deeply, excludes nothing.
+            return {}
 
     def _plan(self, sql: str) -> Uses:
         planned = "SELECT json_serialize_plan(?::VARCHAR, optimize := true)"

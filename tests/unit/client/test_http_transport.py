@@ -267,6 +267,26 @@ def test_the_environment_can_set_the_api_address(api: Api, monkeypatch: pytest.M
     assert frazil.connect().sql("SELECT 1").rows() == [(1,)]
 
 
+@pytest.mark.parametrize("from_file", [False, True])
+def test_the_environment_can_set_the_api_key(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, from_file: bool
+) -> None:
+    (tmp_path / "key").write_text("fz_secret\n")
+    monkeypatch.setenv("FRAZIL_API_KEY", f"@{tmp_path / 'key'}" if from_file else "fz_secret")
+    frazil.connect(api.url).sql("SELECT 1")
+    frazil.connect(api.url, api_key="fz_other").sql("SELECT 1")
+    assert [seen.headers["authorization"] for seen in api.seen] == ["Bearer fz_secret", "Bearer fz_other"]
+
+
+def test_the_api_key_of_the_environment_does_not_keep_from_reading_as_a_tenant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRAZIL_API_KEY", "fz_secret")
+    with frazil.connect(tenant="shop") as db:
+        assert db.sql("SELECT 1").rows() == [(1,)]
+
+
 def test_an_api_key_without_an_api_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAZIL_SERVE__LISTEN", f"127.0.0.1:{closed_port()}")
     with pytest.raises(Unreachable, match="remove the key"):

@@ -191,8 +191,13 @@ def _bar(console: Console) -> Progress:
 def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
     console = _console()
     shown = [report for report in reports if not report.is_nothing]
+    idle: dict[str, list[str]] = {}
+    for report in reports:
+        if report.is_nothing:
+            idle.setdefault(report.task, []).append(report.table)
+    for task, tables in idle.items():
+        console.print(f"[dim]{task}: nothing to do in {', '.join(tables)}[/dim]")
     if not shown:
-        console.print(f"nothing to do in {len(reports)} tasks")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("task", "table", "files", "bytes", "rows", "removed", "seconds"):
