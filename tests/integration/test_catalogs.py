@@ -19,9 +19,9 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable
-from frazil.lake import pyiceberg_compat
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, open_existing_catalog
 from frazil.lake.files import LakeFileIO
+from frazil.lake.pyiceberg_compat import catalogs
 from frazil.lake.tables import PromotedCheck, check_promoted, open_table
 from frazil.tables import Promoted, landed_spec
 from tests.components.iceberg_rest import RestCatalogServer
@@ -186,7 +186,7 @@ def _tell(process: subprocess.Popen[str], text: str) -> None:
 def test_a_catalog_that_takes_connections_and_says_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pyiceberg_compat, "RESPONSE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(catalogs, "RESPONSE_SECONDS_MAX", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         rest = {"uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
         config = Config.model_validate(

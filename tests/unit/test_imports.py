@@ -3,6 +3,7 @@ from __future__ import annotations
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,18 @@ def test_reads_load_no_engine_and_no_storage() -> None:
     """The dashboard imports them in each of its processes."""
     names = [f"frazil.query.reads.{module.name}" for module in pkgutil.iter_modules(reads.__path__)]
     heavy = ("duckdb", "pyiceberg", "fastapi", "streamlit", "pydantic", "opentelemetry", "frazil.lake")
-    code = f"import sys, {', '.join(names)}; print(*set({heavy!r}) & set(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(names) > 5
-    assert loaded.stdout.split() == []
+    assert loaded(names, heavy) == []
+
+
+def test_spark_tasks_load_no_catalog_and_no_engine() -> None:
+    """Each of Spark's Python workers imports them: catalogs would take half a second of CPU more."""
+    names = ["frazil.pipeline.land.task", "frazil.pipeline.maintain.merge.merge"]
+    assert loaded(names, ("duckdb", "pyiceberg.catalog", "sqlalchemy", "requests", "boto3", "fastapi")) == []
+
+
+def loaded(names: Sequence[str], heavy: Sequence[str]) -> list[str]:
+    """Those of the heavy modules that importing these modules loads."""
+    code = f"import sys, {', '.join(names)}; print(*set({heavy!r}) & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return run.stdout.split()

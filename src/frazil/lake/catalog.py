@@ -31,12 +31,12 @@ from sqlalchemy.exc import (
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError
 from frazil.lake.files import IO_IMPLEMENTATION, file_properties, secret_text
-from frazil.lake.pyiceberg_compat import (
+from frazil.lake.pyiceberg_compat import tables_only
+from frazil.lake.pyiceberg_compat.catalogs import (
     CONNECT_SECONDS_MAX,
     RESPONSE_SECONDS_MAX,
     BoundedRestCatalog,
     BoundedSqlCatalog,
-    tables_only,
 )
 from frazil.storage.durable import DurableFolders
 

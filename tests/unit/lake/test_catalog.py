@@ -30,8 +30,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from frazil.config import Config
 from frazil.errors import CatalogUnavailable, ConfigError, StoreUnavailable
-from frazil.lake import pyiceberg_compat
 from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, spark_properties
+from frazil.lake.pyiceberg_compat import catalogs
 from tests.support.lake.http_stub import HttpStub, Request, http_stub
 
 LOST = psycopg2.OperationalError("server closed the connection\nmore")
@@ -212,7 +212,7 @@ def test_requests_are_signed_as_aws_wants_it(rest_server: HttpStub, tmp_path: Pa
 def test_a_catalog_that_hangs_is_given_up(
     rest_server: HttpStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, rest: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(pyiceberg_compat, "RESPONSE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(catalogs, "RESPONSE_SECONDS_MAX", 0.2)
     keys = {"access_key_id": "AKIA", "secret_access_key": "secret"}
     lake = {"catalog": {"type": "rest", "rest": {"uri": rest_server.url, **rest}}, "s3": keys}
     began = time.monotonic()
