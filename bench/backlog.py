@@ -141,7 +141,7 @@ def _write_streams(config: Config, source: Source, seeds: Sequence[int], copies:
         received = (group[0].received_unix_nano, group[-1].received_unix_nano)
         tried = [request for request in group if request.seed % _GZIP_EVERY == 0]
         for stream in streams:
-            writer = SegmentWriter(config.wal.compression_level)
+            writer = SegmentWriter(config.wal.compression_level, decoder.fill.fingerprint)
             for table in tables:
                 writer.write(table)
             name = SegmentName("logs", stream, sequence)

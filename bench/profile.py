@@ -48,7 +48,7 @@ def stages(signal: Signal, folder: Path) -> dict[str, float]:
     name = SegmentName(signal, new_stream(), 0)
 
     def parquet() -> bytes:
-        writer = SegmentWriter(1)
+        writer = SegmentWriter(1, decoder.fill.fingerprint)
         writer.write(table)
         return writer.finish(name, stream_rows=0, received=(1, 1))
 

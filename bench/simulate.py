@@ -278,7 +278,8 @@ class Landing:
         self._clean_up = CleanUpStep(wal, self._metrics)
 
     def receive(self, rows: pa.Table, clock: Clock) -> None:
-        writer = SegmentWriter(self._side.config.wal.compression_level)
+        level = self._side.config.wal.compression_level
+        writer = SegmentWriter(level, Decoder("logs").fill.fingerprint)
         writer.write(rows)
         name = SegmentName("logs", self._stream, self._sequence)
         received = int(clock() * 1e9)
