@@ -85,7 +85,8 @@ def test_a_query_is_found_as_a_trace_in_frazil_itself(tmp_path: Path) -> None:
             assert answer.status_code == 200, answer.text
             return [span for span in answer.json()["records"] if span["trace_id"] == trace_id]
 
-        names = {"POST /api/v1/sql", "query", "query.wait", "query.parse", "query.plan", "query.run"}
+        steps = {"wait", "parse", "constrain", "plan", "run"}
+        names = {"POST /api/v1/sql", "query", *(f"query.{step}" for step in steps)}
         assert wait_until(lambda: {span["name"] for span in found()} == names, seconds_max=20), found()
         by_name = {span["name"]: span for span in found()}
         query = by_name["query"]
