@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
+import shutil
 import statistics
 import tempfile
 import threading
@@ -23,8 +26,11 @@ from frazil.query.lake import Lake
 from frazil.query.model import Query
 from frazil.query.plan import Plan, Planner
 from frazil.query.service import QueryService
+from frazil.sql.pushdown import Pushdown
+from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized
 from frazil.sql.statement import Statement
-from frazil.tables import SIGNALS
+from frazil.sql.types import duckdb_type
+from frazil.tables import SIGNALS, table_specs
 
 FILES, RECORDS_PER_FILE = 500, 40_000
 QUICK_FILES, QUICK_RECORDS_PER_FILE = 120, 5_000
@@ -192,30 +198,36 @@ def bare_duckdb() -> duckdb.DuckDBPyConnection:
 
 def planned_files(config: Config, sql: str) -> list[str]:
     """Those that the planner chooses."""
-    from frazil.sql.sandbox import TableSource
-
     return [path for table in planned(config, sql).tables for path in TableSource(**table).paths]
 
 
 def planned(config: Config, sql: str) -> Plan:
     """By a planner that knows nothing yet, and of what has landed alone."""
-    from frazil.sql.pushdown import Pushdown
-    from frazil.sql.sandbox import Sandbox, Settings, TableSource, serialized
-
     lake = Lake(config)
     planner = Planner(config, lake, None)
     try:
         tree = serialized(bare_duckdb(), sql)
         statement = Statement(tree, config.lake.namespace, SIGNALS)
-        with tempfile.TemporaryDirectory() as folder:
-            sandbox = Sandbox(Settings(1, 256 * MIB, 256 * MIB, folder, config.lake.namespace))
-            tables = [TableSource(**table) for table in planner.declarations()]
-            uses = Pushdown(sandbox, tables).uses(sql, now=time.time_ns() // 1000)
-            sandbox.close()
+        uses = _pushdown(config.lake.namespace).uses(sql, now=time.time_ns() // 1000)
         return planner.plan(statement, Query(sql, "default"), uses)
     finally:
         planner.close()
         lake.close()
+
+
+@functools.cache
+def _pushdown(namespace: str) -> Pushdown:
+    """As a worker has it: made once, not for each query."""
+    folder = tempfile.mkdtemp(prefix="frazil-bench-plan-")
+    sandbox = Sandbox(Settings(1, 256 * MIB, 256 * MIB, folder, namespace))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    specs = [spec for spec in table_specs().values() if spec.queried]
+    columns = [
+        [(column.name, duckdb_type(column.type), at) for at, column in enumerate(spec.sql_columns)]
+        for spec in specs
+    ]
+    tables = [TableSource(spec.name, each, (), ()) for spec, each in zip(specs, columns, strict=True)]
+    return Pushdown(sandbox, tables)
 
 
 def a_trace(file: str) -> str:

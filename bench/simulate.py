@@ -262,6 +262,7 @@ class Landing:
         self._side = side
         self._store = open_store(config)
         self._stream, self._sequence, self._rows = new_stream(), 0, 0
+        self._fill = Decoder("logs").fill.fingerprint
         self._metrics = Metrics()
         reader = WalReader(self._store)
         source = SegmentSource(config, "logs", reader)
@@ -278,8 +279,7 @@ class Landing:
         self._clean_up = CleanUpStep(wal, self._metrics)
 
     def receive(self, rows: pa.Table, clock: Clock) -> None:
-        level = self._side.config.wal.compression_level
-        writer = SegmentWriter(level, Decoder("logs").fill.fingerprint)
+        writer = SegmentWriter(self._side.config.wal.compression_level, self._fill)
         writer.write(rows)
         name = SegmentName("logs", self._stream, self._sequence)
         received = int(clock() * 1e9)

@@ -89,8 +89,7 @@ def status(
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key with the role admin; @FILE reads it from a file.",
-            envvar="FRAZIL_API_KEY",
+            help="API key with the role admin; @FILE reads it from a file. Default: FRAZIL_API_KEY.",
             show_default=False,
         ),
     ] = None,

@@ -106,7 +106,7 @@ def demo(
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key; @FILE reads it from a file.", envvar="FRAZIL_API_KEY", show_default=False
+            help="API key; @FILE reads it from a file. Default: FRAZIL_API_KEY.", show_default=False
         ),
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the receiver.")] = None,

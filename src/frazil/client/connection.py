@@ -56,9 +56,8 @@ def open_transport(
     ca_file: str | Path | None = None,
 ) -> Transport:
     """Open the transport of `connect`, which describes the parameters."""
-    if api_key is None and tenant is None:
-        api_key = os.environ.get("FRAZIL_API_KEY") or None
-    api_key = key_from_text(api_key)
+    if tenant is None or api_key is not None:
+        api_key = key_from_text(api_key)
     if url is not None:
         if tenant is not None:
             raise ConfigError("url and tenant are both set: with url, the API key determines the tenant")

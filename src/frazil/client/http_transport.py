@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +65,10 @@ def base_url(text: str) -> str:
 
 
 def key_from_text(text: str | None) -> str | None:
-    """Return the API key. `@FILE` reads it from a file, which keeps it out of the process list."""
+    """Return the API key: the text, else the environment variable FRAZIL_API_KEY. `@FILE` reads the key from
+    a file, which keeps it out of the process list.
+    """
+    text = text or os.environ.get("FRAZIL_API_KEY") or None
     if text is None or not text.startswith("@"):
         return text
     try:

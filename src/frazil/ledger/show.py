@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -15,6 +16,8 @@ from frazil.ledger.balance import Ledger, LedgerLine, balance
 
 _LINES_MAX = 40
 _STREAM_ID_LENGTH = 35
+_STREAM_TIME_LENGTH = 15
+_WIDTH_MAX = 1000
 _NUMBERS = ("durable", "landed", "removed", "waiting", "set_aside", "bytes")
 
 
@@ -38,21 +41,13 @@ def main(config: Config, json_output: bool) -> int:
 
 def _print(ledger: Ledger) -> None:
     console = Console()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    headings = [heading.replace("_", "\n") for heading in ("table", "stream", *_NUMBERS)]
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number > 1 else "left", no_wrap=True)
     lines = _by_table(ledger.lines) if len(ledger.lines) > _LINES_MAX else ledger.lines
-    figures = [_numbers(line) for line in lines]
-    columns = zip(headings[2:], *figures, strict=True)
-    width = sum(2 + max(len(part) for cell in column for part in cell.split("\n")) for column in columns)
-    width += max(len(name) for name in ("table", *(line.table for line in lines))) + 2
-    streams = [_short(line.stream, console.width - width) for line in lines]
-    for line, stream, numbers in zip(lines, streams, figures, strict=True):
-        table.add_row(line.table, stream, *numbers, style="red" if line.problems else None)
+    table = _table(lines, _STREAM_TIME_LENGTH)
+    excess = _width(table, console) - console.width
+    if excess > 0:
+        table = _table(lines, max(0, _STREAM_TIME_LENGTH - excess))
     # Wider than the terminal if need be: figures must not be cut.
-    needed = width + max(len(stream) for stream in ("stream", *streams))
-    Console(width=max(console.width, needed)).print(table)
+    Console(width=max(console.width, _width(table, console))).print(table)
     for problem in ledger.problems:
         console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
     if not ledger.problems:
@@ -65,11 +60,25 @@ def _print(ledger: Ledger) -> None:
         )
 
 
-def _short(stream: str, room: int) -> str:
-    """Shortens a stream id to its time and its last digits, which identify it, or to less in little room."""
-    if len(stream) != _STREAM_ID_LENGTH:
-        return stream
-    return f"{stream[: max(0, min(15, room - 5))]}…{stream[-4:]}"
+def _table(lines: Sequence[LedgerLine], time_length: int) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("table", "stream", *_NUMBERS):
+        left = heading in ("table", "stream")
+        table.add_column(heading.replace("_", "\n"), justify="left" if left else "right", no_wrap=True)
+    for line in lines:
+        style = "red" if line.problems else None
+        table.add_row(line.table, _short(line.stream, time_length), *_numbers(line), style=style)
+    return table
+
+
+def _width(table: Table, console: Console) -> int:
+    """Returns the width of the table if nothing is cut."""
+    return console.measure(table, options=console.options.update(width=_WIDTH_MAX)).maximum
+
+
+def _short(stream: str, time_length: int) -> str:
+    """Shortens a stream id to its time, or the start of it, and its last digits, which identify it."""
+    return f"{stream[:time_length]}…{stream[-4:]}" if len(stream) == _STREAM_ID_LENGTH else stream
 
 
 def _numbers(line: LedgerLine) -> list[str]:

@@ -20,6 +20,7 @@ from frazil.sql.sandbox import Sandbox, Settings, TableSource
 from tests.support.query.random_queries import COPIES, SQL_TYPES, TABLES, Columns, copy_of, random_rows
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FOLDER = tempfile.TemporaryDirectory(prefix="frazil-test-")
 KINDS: Any = {copy_of(name, n): columns for name, columns in TABLES.items() for n in range(COPIES)}
 
 
@@ -47,7 +48,7 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 @functools.cache
 def pushdown() -> Pushdown:
-    sandbox = Sandbox(Settings(1, 1 << 28, 1 << 28, tempfile.mkdtemp(prefix="frazil-test-"), "otel"))
+    sandbox = Sandbox(Settings(1, 1 << 28, 1 << 28, _FOLDER.name, "otel"))
     tables = [
         TableSource(
             name,

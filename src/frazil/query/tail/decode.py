@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,26 +54,6 @@ class Summary:
     problem: str | None = None
 
 
-class _Leaves:
-    """The leaf columns of the last schema seen: most segments of a table have the same one. Measured: looking
-    them up by name in each file takes as long as reading the file. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[pq.ParquetSchema, dict[str, list[int]]] | None = None
-
-    def of(self, schema: pq.ParquetSchema) -> Mapping[str, Sequence[int]]:
-        """Return the indices of the leaf columns of each column."""
-        last = self._last
-        if last is not None and schema.equals(last[0]):
-            return last[1]
-        found: dict[str, list[int]] = {}
-        for leaf in range(len(schema)):
-            found.setdefault(schema.column(leaf).path.partition(".")[0], []).append(leaf)
-        self._last = (schema, found)
-        return found
-
-
 class SegmentDecoder:
     """Decodes segments of one table. Rows have no dictionaries, which would hold values of other tenants."""
 
@@ -86,9 +66,6 @@ class SegmentDecoder:
         """Leaf columns to write with a dictionary. Measured on logs with nine attributes: half the bytes of
         plain text, and no slower to filter.
         """
-        self._leaves = _Leaves()
-        self._plain: pa.Schema | None = None
-        """The last schema read that has the table's types."""
         self._past_micros = int(config.land.horizon_past_seconds * MICROS)
         self._ahead_micros = int(config.land.horizon_ahead_seconds * MICROS)
 
@@ -112,9 +89,8 @@ class SegmentDecoder:
         """
         try:
             facts, file = open_segment(name, data)
-            leaves = self._leaves.of(file.metadata.schema)
-            summary, is_timed = self._summary(facts, _time_bounds(file.metadata, leaves))
-            tenants = _tenants(file.metadata, leaves)
+            summary, is_timed = self._summary(facts, file)
+            tenants = _tenants(file.metadata)
             has_tenant = tenants is None or tenants[0] <= tenant <= tenants[1]
             if facts.rows == 0 or not has_tenant or bounds.exclude(summary.time_min, summary.time_max):
                 return summary, None
@@ -133,10 +109,11 @@ class SegmentDecoder:
             table = table.append_column(SEGMENT.name, label)
         return summary, pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
 
-    def _summary(self, facts: Facts, found: tuple[int, int] | None) -> tuple[Summary, bool]:
+    def _summary(self, facts: Facts, file: pq.ParquetFile) -> tuple[Summary, bool]:
         """Return the summary, and whether all times are within the horizon, so that landing keeps them."""
         received = (facts.received_min_unix_nano // 1000, facts.received_max_unix_nano // 1000)
         counts = (facts.received_max_unix_nano, facts.stream_rows - facts.rows, facts.stream_rows)
+        found = _time_bounds(file.metadata)
         if found is None:
             return Summary(*counts), facts.rows == 0
         first, last = found
@@ -163,21 +140,15 @@ class SegmentDecoder:
 
     def _columns(self, facts: Facts, file: pq.ParquetFile, names: Collection[str]) -> pa.Table:
         """Read the columns that the file has, in the table's types."""
-        leaves = self._leaves.of(file.metadata.schema)
-        indices = [leaf for name in names if name in leaves for leaf in leaves[name]]
         try:
-            table = file.reader.read_all(column_indices=indices, use_threads=False)
+            table = file.read(columns=[*names], use_threads=False)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
             raise SegmentCorrupt(facts.name.path, str(error)) from None
         if table.num_rows != facts.rows:
             raise SegmentCorrupt(facts.name.path, f"{table.num_rows} rows, but the footer says {facts.rows}")
-        # Measured: comparing types field by field takes half as long as reading a small segment.
-        if self._plain is not None and table.schema.equals(self._plain):
-            return table
         if all(field.type == self._types[field.name] for field in table.schema):
-            self._plain = table.schema
             return table
         return coded_table(table, self._schema(names))
 
@@ -197,31 +168,31 @@ class SegmentDecoder:
         )
 
 
-def _time_bounds(footer: pq.FileMetaData, leaves: Mapping[str, Sequence[int]]) -> tuple[int, int] | None:
+def _time_bounds(footer: pq.FileMetaData) -> tuple[int, int] | None:
     """Return the smallest and the largest `time`; None if a row group has no statistics."""
-    found = _statistics(footer, leaves.get("time"))
-    return (
-        None
-        if found is None
-        else (min(int(each.min_raw) for each in found), max(int(each.max_raw) for each in found))
-    )
+    found = _statistics(footer, "time")
+    if found is None:
+        return None
+    return min(int(each.min_raw) for each in found), max(int(each.max_raw) for each in found)
 
 
-def _tenants(footer: pq.FileMetaData, leaves: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
+def _tenants(footer: pq.FileMetaData) -> tuple[str, str] | None:
     """Return the first and the last tenant; None if a row group has no statistics, as in segments of earlier
     releases.
     """
-    found = _statistics(footer, leaves.get("tenant_id"))
+    found = _statistics(footer, "tenant_id")
     if found is None or any(each.null_count for each in found):
         return None
     return min(str(each.min) for each in found), max(str(each.max) for each in found)
 
 
-def _statistics(footer: pq.FileMetaData, leaves: Sequence[int] | None) -> list[pq.Statistics] | None:
+def _statistics(footer: pq.FileMetaData, column: str) -> list[pq.Statistics] | None:
     """Return the statistics of a column in each row group; None if one has none, or there is no row group."""
-    if leaves is None or not footer.num_row_groups:
+    leaves = range(footer.num_columns if footer.num_row_groups else 0)
+    at = next((leaf for leaf in leaves if footer.schema.column(leaf).path == column), None)
+    if at is None:
         return None
-    found = [footer.row_group(group).column(leaves[0]).statistics for group in range(footer.num_row_groups)]
+    found = [footer.row_group(group).column(at).statistics for group in range(footer.num_row_groups)]
     return None if any(each is None or not each.has_min_max for each in found) else found
 
 
