@@ -50,6 +50,7 @@ test-components: $(JARS) ## Fetch and build the programs that tests use (once; a
 	$(BIN)/python -m tests.components.iceberg_rest
 	$(BIN)/python -m tests.components.promtool
 	$(BIN)/python -m tests.components.chromium
+	$(BIN)/python -m tests.components.apps
 	$(BIN)/python -m tests.components.golang
 
 lint: $(STAMP) ## Style, types and the direction of imports
@@ -62,9 +63,11 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock: $(UV_STAMP) ## Bring requirements.lock in line with pyproject.toml
+lock: $(UV_STAMP) ## Bring requirements.lock, and the pins of the tests' applications, in line with what they are made from
 	$(UV) pip compile pyproject.toml --group dev --universal --generate-hashes --no-annotate --no-header \
 		--python-version 3.11 --quiet -o requirements.lock
+	$(UV) pip compile tests/components/apps/requirements.in --universal --generate-hashes --no-annotate --no-header \
+		--python-version 3.11 --quiet -o tests/components/apps/requirements.txt
 
 docs: $(STAMP) ## Write the generated pages of docs/ again
 	$(BIN)/python -m frazil.tables > docs/tables.md

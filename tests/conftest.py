@@ -52,6 +52,7 @@ LONG = {
     "tests/fault/test_store_down.py": 80,
     "tests/integration/test_pipeline_up.py": 70,
     "tests/integration/test_iceberg_catalog.py": 60,
+    "tests/integration/test_first_start.py": 60,
 }
 """About how many seconds the longest scopes take. They are started first: one that is started last runs
 alone in the end.

@@ -210,6 +210,8 @@ def _private(config: Config) -> Check:
         paths.append(config.catalog_file)
     if config.query.audit_file is not None:
         paths.append(config.query.audit_file)
+    if config.client.api_key_file is not None:
+        paths.append(config.client.api_key_file)
     if found := [str(path) for path in paths if is_open_to_others(path)]:
         names = ", ".join(found)
         fix = f"`chmod o-rwx {' '.join(found)}`; if another account must read them, give its group access"

@@ -117,7 +117,11 @@ class SetupFault(ConfigError):
 
 
 class RequestInvalid(Permanent):
-    """A request that cannot be decoded."""
+    """A request that cannot be decoded. `parameter` is the query parameter that is invalid, if it is one."""
+
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class RequestTooLarge(Permanent):

@@ -50,11 +50,12 @@ class HttpClient:
         read_seconds: float,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        repeatable: bool = True,
     ) -> urllib3.BaseHTTPResponse:
         """Return the response with an unread body. Raises urllib3's HTTPError; OSError or ValueError for
-        unusable TLS files. A request may be sent twice, so it must not change data.
+        unusable TLS files. A repeatable request may be sent twice, so it must not change data.
         """
-        for last in (False, True):
+        for last in (False, True) if repeatable else (True,):
             try:
                 return self._pool(url).request(
                     method,

@@ -21,7 +21,7 @@ from rich.text import Text
 from urllib3.exceptions import HTTPError
 
 from frazil import telemetry
-from frazil.config import Config
+from frazil.config import ClientConfig, Config
 from frazil.http_client import HttpClient
 from frazil.ports import with_ports
 from frazil.process import die_with_parent
@@ -126,7 +126,9 @@ def run(config: Config, config_path: Path | None) -> int:
     if has_demo:
         rate = str(config.demo.traces_per_second)
         demo = [*common, "demo", "--rate", rate]
-        roles.append(_Role("demo", demo, quiet=True, stop_seconds=_DEMO_STOP_SECONDS, environment=ports))
+        # The demo sends to this receiver, whatever the client commands use.
+        own = ports | {f"FRAZIL_CLIENT__{name.upper()}": "null" for name in ClientConfig.model_fields}
+        roles.append(_Role("demo", demo, quiet=True, stop_seconds=_DEMO_STOP_SECONDS, environment=own))
     stop, hurry = threading.Event(), threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Nothing was sent yet, or the API is away: what the dashboard says then, and that it comes back."""
+"""Nothing was sent yet: what the dashboard says then."""
 
 from __future__ import annotations
 
@@ -30,20 +30,3 @@ def test_an_empty_lake_says_how_to_send_and_what_it_says_works(visit: Visit, emp
     ended = subprocess.run(["bash", "-euc", snippet], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     expect(visitor.find("record-text")).to_have_text("hello, frazil")  # the page looks again by itself
-
-
-def test_an_api_that_is_away_is_said_and_when_it_is_back_so_are_the_pages(visit: Visit, empty: Parts) -> None:
-    visitor = visit(empty)
-    empty.serve.stop()
-    for path in ("", "logs", "traces", "metric", "pipeline"):
-        visitor.open(path)
-        visitor.says("The API is unreachable")
-        assert "Traceback" not in visitor.page.inner_text("body")
-    empty.serve.start()
-    visitor.open("logs")
-    empty.serve.stop()
-    visitor.says("The API is unreachable")  # while somebody looks
-    empty.serve.start()
-    visitor.page.get_by_role("button", name="Try again").click()
-    expect(visitor.page.get_by_text("The API is unreachable")).to_have_count(0)
-    visitor.find("records").wait_for()

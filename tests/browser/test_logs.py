@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import time
 
@@ -37,6 +38,42 @@ def test_a_search_finds_the_log_and_its_address_shows_the_same_to_others(visit: 
     expect(other.find("record-text")).to_have_text([f"a {word} in the hay"])
     expect(other.page.locator(".st-key-q input")).to_have_value(word.upper())
     expect(other.page.locator(".st-key-service")).to_contain_text(service)
+
+
+def test_the_counts_of_services_follow_the_search_and_all_of_them_can_be_reached(
+    visit: Visit, up: Up
+) -> None:
+    word = marked("faceted")
+    names = [f"{marked('facet-with-a-long-name-')}-{number:02}" for number in range(12)]
+    for number, name in enumerate(names):
+        for _ in range(1 + number % 3):
+            up.send("logs", log(f"a {word}", name))
+        up.send("logs", log("other", name, severity=17))
+    visitor = visit(up)
+    visitor.open_with_data("logs", f"live=false&q={word}")
+    counts = {f"{name} {1 + number % 3}" for number, name in enumerate(names)}
+    expect(visitor.find("facet")).to_have_count(len(names))
+    told = visitor.find("facet").evaluate_all(
+        "all => all.map((e) => [...e.querySelectorAll('span')].map((s) => s.textContent).join(' '))"
+    )
+    assert set(told) == counts
+    more = visitor.find("facets-more")
+    expect(more).to_have_text(re.compile(r"\+\d+ more"))
+    hidden = int(re.findall(r"\d+", more.inner_text())[0])
+    expect(visitor.find("facet").filter(visible=True)).to_have_count(len(names) - hidden)
+    more.click()
+    expect(visitor.find("facet").filter(visible=True)).to_have_count(len(names))
+    row = visitor.find("facets")
+    assert row.evaluate("e => e.scrollWidth <= e.clientWidth"), "no sideways scroll"
+
+    visitor.find("facet").filter(has_text=names[5]).click()
+    visitor.expect_url(f"service={names[5]}")
+    expect(visitor.find("record")).to_have_count(3)
+    expect(visitor.find("facet")).to_have_count(len(names))  # others can still be added
+
+    visitor.open(f"logs?live=false&q={word}&attr=test.text%3Dnever")
+    visitor.says("No logs match")
+    expect(visitor.find("facet")).to_have_count(0)
 
 
 def test_the_live_tail_shows_a_record_soon_after_its_ack(

@@ -16,12 +16,22 @@ QUESTIONS_MAX = 4
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_shows_data_for_a_few_questions(page: str, visit: Visit, up: Up) -> None:
-    before = up.questions(page)
+    before = up.queries(page)
     visitor = visit(up)
     visitor.open_with_data(page, "live=false")
-    assert 1 <= up.questions(page) - before <= QUESTIONS_MAX
+    assert 1 <= up.queries(page) - before <= QUESTIONS_MAX
     main = "document.querySelector('[data-testid=stMain]')"
     assert visitor.page.evaluate(f"{main}.scrollWidth <= {main}.clientWidth"), "wider than a small screen"
+
+
+@pytest.mark.parametrize("path", [f"/{page.path}" for page in PAGES.values()])
+def test_a_page_loads_without_a_failed_request_or_an_error_in_the_console(
+    path: str, visit: Visit, up: Up
+) -> None:
+    visitor = visit(up)
+    visitor.open(path)
+    assert "/_stcore/health" in visitor.asked
+    assert visitor.amiss == []
 
 
 def test_the_way_leads_through_all_pages_without_loading_again(visit: Visit, up: Up) -> None:
@@ -33,6 +43,19 @@ def test_the_way_leads_through_all_pages_without_loading_again(visit: Visit, up:
         visitor.heading(page.heading)
         visitor.expect_url(rf"/{page.path}(\?|$)")
     assert visitor.page.evaluate("window.stayed")
+
+
+def test_a_metric_is_opened_as_sql_without_loading_again(visit: Visit, up: Up) -> None:
+    visitor = visit(up)
+    visitor.open_with_data("metric", "live=false")
+    visitor.page.evaluate("window.stayed = true")
+    visitor.page.locator(".st-key-metric_sql a").click()
+    visitor.heading("SQL")
+    visitor.cells().first.wait_for(state="attached")
+    visitor.expect_url(r"/sql\?q=")
+    assert visitor.page.evaluate("window.stayed")
+    visitor.page.go_back()
+    visitor.heading("Metrics")
 
 
 def test_demo_traffic_is_called_so(visit: Visit, up: Up) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from . import apps as instrumented
 from . import chromium as chromiums
 from . import fullness, golang, iceberg_rest, kafka, postgres, s3
 from . import promtool as promtools
@@ -162,3 +163,9 @@ def promtool() -> Path:
 def chromium() -> Path:
     """A browser for `running_chromium`. Installed if need be: use with @pytest.mark.slow."""
     return _had(chromiums.chromium)
+
+
+@pytest.fixture(scope="session")
+def instrumented_apps() -> instrumented.Apps:
+    """Applications for `running_apps`. Installed if need be: use with @pytest.mark.slow."""
+    return _had(instrumented.apps)

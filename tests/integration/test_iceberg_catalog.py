@@ -32,6 +32,7 @@ from frazil.otlp.decode import conform
 from frazil.tables import landed_spec
 from tests.components.process import answers, serving
 from tests.components.s3 import S3Server
+from tests.support.integration.documented import block
 from tests.support.spark.land_lake import DECODERS, UNCLOSED_SOCKETS, _httpfs, canonical_rows
 
 pytestmark = pytest.mark.filterwarnings(UNCLOSED_SOCKETS)
@@ -196,13 +197,22 @@ def test_on_the_same_machine_plain_paths_can_be_asked_for(lake: Served) -> None:
         assert same_rows(table.scan().to_arrow(), lake.logs)
 
 
-@pytest.mark.slow
-def test_spark_reads_every_row_of_the_lake(lake: Served, spark: SparkSession) -> None:
+S3 = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+
+
+def spark_catalog(lake: Served, spark: SparkSession, **more: str) -> tuple[SparkSession, str]:
+    """A session, and the name of the catalog in it."""
     session = spark.newSession()
     name = f"remote_{uuid.uuid4().hex}"
     session.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in lake.properties(**{"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}).items():
+    for key, value in lake.properties(**more).items():
         session.conf.set(f"spark.sql.catalog.{name}.{key}", value)
+    return session, name
+
+
+@pytest.mark.slow
+def test_spark_reads_every_row_of_the_lake(lake: Served, spark: SparkSession) -> None:
+    session, name = spark_catalog(lake, spark, **S3)
     assert same_rows(session.table(f"{name}.otel.logs").toArrow(), lake.logs)
     by_tenant = session.sql(f"SELECT count(*) FROM {name}.otel.logs WHERE tenant_id = 'team-a'")
     assert by_tenant.collect()[0][0] == 40 * APPENDS
@@ -212,14 +222,42 @@ def test_spark_reads_every_row_of_the_lake(lake: Served, spark: SparkSession) ->
     deep = session.sql(f"SELECT * FROM {name}.company.team.deep.numbers ORDER BY a").toArrow()
     assert deep.to_pydict() == NUMBERS.to_pydict()
     assert session.sql(f"SHOW TABLES IN {name}.otel").collect()[0]["tableName"] == "logs"
-    with pytest.raises(Exception, match=r"read-only|Forbidden"):
-        session.sql(f"DELETE FROM {name}.otel.logs WHERE tenant_id = 'team-a'")
-    assert _rows(lake) == lake.logs.num_rows
 
 
-def _rows(lake: Served) -> int:
-    with contextlib.closing(open_catalog(lake.config)) as catalog:
-        return int(catalog.load_table("otel.logs").scan().to_arrow().num_rows)
+@pytest.mark.slow
+@pytest.mark.parametrize("properties", [S3, {"warehouse": "local"}], ids=["remote", "local"])
+def test_spark_refuses_writes_as_read_only_and_runs_no_job(
+    lake: Served, spark: SparkSession, properties: dict[str, str]
+) -> None:
+    session, name = spark_catalog(lake, spark, **properties)
+    table, group = f"{name}.otel.logs", uuid.uuid4().hex
+    session.sparkContext.setJobGroup(group, "writes")
+    before = sorted(Path(lake.config.warehouse).rglob("*"))
+    try:
+        for write in (
+            f"DELETE FROM {table} WHERE tenant_id = 'team-a'",
+            f"DELETE FROM {table} WHERE body LIKE '%3 hours%'",
+            f"DELETE FROM {table}",
+            f"TRUNCATE TABLE {table}",
+            f"UPDATE {table} SET body = 'x' WHERE body LIKE '%3%'",
+            f"MERGE INTO {table} a USING {table} b ON a.body = b.body WHEN MATCHED THEN DELETE",
+            f"INSERT INTO {table} SELECT * FROM {table}",
+            f"INSERT OVERWRITE {table} SELECT * FROM {table}",
+            f"ALTER TABLE {table} ADD COLUMN x int",
+            f"DROP TABLE {table}",
+            f"DROP TABLE {table} PURGE",
+            f"CREATE TABLE {name}.otel.mine (a int)",
+            f"CREATE TABLE {name}.otel.mine AS SELECT 1 AS a",
+            f"CREATE NAMESPACE {name}.mine",
+        ):
+            with pytest.raises(Exception, match="read-only"):
+                session.sql(write)
+        assert session.sparkContext.statusTracker().getJobIdsForGroup(group) == []
+        assert session.table(table).count() == lake.logs.num_rows
+        assert session.sparkContext.statusTracker().getJobIdsForGroup(group) != []
+    finally:
+        session.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert sorted(Path(lake.config.warehouse).rglob("*")) == before
 
 
 def test_duckdb_reads_the_data_files_with_the_credentials_of_the_table(lake: Served) -> None:
@@ -237,7 +275,9 @@ def test_duckdb_reads_the_data_files_with_the_credentials_of_the_table(lake: Ser
         assert engine.execute(query, {"files": files}).fetchone() == (lake.logs.num_rows, 40 * APPENDS)
 
 
-def test_duckdb_attaches_the_catalog(lake: Served) -> None:
+@contextlib.contextmanager
+def attached(lake: Served, attachment: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with the catalog, attached by a statement that uses the secret `frazil`."""
     extensions = [pytest.importorskip(f"duckdb_extension_{name}") for name in ("avro", "iceberg")]
     with contextlib.closing(duckdb.connect(config=OFFLINE)) as engine:
         engine.execute(f"LOAD '{_httpfs()}'")
@@ -245,12 +285,15 @@ def test_duckdb_attaches_the_catalog(lake: Served) -> None:
             file = next(Path(extension.__file__).parent.rglob("*.duckdb_extension"))
             engine.execute(f"LOAD '{file}'")
         engine.execute(f"CREATE SECRET frazil (TYPE iceberg, TOKEN '{lake.admin}')")
-        engine.execute(
-            f"ATTACH 'frazil' AS lake (TYPE iceberg, ENDPOINT '{lake.url}/iceberg', SECRET frazil)"
-        )
+        engine.execute(attachment)
         engine.execute("SET TimeZone = 'UTC'")
-        found = engine.execute("SELECT * FROM lake.otel.logs").to_arrow_table()
-        assert same_rows(found, lake.logs)
+        yield engine
+
+
+def test_duckdb_attaches_the_catalog(lake: Served) -> None:
+    attachment = f"ATTACH 'frazil' AS lake (TYPE iceberg, ENDPOINT '{lake.url}/iceberg', SECRET frazil)"
+    with attached(lake, attachment) as engine:
+        assert same_rows(engine.execute("SELECT * FROM lake.otel.logs").to_arrow_table(), lake.logs)
 
 
 def test_who_has_no_admin_key_sees_nothing(lake: Served) -> None:
@@ -315,7 +358,7 @@ def test_every_write_is_refused_and_changes_nothing(lake: Served) -> None:
         }
         assert lake.request(method, path, key="fz_wrong", **body).status_code == 401
     with contextlib.closing(load_catalog("remote", **lake.properties())) as remote:
-        with pytest.raises(NotImplementedError, match="does not support"):
+        with pytest.raises(ForbiddenError, match="read-only"):
             remote.drop_table("otel.logs")
         with pytest.raises(OSError, match="ACCESS_DENIED"):
             append(remote, log_rows(9))
@@ -324,7 +367,14 @@ def test_every_write_is_refused_and_changes_nothing(lake: Served) -> None:
 
 def test_the_metadata_is_what_the_file_holds(lake: Served) -> None:
     here = lake.get("/v1/local/namespaces/otel/tables/logs").json()
-    assert here["metadata"] == json.loads(Path(here["metadata-location"]).read_bytes())
+    stored = json.loads(Path(here["metadata-location"]).read_bytes())
+    refusing = {name for name, value in here["metadata"]["properties"].items() if "read-only" in value}
+    assert refusing and all(name.startswith("write.") for name in refusing)  # noqa: PT018
+    for metadata in (here["metadata"], stored):
+        metadata["properties"] = {
+            name: value for name, value in metadata["properties"].items() if name not in refusing
+        }
+    assert here["metadata"] == stored
     assert here["config"] == {}
     assert len(here["metadata"]["snapshots"]) == APPENDS + 1
     refs = lake.get("/v1/local/namespaces/otel/tables/logs?snapshots=refs").json()["metadata"]
@@ -381,3 +431,19 @@ def test_tables_on_s3_come_with_the_address_of_the_store_and_no_secrets(
             table = remote.load_table("otel.logs")
             assert table.location().startswith(f"s3://{bucket}/")
             assert same_rows(table.scan().to_arrow(), lake.logs)
+        with attached(lake, documented_attachment(lake, moto_s3)) as engine:
+            assert same_rows(engine.execute("SELECT * FROM lake.otel.logs").to_arrow_table(), lake.logs)
+
+
+def documented_attachment(lake: Served, s3: S3Server) -> str:
+    """As docs/engines.md has it, for this store, which speaks HTTP."""
+    text = block("docs/engines.md", "CREATE SECRET lake_files").text
+    for written, here in {
+        "KEY_ID '…'": f"KEY_ID '{s3.access_key}'",
+        "SECRET '…'": f"SECRET '{s3.secret_key}'",
+        "'s3.example.com'": f"'{s3.endpoint.removeprefix('http://')}', USE_SSL false",
+        "http://frazil.example.com:4380": lake.url,
+    }.items():
+        assert written in text
+        text = text.replace(written, here)
+    return text

@@ -110,6 +110,34 @@ def test_data_sent_by_an_sdk_lands_and_the_ledger_balances(tmp_path: Path) -> No
         assert sum(line["landed"] + line["waiting"] for line in ledger["lines"]) == 14
 
 
+@pytest.mark.slow
+def test_commands_run_on_the_spark_of_the_pipeline(tmp_path: Path) -> None:
+    with running_receiver(tmp_path, SETTINGS) as receiver, running_pipeline(receiver.config_path) as pipeline:
+        pipeline.until("ready", pipeline.is_ready)
+        told_by_an_sdk(receiver)
+        pipeline.until("landed", lambda: pipeline.metric("frazil_landed_rows_total") == 11)
+
+        def frazil(*arguments: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "frazil", "--config", str(receiver.config_path), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            assert "Spark" not in done.stderr
+            return done
+
+        tagged = frazil("tag", "create", "before", "--json")
+        assert {each["table"] for each in json.loads(tagged.stdout)["tables"]} == set(SIGNALS)
+        erase = ("erase", "--tenant", "default", "--where", "body = 'log 3'", "--table", "logs")
+        planned = frazil(*erase, "--dry-run")
+        assert (planned.returncode, "the tags before" in planned.stdout) == (1, True)
+        refused = frazil(*erase)
+        assert (refused.returncode, "the tags before" in refused.stderr) == (2, True)
+        erased = frazil(*erase, "--drop-tags")
+        assert (erased.returncode, "proven" in erased.stdout) == (0, True), erased.stderr
+        assert "erasing from logs" in erased.stderr
+        bodies = sorted(rows_in(receiver.config_path, "logs")["body"].to_pylist())
+        assert bodies == ["log 0", "log 1", "log 2", "log 4"]
+        assert len(pipeline.jvms()) == 1
+
+
 def starting(pipeline: PipelineProcess) -> list[psutil.Process]:
     """Not the JVM that makes up the command line of the other."""
     found = []

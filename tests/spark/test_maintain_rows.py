@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from frazil.ledger import balance
-from frazil.pipeline.maintain.erase.erase import EraseRequest, erase
+from frazil.pipeline.maintain.erase.erase import erase
+from frazil.pipeline.maintain.erase.request import EraseRequest
 from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.runner import SparkRunner

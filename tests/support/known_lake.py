@@ -17,8 +17,9 @@ from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
-from frazil.pipeline.maintain.erase.erase import EraseRequest, erase
+from frazil.pipeline.maintain.erase.erase import erase
 from frazil.pipeline.maintain.erase.report import Erasure
+from frazil.pipeline.maintain.erase.request import EraseRequest
 from frazil.pipeline.maintain.report import TaskReport
 from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun

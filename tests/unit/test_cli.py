@@ -75,6 +75,17 @@ def test_every_verb_explains_itself(verb: str) -> None:
     assert "Usage" in result.output
 
 
+@pytest.mark.parametrize("words", [[], ["status"], ["up"], ["keys"], ["keys", "new"], ["tag"]])
+def test_help_shows_no_type_for_flags(words: list[str]) -> None:
+    result = runner.invoke(app, [*words, "--help"])
+    assert "--help" in result.output
+    assert "bool" not in result.output
+
+
+def test_help_shows_the_type_of_values() -> None:
+    assert "<path>" in runner.invoke(app, ["query", "--help"]).output
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"

@@ -11,6 +11,7 @@ import pytest
 from typer.main import get_command
 
 from frazil.cli import app
+from frazil.sql.functions import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -61,6 +62,11 @@ def test_the_index_names_every_page_and_every_decision_is_in_the_design() -> Non
     assert {page.name for page in pages - indexed} == set()
     named = {(DOCS / link).resolve() for link in _links(DOCS / "design.md") if link.startswith("decisions/")}
     assert {page.name for page in set((DOCS / "decisions").glob("*.md")) - named} == set()
+
+
+def test_every_sql_function_is_documented() -> None:
+    listed = (DOCS / "querying.md").read_text().partition("## Functions\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)\([^)]*\)`", listed)) >= {each.name for each in FUNCTIONS}
 
 
 def test_make_targets_that_pages_name_are_in_the_makefile() -> None:

@@ -19,7 +19,7 @@ import structlog
 from rich.console import Console
 
 from frazil import up
-from frazil.config import Config, DemoConfig, HttpConfig, ReceiveConfig
+from frazil.config import ClientConfig, Config, DemoConfig, HttpConfig, ReceiveConfig, load_config
 from frazil.up import _Role
 from tests.components.process import wait_until
 
@@ -266,6 +266,20 @@ def test_a_signal_stops_all_roles_in_order(fake: Fake, health: HTTPServer, numbe
     assert sorted(starts[1:]) == ["dashboard", "demo", "pipeline", "serve"]
     terminated = [line.split()[0] for line in fake.log() if line.endswith("term")]
     assert terminated[:1] in (["demo"], [])  # a shell that has no trap yet says nothing
+
+
+def test_the_demo_ignores_the_settings_of_the_client_commands(
+    fake: Fake, health: HTTPServer, tmp_path: Path
+) -> None:
+    seen = tmp_path / "environment"
+    fake.does("demo", f"env | grep ^FRAZIL_ > {seen}.part; mv {seen}.part {seen}; {fake.LIVES}")
+    observer = signalled_when(seen.exists, signal.SIGTERM)
+    assert up.run(configured(health), None) == 0
+    observer.join()
+    file = tmp_path / "frazil.yaml"
+    file.write_text("client: {url: 'http://a', endpoint: 'http://b', api_key: fz_c, ca_file: /d}\n")
+    environment = dict(line.split("=", 1) for line in seen.read_text().splitlines())
+    assert load_config(file, environment).client == ClientConfig()
 
 
 def test_the_demo_starts_only_when_the_receiver_is_ready(fake: Fake, health: HTTPServer) -> None:

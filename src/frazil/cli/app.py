@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from frazil.errors import FrazilError
 
 if TYPE_CHECKING:
     from frazil.config import Config
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COMMANDS = (
     *("up", "query", "status", "verify", "doctor", "demo"),
@@ -20,8 +22,27 @@ _COMMANDS = (
 )
 
 
-class FrazilGroup(TyperGroup):
-    """The command group. Lists frequent commands first. Prints frazil's own errors without a traceback."""
+class _FlagsWithoutType:
+    """Help without `<bool>` beside flags, which take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class FrazilCommand(_FlagsWithoutType, TyperCommand):
+    """A command."""
+
+
+class CommandGroup(_FlagsWithoutType, TyperGroup):
+    """A group of commands."""
+
+
+class FrazilGroup(CommandGroup):
+    """The root group. Lists frequent commands first. Prints frazil's own errors without a traceback."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_COMMANDS.index)
@@ -34,7 +55,14 @@ class FrazilGroup(TyperGroup):
             raise typer.Exit(2) from None
 
 
-app = typer.Typer(
+class FrazilTyper(typer.Typer):
+    """Makes commands of the classes above."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
+        return super().command(name, cls=FrazilCommand, **options)
+
+
+app = FrazilTyper(
     cls=FrazilGroup,
     no_args_is_help=True,
     # Local variables may hold keys and payloads.

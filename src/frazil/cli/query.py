@@ -42,22 +42,29 @@ def query(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="URL of the API. Default: the configured API if it runs, else read the files."),
+        typer.Option(help="URL of the API. Default: client.url, else the local API if it runs, else files."),
     ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key; @FILE reads it from a file. Default: FRAZIL_API_KEY.", show_default=False
+            help="API key; @FILE reads it from a file. Default: FRAZIL_API_KEY, else client.api_key.",
+            show_default=False,
         ),
     ] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the API.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="CA certificate (PEM) for the API. Default: client.ca_file.")
+    ] = None,
     tenant: Annotated[
         str | None, typer.Option(help="Query the local files as this tenant, without the API.")
     ] = None,
 ) -> None:
     """Run a SQL query over landed and fresh data. Without a query, open a prompt."""
+    import logging
+
     from frazil.client.command import QueryOptions, run
 
+    if logging.lastResort is not None:
+        logging.lastResort.setLevel(logging.ERROR)  # the result or the error says what a warning would
     raise typer.Exit(
         run(
             QueryOptions(
@@ -85,15 +92,20 @@ def status(
     context: typer.Context,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every 2 s until Ctrl-C.")] = False,
-    url: Annotated[str | None, typer.Option(help="URL of the API. Default: from the configuration.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="URL of the API. Default: client.url, else the configured API.")
+    ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key with the role admin; @FILE reads it from a file. Default: FRAZIL_API_KEY.",
+            help="API key with the role admin; @FILE reads it from a file. Default: FRAZIL_API_KEY, else "
+            "client.api_key.",
             show_default=False,
         ),
     ] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the API.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="CA certificate (PEM) for the API. Default: client.ca_file.")
+    ] = None,
 ) -> None:
     """Show the status of all roles: rates, backlog, objectives. Exits 1 if any is degraded or down."""
     from frazil.client.status import StatusOptions, run

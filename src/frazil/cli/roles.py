@@ -83,7 +83,8 @@ def dashboard(context: typer.Context) -> None:
 def demo(
     context: typer.Context,
     endpoint: Annotated[
-        str | None, typer.Option(help="URL of the receiver. Default: from the configuration.")
+        str | None,
+        typer.Option(help="URL of the receiver. Default: client.endpoint, else the configured receiver."),
     ] = None,
     protocol: Annotated[Protocol, typer.Option(help="OTLP transport.")] = "grpc",
     rate: Annotated[
@@ -106,10 +107,13 @@ def demo(
     api_key: Annotated[
         str | None,
         typer.Option(
-            help="API key; @FILE reads it from a file. Default: FRAZIL_API_KEY.", show_default=False
+            help="API key; @FILE reads it from a file. Default: FRAZIL_API_KEY, else client.api_key.",
+            show_default=False,
         ),
     ] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="CA certificate (PEM) for the receiver.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="CA certificate (PEM) for the receiver. Default: client.ca_file.")
+    ] = None,
     compression: Annotated[Compression, typer.Option(help="Compression of requests.")] = "gzip",
     seed: Annotated[
         int | None, typer.Option(help="Random seed: the same seed sends the same telemetry.")
@@ -120,16 +124,18 @@ def demo(
     from frazil.demo import DemoOptions
     from frazil.demo.progress import run_with_progress
 
+    config = load(context)
+    ca_file = ca_file or config.client.ca_file
     totals = run_with_progress(
         DemoOptions(
-            endpoint=endpoint or load(context).receive.url(protocol),
+            endpoint=endpoint or config.client.endpoint or config.receive.url(protocol),
             protocol=protocol,
             traces_per_second=rate,
             duration_seconds=None if duration is None else seconds("--duration", duration),
             incident=incident,
             incident_after_seconds=seconds("--incident-after", incident_after),
             incident_seconds=seconds("--incident-length", incident_length),
-            api_key=key_from_text(api_key),
+            api_key=key_from_text(api_key, config.client),
             ca_file=None if ca_file is None else str(ca_file),
             compression=compression,
             seed=seed,

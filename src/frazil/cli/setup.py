@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from frazil.cli.app import app, load, print_json
+from frazil.cli.app import CommandGroup, FrazilTyper, app, load, print_json
 from frazil.errors import ConfigError
 
 if TYPE_CHECKING:
     from frazil.config import Config
     from frazil.doctor import Check
 
-keys_app = typer.Typer(no_args_is_help=True, help="Create API keys.")
+keys_app = FrazilTyper(cls=CommandGroup, no_args_is_help=True, help="Create API keys.")
 app.add_typer(keys_app, name="keys")
 
 

@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from frazil.cli.app import app, load, quiet
+from frazil.cli.app import CommandGroup, FrazilTyper, app, load, quiet
 
 MaintainTask = Literal["retention", "compact", "tier", "manifests", "expire", "orphans", "fill"]
 
-tag_app = typer.Typer(no_args_is_help=True, help="Named snapshots of all tables, for time-travel queries.")
+tag_app = FrazilTyper(
+    cls=CommandGroup, no_args_is_help=True, help="Named snapshots of all tables, for time-travel queries."
+)
 app.add_typer(tag_app, name="tag")
 
 
@@ -90,9 +92,10 @@ def erase(
 ) -> None:
     """Erase rows from all tables, old snapshots and the write-ahead log, and verify the erasure."""
     config = load(context)
+    from frazil.client.http_transport import key_from_text
     from frazil.paths import keep_private
-    from frazil.pipeline.maintain.erase.command import run
-    from frazil.pipeline.maintain.erase.erase import EraseRequest
+    from frazil.pipeline.control.command import erase as run
+    from frazil.pipeline.maintain.erase.request import EraseRequest
 
     quiet(config)
     keep_private(config)
@@ -106,7 +109,15 @@ def erase(
         delete_kafka_records=delete_kafka_records,
         yes=yes,
     )
-    raise typer.Exit(run(config, request, report=report, json_output=json_output))
+    raise typer.Exit(
+        run(
+            config,
+            request,
+            api_key=key_from_text(None, config.client),
+            report=report,
+            json_output=json_output,
+        )
+    )
 
 
 @tag_app.command("create")
@@ -117,12 +128,13 @@ def tag_create(
 ) -> None:
     """Land all pending data, then tag the current snapshot of every table."""
     config = load(context)
+    from frazil.client.http_transport import key_from_text
     from frazil.paths import keep_private
-    from frazil.pipeline.maintain.command import tag_create as run
+    from frazil.pipeline.control.command import tag_create as run
 
     quiet(config)
     keep_private(config)
-    raise typer.Exit(run(config, name, json_output=json_output))
+    raise typer.Exit(run(config, name, api_key=key_from_text(None, config.client), json_output=json_output))
 
 
 @tag_app.command("list")

@@ -106,6 +106,11 @@ def _sql(options: QueryOptions) -> str | None:
         sql = options.sql or ""
     if not sql.strip():
         raise RequestInvalid("no SQL was given: pass it as an argument, with --file, or on standard input")
+    if sql.lstrip().startswith("\\"):
+        raise RequestInvalid(
+            "backslash commands work only at the prompt: run `frazil query` in a terminal, or use "
+            "SHOW TABLES and DESCRIBE logs"
+        )
     return sql
 
 

@@ -36,11 +36,12 @@ def connect(
 ) -> Connection:
     """Connect to frazil.
 
-    With `url`, queries go to the API at that URL. Without `url`, they go to the API of the configuration
-    (`config`, or the file that `frazil` itself would read) if it is running. Otherwise the connection reads
-    the tables and the WAL directly.
+    With `url`, queries go to the API at that URL. Without `url`, they go to `client.url` of the configuration
+    (`config`, or the file that `frazil` itself would read). If that is not set, they go to the API of the
+    configuration if it is running. Otherwise the connection reads the tables and the WAL directly.
 
-    Without `api_key`, the environment variable FRAZIL_API_KEY is used, if it is set.
+    `api_key` defaults to the environment variable FRAZIL_API_KEY, then to `client.api_key`; `ca_file` to
+    `client.ca_file`.
 
     With `tenant`, the connection always reads directly: in the API, the API key determines the tenant.
     """
@@ -56,16 +57,20 @@ def open_transport(
     ca_file: str | Path | None = None,
 ) -> Transport:
     """Open the transport of `connect`, which describes the parameters."""
+    if url is not None and tenant is not None:
+        raise ConfigError("url and tenant are both set: with url, the API key determines the tenant")
+    # Loading the configuration module takes longer than most queries.
+    loaded = _loaded(config) if config is not None or _is_configured() else None
+    client = None if loaded is None or tenant is not None else loaded.client
     if tenant is None or api_key is not None:
-        api_key = key_from_text(api_key)
+        api_key = key_from_text(api_key, client)
+    if client is not None:
+        url, ca_file = url or client.url, ca_file or client.ca_file
+    if url is None and tenant is None and loaded is None and is_listening(DEFAULT_URL):
+        url = DEFAULT_URL
     if url is not None:
-        if tenant is not None:
-            raise ConfigError("url and tenant are both set: with url, the API key determines the tenant")
         return HttpTransport(url, api_key=api_key, ca_file=ca_file)
-    if config is None and tenant is None and not _is_configured() and is_listening(DEFAULT_URL):
-        # Loading the configuration module takes longer than most queries, and there is nothing to load.
-        return HttpTransport(DEFAULT_URL, api_key=api_key, ca_file=ca_file)
-    loaded = _loaded(config)
+    loaded = _loaded(None) if loaded is None else loaded
     if tenant is None and is_listening(loaded.serve.url):
         return HttpTransport(loaded.serve.url, api_key=api_key, ca_file=ca_file)
     if api_key is not None:
@@ -79,7 +84,8 @@ def open_transport(
 
 
 def _is_configured() -> bool:
-    return Path("frazil.yaml").exists() or any(name.startswith("FRAZIL_") for name in os.environ)
+    others = (name for name in os.environ if name != "FRAZIL_API_KEY")
+    return Path("frazil.yaml").exists() or any(name.startswith("FRAZIL_") for name in others)
 
 
 def _loaded(config: Config | str | Path | None) -> Config:

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import urllib3
@@ -23,6 +23,9 @@ from frazil.errors import ConfigError, FrazilError
 from frazil.http_client import HttpClient, reason
 from frazil.query.model import CONTENT_TYPES, ColumnInfo, Progress, Query, Stats, TableInfo
 from frazil.times import micros_of
+
+if TYPE_CHECKING:
+    from frazil.config import ClientConfig
 
 CONNECT_SECONDS_MAX = 5.0
 READ_SECONDS_MAX = 3600.0
@@ -64,11 +67,14 @@ def base_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def key_from_text(text: str | None) -> str | None:
-    """Return the API key: the text, else the environment variable FRAZIL_API_KEY. `@FILE` reads the key from
-    a file, which keeps it out of the process list.
+def key_from_text(text: str | None, client: ClientConfig | None = None) -> str | None:
+    """Return the API key: the text, else the environment variable FRAZIL_API_KEY, else the key of `client`.
+    `@FILE` reads the key from a file, which keeps it out of the process list. Raises ConfigError if the file
+    cannot be read.
     """
     text = text or os.environ.get("FRAZIL_API_KEY") or None
+    if text is None and client is not None and client.api_key is not None:
+        text = client.api_key.get_secret_value()
     if text is None or not text.startswith("@"):
         return text
     try:

@@ -54,9 +54,14 @@ class _Source:
 
     def __init__(self, options: StatusOptions) -> None:
         self._config = load_config(options.config)
-        self._is_explicit_url = options.url is not None
-        url = options.url or self._config.serve.url
-        self._api = HttpTransport(url, api_key=key_from_text(options.api_key), ca_file=options.ca_file)
+        client = self._config.client
+        url = options.url or client.url
+        self._is_explicit_url = url is not None
+        self._api = HttpTransport(
+            url or self._config.serve.url,
+            api_key=key_from_text(options.api_key, client),
+            ca_file=options.ca_file or client.ca_file,
+        )
         self._poller: StatusPoller | None = None
 
     def read(self) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from frazil.config.maintain import (
     RetentionRule,
     TierConfig,
 )
-from frazil.config.model import Config, DemoConfig, LogConfig, PromotedColumn
+from frazil.config.model import ClientConfig, Config, DemoConfig, LogConfig, PromotedColumn
 from frazil.config.receive import (
     ApiKey,
     AuthConfig,
@@ -38,6 +38,7 @@ from frazil.config.wal import KafkaConfig, LocalWalConfig, S3WalConfig, WalConfi
 __all__ = [
     "ApiKey",
     "AuthConfig",
+    "ClientConfig",
     "CompactConfig",
     "Config",
     "DemoConfig",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
 from frazil.config.maintain import MaintainConfig
@@ -15,6 +15,8 @@ from frazil.config.status import StatusConfig
 from frazil.config.telemetry import TelemetryConfig, check_own_receiver
 from frazil.config.values import AttributeNames, ColumnName, Rate, Section, bad_value, column_for, is_loopback
 from frazil.config.wal import WalConfig
+
+_URL = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
 
 
 class LogConfig(Section):
@@ -91,6 +93,40 @@ class DemoConfig(Section):
     )
 
 
+class ClientConfig(Section):
+    url: str | None = Field(
+        None,
+        pattern=_URL,
+        description="URL of the API for `frazil query`, `frazil status` and `frazil.connect()`. Absent: the "
+        "API at serve.listen.",
+        examples=["https://frazil.example.com"],
+    )
+    endpoint: str | None = Field(
+        None,
+        pattern=_URL,
+        description="URL of the receiver for `frazil demo`. Absent: the receiver at receive.grpc.listen or "
+        "receive.http.listen.",
+        examples=["https://frazil.example.com:4317"],
+    )
+    api_key: SecretStr | None = Field(
+        None,
+        description="API key; @FILE reads it from a file. The environment variable FRAZIL_API_KEY takes "
+        "precedence.",
+        examples=["@/etc/frazil/api-key"],
+    )
+    ca_file: Path | None = Field(
+        None,
+        description="CA certificates (PEM) for url and endpoint. Absent: the system's.",
+        examples=["/etc/frazil/ca.crt"],
+    )
+
+    @property
+    def api_key_file(self) -> Path | None:
+        """The file that `api_key` names with @, if it does."""
+        text = "" if self.api_key is None else self.api_key.get_secret_value()
+        return Path(text[1:]) if text.startswith("@") else None
+
+
 class Config(Section):
     """The complete configuration, as returned by `load_config`."""
 
@@ -124,6 +160,10 @@ class Config(Section):
     )
     dashboard: DashboardConfig = Field(DashboardConfig(), description="The dashboard.")
     demo: DemoConfig = Field(DemoConfig(), description="Demo traffic.")
+    client: ClientConfig = Field(
+        ClientConfig(),
+        description="What the client commands use if an option is not given. The roles do not use it.",
+    )
 
     @property
     def wal_dir(self) -> Path:

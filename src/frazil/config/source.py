@@ -157,6 +157,8 @@ def _yaml_hint(text: str, mark: Any) -> str | None:
     line = lines[mark.line] if mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent with spaces, not tabs"
+    if line[mark.column : mark.column + 1] in ("@", "`"):
+        return "put the value in quotes"
     # Only the key: the value may be a secret.
     return (
         f"check the line of `{line.split(':')[0].strip()}` and the line before it" if line.strip() else None

@@ -83,6 +83,8 @@ def format_value(name: str, value: Any) -> str:
     if isinstance(value, Path):
         # Path("./frazil-data") drops the leading dot, which shows that it is relative.
         return str(value) if value.is_absolute() else f"./{value}"
+    if isinstance(value, str) and value.startswith("@"):
+        return json.dumps(value)  # YAML reserves @
     if isinstance(value, str | float):
         return str(value)
     return json.dumps(sorted(value) if isinstance(value, frozenset) else value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ssl
 import threading
 import time
@@ -25,6 +26,8 @@ Result = TypeVar("Result")
 Parameters = Mapping[str, Any]
 
 _CACHED_MAX = 64
+_EXPIRED_MAX = 16
+"""Expired results that are kept for `ApiSession.last_results`."""
 _SECONDS_MAX = 60.0
 _EXPIRED = 10
 _OTHER_NAME = {62, 64}
@@ -44,11 +47,22 @@ SECONDS = Histogram(
 
 
 class ApiError(Exception):
-    """The API is unreachable or returned an error. `message` is shown to the user."""
+    """The API is unreachable or returned an error. `message` is shown to the user. `parameter` is the invalid
+    parameter of the request; `message` begins with its name.
+    """
 
-    def __init__(self, message: str, *, code: str, status: int = 0, position: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        status: int = 0,
+        position: int | None = None,
+        parameter: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.message, self.code, self.status, self.position = message, code, status, position
+        self.message, self.code, self.status = message, code, status
+        self.position, self.parameter = position, parameter
 
     @property
     def is_auth_error(self) -> bool:
@@ -89,6 +103,7 @@ class ApiClient:
         key: str | None,
         body: bytes | None = None,
         accept: str = "application/json",
+        seconds_max: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": accept, "User-Agent": "frazil-dashboard"}
         if key is not None:
@@ -97,7 +112,11 @@ class ApiClient:
             headers["Content-Type"] = "application/json"
         try:
             response = self._http.send(
-                method, f"{self.url}{path}", read_seconds=self._seconds_max, headers=headers, body=body
+                method,
+                f"{self.url}{path}",
+                read_seconds=seconds_max or self._seconds_max,
+                headers=headers,
+                body=body,
             )
             data = response.data  # reads the body
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -112,14 +131,14 @@ class ApiClient:
     def _why_unreachable(self, error: Exception) -> str:
         own = self._own_certificate
         if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-            return f"the API at {self.url} did not respond in time"
+            return f"the API at {self.url} does not answer in time"
         if isinstance(error, urllib3.exceptions.SSLError):
             return f"{self._not_trusted} {explain_tls_error(error.args[0], self._ca_file, own)}"
         if own is not None and not isinstance(error, urllib3.exceptions.HTTPError):
             why = ca_file_problem(own) or str(error)
             return f"{self._not_trusted} serve.tls.cert_file: {own} {why}"
         return (
-            f"the API at {self.url} is not responding. Run `frazil status` to see which roles are running, "
+            f"the API at {self.url} does not answer. Run `frazil status` to see which roles are running, "
             "or `frazil serve` to start the API"
         )
 
@@ -140,7 +159,16 @@ class ApiSession:
         self._client, self._current_key = client, current_key
         self._cache: OrderedDict[tuple[str, ...], tuple[float, Any]] = OrderedDict()
         self._lock = threading.Lock()
+        self._away: ApiError | None = None
         self.page = "none"
+
+    def last_results(self, error: ApiError) -> ApiSession:
+        """Returns a session for use while the API is away: it returns results that were read before, whatever
+        their age, and raises `error` for any other request.
+        """
+        session = copy.copy(self)
+        session._away = error
+        return session
 
     def sql(
         self,
@@ -208,21 +236,25 @@ class ApiSession:
         if seconds > 0:
             with self._lock:
                 found = self._cache.get(key)
-            if found is not None and found[0] > time.monotonic():
+            if found is not None and (self._away is not None or found[0] > time.monotonic()):
                 result: Result = found[1]
                 return result
         result = self._measured(execute)
         if seconds > 0:
             with self._lock:
                 now = time.monotonic()
-                for old in [old for old, (until, _) in self._cache.items() if until <= now]:
-                    del self._cache[old]
                 self._cache[key] = (now + seconds, result)
+                self._cache.move_to_end(key)
+                expired = [old for old, (until, _) in self._cache.items() if until <= now]
+                for old in expired[: max(0, len(expired) - _EXPIRED_MAX)]:
+                    del self._cache[old]
                 while len(self._cache) > _CACHED_MAX:
                     self._cache.popitem(last=False)
         return result
 
     def _measured(self, execute: Callable[[], Result]) -> Result:
+        if self._away is not None:
+            raise self._away
         with SECONDS.labels(self.page).time():
             try:
                 result = execute()
@@ -236,7 +268,13 @@ class ApiSession:
 def _api_error(status: int, body: bytes) -> ApiError:
     try:
         error = orjson.loads(body)["error"]
-        return ApiError(error["message"], code=error["code"], status=status, position=error.get("position"))
+        return ApiError(
+            error["message"],
+            code=error["code"],
+            status=status,
+            position=error.get("position"),
+            parameter=error.get("parameter"),
+        )
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return ApiError(f"the API returned HTTP status {status}", code="unexpected", status=status)
 

@@ -14,6 +14,8 @@ from frazil.dashboard.api_client import ApiClient, ApiError
 COOKIE = "frazil_session"
 _SESSIONS_MAX = 10_000
 _LOCK_CHECK_SECONDS = 30.0
+_LOCK_ANSWER_SECONDS_MAX = 3.0
+"""An API that requires a key refuses quickly. Every page load waits for this check."""
 
 
 class Sessions:
@@ -76,7 +78,7 @@ class AppState:
         until, locked = self._locked
         if time.monotonic() > until:
             try:
-                self.api_client.request("GET", "/api/v1/tables", None)
+                self.api_client.request("GET", "/api/v1/tables", None, seconds_max=_LOCK_ANSWER_SECONDS_MAX)
             except ApiError as error:
                 locked = error.is_auth_error if error.status else locked
             else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import re
 
 from frazil.query.reads.metrics import Aggregation, Metric
 
 _UNITS = {"By": "bytes", "KiBy": "KiB", "MiBy": "MiB", "GiBy": "GiB", "1": "", "%": "%"}
+_CODE = re.compile(r"`([^`]+)`")
 _MARKDOWN = re.compile(r"[\\`*_\[\](){}$:<>#~|!&^+=-]")
 
 
@@ -74,7 +76,29 @@ def format_clock(time: dt.datetime) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+    return _escaped(" ".join(text.split()))
+
+
+def _escaped(line: str) -> str:
+    return _MARKDOWN.sub(r"\\\g<0>", line)
+
+
+def as_sentence(text: str) -> str:
+    """Returns an error message as a sentence. Messages begin in lower case and end without a full stop."""
+    text = " ".join(text.split())
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def message_markdown(text: str) -> str:
+    """Returns an error message as a sentence in Markdown, with `code` in backticks as code."""
+    parts = _CODE.split(as_sentence(text))
+    return "".join(f"`{part}`" if at % 2 else _escaped(part) for at, part in enumerate(parts))
+
+
+def message_html(text: str) -> str:
+    """Returns an error message as a sentence in HTML, with `code` in backticks as code."""
+    parts = _CODE.split(html.escape(as_sentence(text)))
+    return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
 
 
 def axis_unit(metric: Metric, aggregation: Aggregation, width_seconds: int) -> str:

@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket
 
 from frazil.dashboard.api_client import ApiError
 from frazil.dashboard.app_state import COOKIE, AppState
+from frazil.dashboard.format import message_html
 
 _MONITORING_PATHS = ("/livez", "/readyz", "/healthz", "/metrics", "/status", "/_stcore/health")
 """Allowed for any host name: they contain no telemetry."""
@@ -50,9 +51,11 @@ log = structlog.get_logger("frazil.dashboard")
 
 _PAGE = Template("""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>frazil: log in</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
-:root{color-scheme:light dark;--ink:#0f2333;--paper:#f6f9fb;--card:#fff;--edge:#d5e0e7;--ice:#0b7a99}
+:root{color-scheme:light dark;--ink:#0f2333;--paper:#f6f9fb;--card:#fff;--edge:#d5e0e7;--ice:#0b7a99;
+--bad:#7d353b;--bad-ground:#ff2b2b17}
 @media (prefers-color-scheme:dark){
-:root{--ink:#e3edf3;--paper:#0b141c;--card:#111e29;--edge:#25394a;--ice:#4cc3e0}
+:root{--ink:#e3edf3;--paper:#0b141c;--card:#111e29;--edge:#25394a;--ice:#4cc3e0;--bad:#ffdede;
+--bad-ground:#ff6c6c33}
 }
 body{margin:0;min-height:100vh;display:grid;place-items:center;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif}
@@ -64,7 +67,9 @@ input{box-sizing:border-box;width:100%;padding:.6rem .7rem;border:1px solid var(
 background:var(--paper);color:inherit;font:inherit}
 button{margin-top:1rem;width:100%;padding:.6rem;border:0;border-radius:8px;background:var(--ice);color:#fff;
 font:inherit;font-weight:600;cursor:pointer}
-.error{color:#c2410c;opacity:1}code{font-size:.9em}</style></head><body>
+.error{margin:.5rem 0 1rem;padding:.6rem .8rem;border-radius:8px;opacity:1;color:var(--bad);
+background:var(--bad-ground)}
+code{font-size:.9em}</style></head><body>
 <form method="post" action="/login"><h1>frazil</h1>
 <p>Log in with an API key that has the role <code>read</code>.</p>$error
 <label for="key">API key</label>
@@ -249,7 +254,7 @@ class Login:
 
 
 def _page(next_path: str, message: str = "", status: int = 200) -> Response:
-    error = f'<p class="error">{html.escape(message)}</p>' if message else ""
+    error = f'<p class="error" role="alert">{message_html(message)}</p>' if message else ""
     return HTMLResponse(
         _PAGE.substitute(error=error, next=html.escape(next_path, quote=True)),
         status_code=status,

@@ -22,6 +22,7 @@ class Card:
     unit: str
     lines: Sequence[tuple[str, str]]
     problem: str | None = None
+    note: str | None = None
 
 
 def cards(status: Status) -> list[Card]:
@@ -32,7 +33,7 @@ def cards(status: Status) -> list[Card]:
         _wal(stages["wal"]),
         _land(stages["land"], status["at"]),
         _lake(stages["lake"], status.get("tables") or ()),
-        _maintain(stages["maintain"], status["at"]),
+        _maintain(stages["maintain"], stages["lake"], status["at"]),
         _query(stages["query"]),
     ]
 
@@ -133,16 +134,18 @@ def _lake(stage: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Card
     )
 
 
-def _maintain(stage: Mapping[str, Any], now: float) -> Card:
+def _maintain(stage: Mapping[str, Any], lake: Mapping[str, Any], now: float) -> Card:
     tasks, waiting = stage["tasks"], stage["waiting"].values()
+    small = _total([table["small_files"] for table in lake["tables"].values()])
+    due_bytes = _total([table["bytes"] for table in waiting])
     failing = [
         f"{name} on {', '.join(task['failing'])}" for name, task in tasks.items() if task.get("failing")
     ]
     merged = (tasks.get("compact") or {}).get("last_at")
     return Card(
         "Maintain",
-        format_size(_total([table["bytes"] for table in waiting])),
-        "to merge",
+        format_size(due_bytes),
+        "to merge now",
         [
             ("lag", format_elapsed(_largest([table["lag_seconds"] for table in waiting]))),
             ("last merge", _since(merged, now)),
@@ -150,7 +153,11 @@ def _maintain(stage: Mapping[str, Any], now: float) -> Card:
             ("failed", format_count(sum(task["runs"].get("failed", 0) for task in tasks.values()))),
         ],
         f"failed: {'; '.join(failing)}" if failing else None,
+        f"{format_count(small)} small files: {SMALL_FILES}" if small and not due_bytes else None,
     )
+
+
+SMALL_FILES = "merged when enough of them are there, or when their day is over"
 
 
 def _query(stage: Mapping[str, Any]) -> Card:
@@ -200,10 +207,10 @@ TABLE_COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "files": ("Files", lambda table: _health(table, "files")),
     "bytes": ("Size", lambda table: _mb(_health(table, "bytes"))),
     "small": ("Small files", lambda table: _health(table, "small_files")),
-    "overlap": ("Overlapping files (avg)", lambda table: _health(table, "files_per_moment")),
+    "overlap": ("Overlap (avg)", lambda table: _health(table, "files_per_moment")),
     "waiting": ("To merge", lambda table: _mb(_health(table, "waiting_bytes"))),
     "snapshots": ("Snapshots", lambda table: _health(table, "snapshots")),
-    "cost": ("Est. cost per month", lambda table: _health(table, "monthly_cost")),
+    "cost": ("Est. cost/month", lambda table: _health(table, "monthly_cost")),
 }
 
 
@@ -213,6 +220,31 @@ def table_rows(status: Status) -> list[dict[str, Any]]:
         {name: read(table) for name, (_, read) in TABLE_COLUMNS.items()}
         for table in status.get("tables") or ()
         if table.get("health") is not None
+    ]
+
+
+LEDGER_COLUMNS = {
+    "table": ("Table", None),
+    "durable": ("Acknowledged rows", None),
+    "landed": ("Landed rows", None),
+    "removed": (
+        "Deleted rows",
+        "Removed by retention, erasure or the merging of identical spans",
+    ),
+    "waiting": ("Not landed yet", "Rows; with Kafka, messages"),
+    "set_aside": ("Set aside", "Segments or messages that could not be read"),
+    "streams": ("Streams", None),
+    "segments": ("Segments", None),
+    "bytes": ("Size of segments", None),
+}
+"""Title and help by column."""
+
+
+def ledger_rows(ledger: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns one row per table."""
+    return [
+        {name: name_of_table if name == "table" else figures.get(name) for name in LEDGER_COLUMNS}
+        for name_of_table, figures in ledger["tables"].items()
     ]
 
 

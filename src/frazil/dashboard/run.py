@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,23 @@ import structlog
 from anyio import to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from frazil import telemetry, tls
 from frazil.config import Config, split_listen
 from frazil.dashboard.api_client import ApiError
 from frazil.dashboard.app_state import AppState, open_app_state
-from frazil.health import PATHS, Health
+from frazil.dashboard.pages import PATHS
+from frazil.health import PATHS as HEALTH_PATHS
+from frazil.health import Health
 from frazil.ports import check_free, with_ports
 from frazil.role_metrics import RoleCollector
 from frazil.role_status import RoleStatus
 
 _STOP_SECONDS_MAX = 3
 _SCRIPT = Path(__file__).parent / "script" / "main.py"
+_BASE_URL = '<script>window.__streamlit={BACKEND_BASE_URL:new URL(".",location.href).href}</script>'
 
 _LIGHT = {
     "primaryColor": "#0b7a99",
@@ -88,7 +92,7 @@ def app(config: Config, state: AppState) -> Any:
     from starlette.middleware import Middleware
     from streamlit.web import bootstrap
 
-    from frazil.dashboard.assets import CompressedAssets
+    from frazil.dashboard.assets import Assets
     from frazil.dashboard.login import Gate, Login, Sockets
     from frazil.dashboard.pages import logs, metrics, overview, pipeline, sql, traces  # noqa: F401  so that the first user does not wait for the imports
 
@@ -101,14 +105,39 @@ def app(config: Config, state: AppState) -> Any:
         Route("/login", login.show, methods=["GET"]),
         Route("/login", login.take, methods=["POST"]),
         Route("/logout", login.leave, methods=["GET"]),
+        *page_routes(),
         *health_routes(state, config),
     ]
     sockets = Sockets(config.dashboard.sockets_max, config.dashboard.sockets_per_address_max)
     return st.App(
         _SCRIPT,
         routes=routes,
-        middleware=[Middleware(Gate, state=state, sockets=sockets), Middleware(CompressedAssets)],
+        middleware=[Middleware(Gate, state=state, sockets=sockets), Middleware(Assets)],
     )
+
+
+def page_routes() -> list[Route]:
+    """Serves Streamlit's index page with the address of its server, and with the scripts that the page needs.
+    Without the address, the page `/logs` first requests `/logs/_stcore/health`, which does not exist.
+    """
+    from frazil.dashboard.assets import preload_links, static_folder
+
+    index = (
+        (static_folder() / "index.html")
+        .read_text(encoding="utf-8")
+        .replace("<head>", f"<head>{_BASE_URL}", 1)
+    )
+
+    def route(path: str, elements: Sequence[str]) -> Route:
+        page = index.replace("</head>", f"{preload_links(elements)}</head>", 1)
+
+        async def show(_: Request) -> Response:
+            return HTMLResponse(page, headers={"cache-control": "no-cache"})
+
+        return Route(f"/{path}", show)
+
+    first = next(iter(PATHS))
+    return [route(path, elements) for path, elements in ({"": PATHS[first]} | PATHS).items()]
 
 
 def health_routes(state: AppState, config: Config) -> list[Route]:
@@ -139,7 +168,7 @@ def health_routes(state: AppState, config: Config) -> list[Route]:
             generate_latest() + generate_latest(own), headers={"content-type": CONTENT_TYPE_LATEST}
         )
 
-    return [*(Route(path, health) for path in (*PATHS, "/status")), Route("/metrics", metrics)]
+    return [*(Route(path, health) for path in (*HEALTH_PATHS, "/status")), Route("/metrics", metrics)]
 
 
 async def _serve(config: Config, state: AppState) -> None:

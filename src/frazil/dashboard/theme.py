@@ -7,7 +7,8 @@ import html
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import altair as alt
@@ -27,45 +28,68 @@ SEVERITY_COLOURS = {
 STATUS_COLOURS = {"unset": "#38a3c7", "ok": "#30a46c", "error": "#e5484d"}
 GOOD, CAUTION, BAD, QUIET = "#30a46c", "#e5a50a", "#e5484d", "#94a3b8"
 SERVICE_COLOURS = (
-    "#0e93b5", "#8e6bd8", "#30a46c", "#e07b39", "#d6589f", "#5b7bd5", "#a38b1f", "#1fb5a0",
-    "#b5654a", "#7c8d2e", "#b04fc4", "#4d9de0", "#c77d9b", "#5f8f6b", "#8c7bb0", "#c99a5b",
+    "#007078", "#b03068", "#30a050", "#9048b0", "#e07000", "#3888f0", "#785868", "#786000",
+    "#00a0b0", "#e068a0", "#007800", "#a078f0", "#b84808", "#3060c0", "#9878a0", "#988858",
 )  # fmt: skip
-"""Legible on the light and the dark background. Red and amber are reserved for errors and warnings."""
-_ASSIGNED_MAX = 1000
-_assigned: dict[str, str] = {}
+"""Legible on the light and the dark background, and easy to tell apart. Neighbours differ most. Red and amber
+are reserved for errors and warnings.
+"""
+_TABLE_ROW_PIXELS, _TABLE_BORDER_PIXELS = 33, 3
+"""Of Streamlit's tables, with the `theme.baseFontSize` of run.py: a row has 2.1875 rem."""
+_KNOWN_MAX = 1000
+_known: set[str] = set()
+"""The services that any page has shown. Of two with the same colour by name, one gets another colour on all
+pages.
+"""
 _lock = threading.Lock()
 
 
-def service_colour(name: str) -> str:
-    """Returns the service's colour, the same on every page and in every session while the dashboard runs. Use
-    it only for services: the number of assigned colours is bounded.
-    """
-    with _lock:
-        if name not in _assigned:
-            if len(_assigned) >= _ASSIGNED_MAX:
-                return _free_colour(name, ())
-            _assigned[name] = _free_colour(name, _assigned.values())
-        return _assigned[name]
-
-
 def service_colours(names: Iterable[str]) -> dict[str, str]:
-    return {name: service_colour(name) for name in sorted(set(names))}
+    """Returns the colours of services, the same on every page and in every session. They follow from the
+    names of the known services, in whatever order these were shown.
+    """
+    shown = frozenset(names)
+    with _lock:
+        if len(_known | shown) <= _KNOWN_MAX:
+            _known.update(shown)
+        known = shown.union(_known)
+    by_name = _known_colours(known)
+    return _distinct(shown, by_name.__getitem__)
 
 
 def series_colours(names: Iterable[str]) -> dict[str, str]:
     """Returns colours for the series of one chart that are not services."""
+    return _distinct(names, _colour_by_name)
+
+
+@lru_cache(maxsize=16)
+def _known_colours(names: frozenset[str]) -> dict[str, str]:
+    return _distinct(names, _colour_by_name)
+
+
+def _distinct(names: Iterable[str], preferred: Callable[[str], str]) -> dict[str, str]:
+    """Gives each name its preferred colour. Of several names with the same one, the first in the alphabet
+    keeps it, and the others get the least used colour, so that all differ if there are enough colours.
+    """
     found: dict[str, str] = {}
+    uses: Counter[str] = Counter()
+    others = []
     for name in sorted(set(names)):
-        found[name] = _free_colour(name, found.values())
+        colour = preferred(name)
+        if uses[colour]:
+            others.append(name)
+            continue
+        found[name] = colour
+        uses[colour] += 1
+    for name in others:
+        start = SERVICE_COLOURS.index(preferred(name))
+        found[name] = min(SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start], key=lambda colour: uses[colour])
+        uses[found[name]] += 1
     return found
 
 
-def _free_colour(name: str, taken: Iterable[str]) -> str:
-    """Returns the least used colour. Among equals, the hash of the name decides."""
-    start = zlib.crc32(name.encode()) % len(SERVICE_COLOURS)
-    rotated = SERVICE_COLOURS[start:] + SERVICE_COLOURS[:start]
-    uses = Counter(taken)
-    return min(rotated, key=lambda colour: uses[colour])
+def _colour_by_name(name: str) -> str:
+    return SERVICE_COLOURS[zlib.crc32(name.encode()) % len(SERVICE_COLOURS)]
 
 
 def legend(colours: Mapping[str, str]) -> None:
@@ -94,6 +118,11 @@ def link(label: str, address: str) -> None:
     )
 
 
+def table_height(rows: int, rows_max: int) -> int:
+    """Returns the height of a table in pixels. It shows whole rows, at most `rows_max`; the others scroll."""
+    return _TABLE_ROW_PIXELS * (1 + min(max(rows, 1), rows_max)) + _TABLE_BORDER_PIXELS
+
+
 def show_chart(chart: alt.Chart | alt.LayerChart, *, height: int, **options: Any) -> Any:
     """Shows an Altair chart in full width. `options` are those of `st.altair_chart`."""
     return st.altair_chart(chart.properties(height=height), width="stretch", theme="streamlit", **options)
@@ -105,7 +134,13 @@ def colour_scale(names: list[str], given: dict[str, str] | None = None) -> alt.S
     return alt.Scale(domain=names, range=[given.get(name, QUIET) for name in names])
 
 
-def time_axis(field: str, start: dt.datetime | None = None, end: dt.datetime | None = None) -> alt.X:
+NUMBER = ",.9~r"
+"""The format of numbers in tooltips."""
+
+
+def time_axis(
+    field: str, start: dt.datetime | None = None, end: dt.datetime | None = None, *, ticks: int = 5
+) -> alt.X:
     """Returns a UTC axis. Labels have the day if it is longer than a day, and seconds if it is short."""
     length = (end - start).total_seconds() if start is not None and end is not None else 3600.0
     form = "%d %b %H:%M" if length > 86400 else "%H:%M" if length > 600 else "%H:%M:%S"
@@ -114,7 +149,17 @@ def time_axis(field: str, start: dt.datetime | None = None, end: dt.datetime | N
         f"{field}:T",
         title=None,
         scale=alt.Scale(type="utc", domain=domain),
-        axis=alt.Axis(format=form, tickCount=5, labelOverlap=True),
+        axis=alt.Axis(format=form, tickCount=ticks, labelOverlap=True),
+    )
+
+
+def number_axis(**options: Any) -> alt.Axis:
+    """Returns an axis without exponents: 10, not 1e+1. `options` are those of `alt.Axis`."""
+    size = "abs(datum.value)"
+    return alt.Axis(
+        labelExpr=f"datum.value == 0 ? '0' : {size} >= 1e5 || {size} < 1e-4 ? format(datum.value, '.4~s') "
+        ": format(datum.value, ',.6~r')",
+        **options,
     )
 
 

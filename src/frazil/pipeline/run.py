@@ -22,6 +22,7 @@ from frazil.lake.state.recover import recover_tables
 from frazil.lake.tables import check_promoted
 from frazil.lease import LeaseRenewer, open_lease
 from frazil.paths import keep_private
+from frazil.pipeline.control.server import Control
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.source import source_of
@@ -89,8 +90,9 @@ class Pipeline:
         self._dependencies = Dependencies(
             {**checks_of(config, "wal", "catalog", "warehouse"), "spark": self._spark.problem}
         )
+        self._control = Control(config, lambda *options: self._make_runner(*options), self._metrics)
         self._health = HealthServer(
-            config.pipeline.listen, self._metrics.registry, self._problems, self._waiting
+            config.pipeline.listen, self._metrics.registry, self._problems, self._waiting, self._control
         )
 
     @property
@@ -142,9 +144,11 @@ class Pipeline:
         try:
             if not self._opened(renewer):
                 return
+            self._control.open(self._health.url)
             while renewer.held and not self._stopping.wait(_POLL_SECONDS):
                 pass
         finally:
+            self._control.close()
             if self._runner is not None:
                 self._runner.stop()
                 self._runner = None  # /readyz must not report its problems any longer
@@ -159,6 +163,7 @@ class Pipeline:
         self._lost.set()
         if (runner := self._runner) is not None:
             runner.cancel()
+        self._control.cancel()
         self._spark.end()
         log.warning("landing stopped: the lease was lost", reason=self._lease.lost)
 
@@ -217,7 +222,9 @@ class Pipeline:
         ]
         steps = [*landing, *wal_upkeep]
         if config.maintain.enabled:
-            steps.append(MaintainStep(config, self._make_runner, self._maintain_metrics))
+            steps.append(
+                MaintainStep(config, self._make_runner, self._maintain_metrics, lambda: self._control.is_busy)
+            )
         return steps
 
     def _open_catalog(self) -> Catalog:

@@ -11,8 +11,8 @@ from frazil.lake.state.health import TableHealth, health, oldest_snapshot_second
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Query, TableInfo
 from frazil.query.plan import Planner, reads_unowned
+from frazil.sql.types import duckdb_type
 from frazil.tables import TableSpec
-from frazil.tables.columns import type_name
 
 
 def inventory(
@@ -68,7 +68,7 @@ def _table(
     files = None if version is None else version.files(tenant, unowned=reads_unowned(query, spec))
     times = (None if files is None else files.last_time, None if cut is None else cut.time_max)
     columns = [
-        ColumnInfo(column.name, type_name(column.type), column.doc, column.source)
+        ColumnInfo(column.name, duckdb_type(column.type).replace('"', ""), column.doc, column.source)
         for column in spec.sql_columns
     ]
     return TableInfo(

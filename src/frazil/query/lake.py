@@ -142,6 +142,7 @@ class Lake:
         self._opening = threading.Lock()
         self._catalog: Catalog | None = None
         self._catalog_inode: tuple[int, int] | None = None
+        self._is_closed = False
 
     def version(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableVersion | None:
         """Return a version with its manifests, or None if the table does not exist yet. `renew` reads the
@@ -166,17 +167,22 @@ class Lake:
         return self._clock() - lookup.loaded_at
 
     def warm(self) -> None:
-        """Prefetch metadata and manifests of all tables. Only logs errors: queries will report them."""
+        """Prefetch metadata and manifests of all tables. Only logs errors: queries will report them. Returns
+        early if the lake is closed meanwhile.
+        """
         try:
             with catalog_errors():
                 found = self._open().list_tables(self._config.lake.namespace)
         except Exception as error:
-            log.info("table metadata not prefetched", reason=str(error))
+            if not self._is_closed:
+                log.info("table metadata not prefetched", reason=str(error))
             return
         for name in {identifier[-1] for identifier in found} - {LEASES}:
             try:
                 self.version(name)
             except Exception as error:
+                if self._is_closed:
+                    return
                 log.warning("table metadata not prefetched", table=name, reason=str(error))
 
     def forget_manifests(self) -> None:
@@ -184,6 +190,7 @@ class Lake:
         self._manifests.forget()
 
     def close(self) -> None:
+        self._is_closed = True
         self._loaders.shutdown(wait=False, cancel_futures=True)
         self._manifests.close()
         with self._opening:
@@ -281,7 +288,7 @@ class Lake:
             self._entries.pop(name, None)
 
     def _fail(self, error: CatalogUnavailable) -> None:
-        if self._outage is None:
+        if self._outage is None and not self._is_closed:
             log.warning("catalog unavailable", reason=str(error))
         since = _now() if self._outage is None else self._outage.since
         self._outage = _Outage(since, self._clock(), error)

@@ -157,6 +157,7 @@ class Planner:
                 older=older,
                 names=None if names is None else sorted(names),
                 tail=[] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
+                times=_times(uses),
             )
         )
         before = plan.stats
@@ -192,9 +193,7 @@ class Planner:
         signal = spec.signal
         if self._tail is None or signal is None or query.as_of is not None:
             return _Cut(self._lookup(spec.name, query.as_of), None)
-        bounds = union_all(uses).get("time")
-        lower = bounds.lower if bounds is not None and isinstance(bounds.lower, int) else None
-        upper = bounds.upper if bounds is not None and isinstance(bounds.upper, int) else None
+        lower, upper = _times(uses)
         lookup = self._lookup(signal)
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -277,6 +276,15 @@ class Planner:
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _times(uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
+    """Return the first and last `time` of the rows that a query needs."""
+    bounds = union_all(uses).get("time")
+    if bounds is None:
+        return None, None
+    lower, upper = (each if isinstance(each, int) else None for each in (bounds.lower, bounds.upper))
+    return lower, upper
 
 
 def reads_unowned(query: Query, spec: TableSpec) -> bool:

@@ -146,7 +146,7 @@ class Worker:
         self, sandbox: Sandbox, tables: Sequence[TableSource], job: Mapping[str, Any]
     ) -> tuple[int, bool]:
         """Returns the number of rows, and whether further rows were dropped."""
-        sandbox.fill(tables, job["now"])
+        sandbox.fill(tables, job["now"], job["sql"])
         self._check_cancelled()
         result = sandbox.connection.execute(job["sql"], job["params"])
         description = result.description or []

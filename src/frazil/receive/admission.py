@@ -14,6 +14,7 @@ from frazil.errors import Overloaded
 
 _SHARE = 7 / 8
 """The fraction of the budget that one of several tenants may use."""
+_LARGE_BYTES = 8 * 2**20
 _WAITING_MAX = 256
 """Limit on waiting requests of one of several tenants: each admission scans the queue."""
 
@@ -64,6 +65,13 @@ class Admission:
         held[0] += size
         held[1] += 1
         self._empty.clear()
+
+    def has_large(self, tenant: str) -> bool:
+        """Whether large requests of the tenant use a considerable part of the budget."""
+        held_bytes, held_requests = self._held.get(tenant, (0, 0))
+        return (
+            held_bytes >= self._limits.in_flight_bytes_max / 4 and held_bytes >= held_requests * _LARGE_BYTES
+        )
 
     @property
     def is_contested(self) -> bool:
@@ -187,7 +195,10 @@ class FairSlots:
     A slot is held from completion of the future of `request` until `release`. Do not cancel the future.
     """
 
-    def __init__(self, slots: int, *, per_tenant: int, waiting_max: int) -> None:
+    def __init__(self, slots: int, *, per_tenant: int | Callable[[str], int], waiting_max: int) -> None:
+        """`per_tenant` is how many slots a tenant can have: a number, at least 1, or a function of the
+        tenant, which is called when a slot is requested or released.
+        """
         self._free = slots
         self._per_tenant = per_tenant
         self._waiting_max = waiting_max
@@ -237,7 +248,8 @@ class FairSlots:
     def _assign_to(self, tenant: str) -> bool:
         """Returns whether the tenant got a slot. If so, it moves to the end of the rotation."""
         queue = self._waiting[tenant]
-        if self._free == 0 or self._held.get(tenant, 0) >= self._per_tenant:
+        most = self._per_tenant(tenant) if callable(self._per_tenant) else self._per_tenant
+        if self._free == 0 or self._held.get(tenant, 0) >= most:
             return False
         self._free -= 1
         self._held[tenant] = self._held.get(tenant, 0) + 1

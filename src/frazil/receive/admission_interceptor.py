@@ -93,7 +93,12 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._signals = signals
         self._abort = abort
         share = _READING_MAX - 1 if has_several_tenants(intake.config) else _READING_MAX
-        self._slots = FairSlots(_READING_MAX, per_tenant=share, waiting_max=_WAITING_MAX)
+        # A tenant that sends large messages reads one at a time: others would wait in memory for the budget.
+        self._slots = FairSlots(
+            _READING_MAX,
+            per_tenant=lambda tenant: 1 if intake.admission.has_large(tenant) else share,
+            waiting_max=_WAITING_MAX,
+        )
         self._held: list[ReadSlot] = []
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from frazil.query.model import ResultColumn, Stats
 from frazil.query.reads.counts import CountSeries, OtherServices
+from frazil.query.reads.trace_durations import DurationCell
 from frazil.query.reads.traces import FoundTraces
 
 Responses = dict[int | str, dict[str, Any]]
@@ -39,13 +40,24 @@ class RecordPage(_Body):
     stats: Stats
 
 
-class CountsOverTime(_Body):
+class _OverTime(_Body):
     begin: str = Field(alias="from")
     to: str
     first_bucket: str
     """Start time of the first bucket."""
     bucket_seconds: int
+
+
+class CountsOverTime(_OverTime):
     series: list[OtherServices | CountSeries]
+    total: int
+    stats: Stats
+
+
+class DurationsOverTime(_OverTime):
+    bins_ms: list[float]
+    """The lower bound of each duration bin. A bin ends where the next one begins; the last one has no end."""
+    cells: list[DurationCell]
     total: int
     stats: Stats
 
@@ -71,6 +83,8 @@ class ErrorFacts(_Body):
     """Position of the error in the SQL, in characters."""
     limit: str | None = None
     """Configuration key of the limit."""
+    parameter: str | None = None
+    """The invalid query parameter."""
 
 
 class ErrorBody(_Body):
@@ -177,6 +191,22 @@ TRACES = described(
         ],
         "complete": True,
         "matched_is_exact": True,
+        "stats": _STATS,
+    },
+    errors(*QUERY_ERRORS),
+)
+DURATIONS = described(
+    DurationsOverTime,
+    "A cell has the traces of one time bucket and one duration bin, numbered from 0. The first bucket begins "
+    "at `first_bucket`; each is `bucket_seconds` long. Cells without traces are left out.",
+    {
+        "from": "2026-11-15T10:00:20.000000Z",
+        "to": "2026-11-15T10:02:50.000000Z",
+        "first_bucket": "2026-11-15T10:00:00.000000Z",
+        "bucket_seconds": 60,
+        "bins_ms": [0.0, 0.001, 0.0015, 0.002],
+        "cells": [{"bucket": 2, "bin": 31, "traces": 12, "errors": 1, "longest_ms": 148.2}],
+        "total": 12,
         "stats": _STATS,
     },
     errors(*QUERY_ERRORS),

@@ -101,6 +101,8 @@ def _facts(error: Exception) -> dict[str, Any]:
             return {"limit": error.limit, "hint": hint}
         case Overloaded():
             return {"limit": error.bound}
+        case RequestInvalid():
+            return {"parameter": error.parameter}
     return {}
 
 
@@ -127,7 +129,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     async def validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        return Problem(400, "request_invalid", _first_error(error)).response()
+        return _of_validation(error).response()
 
     for kind in (FrazilError, NotFound, Unsupported):
         app.add_exception_handler(kind, expected)
@@ -144,7 +146,10 @@ def _of_http(request: Request, error: HTTPException) -> Problem:
     return Problem(error.status_code, "request_invalid", str(error.detail))
 
 
-def _first_error(error: RequestValidationError) -> str:
+def _of_validation(error: RequestValidationError) -> Problem:
+    """Return the response for the first error."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-    return f"{where}: {first['msg']}"
+    source, *path = first["loc"]
+    where = ".".join(map(str, path)) or "the request"
+    facts = {"parameter": path[0]} if source == "query" and path else {}
+    return Problem(400, "request_invalid", f"{where}: {first['msg']}", facts)

@@ -64,7 +64,8 @@ def parse_time(name: str, text: str, now: float) -> int:
         parsed = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
         raise RequestInvalid(
-            f"{name} is not a time: write it like 2026-11-15T10:00:00Z, 1790000000 (in seconds), -15m or now"
+            f"{name} is not a time: write it like 2026-11-15T10:00:00Z, 1790000000 (in seconds), -15m or now",
+            parameter=name,
         ) from None
     return _within(name, micros_of(parsed))
 
@@ -76,13 +77,15 @@ def _ago_nanos(text: str) -> int | None:
 def parse_fixed_time(name: str, text: str) -> int:
     """Parse a time that is not relative to now: a cursor is valid only for one filter."""
     if text == "now" or _ago_nanos(text) is not None:
-        raise RequestInvalid(f"{name} must be a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000")
+        raise RequestInvalid(
+            f"{name} must be a fixed time: write it like 2026-11-15T10:00:00Z or 1790000000", parameter=name
+        )
     return parse_time(name, text, 0)
 
 
 def _within(name: str, micros: int) -> int:
     if not is_time(micros):
-        raise RequestInvalid(f"{name} is out of range: unix times must be in seconds")
+        raise RequestInvalid(f"{name} is out of range: unix times must be in seconds", parameter=name)
     return micros
 
 
@@ -90,7 +93,7 @@ def duration(name: str, text: str) -> int:
     """Parse a duration to nanoseconds: `250` (milliseconds), `250ms`, `1.5s`, `80us`."""
     nanos = duration_nanos(text, _DURATION_UNITS, "ms")
     if nanos is None:
-        raise RequestInvalid(f"{name} is not a duration: write it like 250ms, 1.5s or 80us")
+        raise RequestInvalid(f"{name} is not a duration: write it like 250ms, 1.5s or 80us", parameter=name)
     return min(nanos, _INT64_MAX)
 
 
@@ -101,7 +104,8 @@ def severity(text: str) -> int:
     match = _SEVERITY.match(text.lower().replace("warning", "warn"))
     if match is None or match[1] not in SEVERITIES:
         raise RequestInvalid(
-            "severity must be a number from 1 to 24, or a name." + suggestion(text[:50], SEVERITIES)
+            "severity must be a number from 1 to 24, or a name." + suggestion(text[:50], SEVERITIES),
+            parameter="severity",
         )
     return 4 * SEVERITIES.index(match[1]) + int(match[2] or 1)
 
@@ -111,7 +115,9 @@ def choice(name: str, text: str, choices: Collection[Choice]) -> Choice:
     for each in choices:
         if each == lower:
             return each
-    raise RequestInvalid(f"{name} `{text[:50]}` is not valid.{suggestion(lower[:50], choices)}")
+    raise RequestInvalid(
+        f"{name} `{text[:50]}` is not valid.{suggestion(lower[:50], choices)}", parameter=name
+    )
 
 
 def kind(text: str) -> int:
@@ -133,7 +139,7 @@ def trace_id(text: str) -> str:
     """Return the trace id in lower case, as it is stored."""
     lower = text.lower()
     if not _TRACE_ID.match(lower):
-        raise RequestInvalid("a trace id must have 32 hexadecimal digits")
+        raise RequestInvalid("a trace id must have 32 hexadecimal digits", parameter="trace_id")
     return lower
 
 
@@ -141,5 +147,7 @@ def attribute(text: str) -> tuple[str, str]:
     """Split `key=value` or `key:value` at the first `=` or `:`."""
     match = re.match(r"([^=:]+)[=:](.*)\Z", text, re.DOTALL)
     if match is None:
-        raise RequestInvalid("attr must be key=value or key:value, such as attr=http.route=/cart")
+        raise RequestInvalid(
+            "attr must be key=value or key:value, such as http.route=/cart", parameter="attr"
+        )
     return match[1], match[2]

@@ -1,4 +1,4 @@
-"""`GET /api/v1/logs`, `/spans`, their `/counts`, `/traces` and one trace: `query/reads` over HTTP."""
+"""`GET /api/v1/logs`, `/spans`, `/traces`, their counts, and one trace: `query/reads` over HTTP."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from frazil.query.reads.counts import GROUPS, Counting, Counts, count
 from frazil.query.reads.filters import Filter, Searched
 from frazil.query.reads.records import Key, Order, Page, PageEnd, RecordSearch, page
 from frazil.query.reads.statement import Read, Statement
+from frazil.query.reads.time_range import Buckets as TimeBuckets
 from frazil.query.reads.time_range import TimeRange, is_time
+from frazil.query.reads.trace_durations import BINS_MS, DurationCounting, TraceDurations, count_durations
 from frazil.query.reads.traces import FoundTraces, TraceOrder, TraceSearch, find_traces, trace_rows
 from frazil.serve import parameters
 from frazil.serve.auth import Caller, Reader
-from frazil.serve.describe import COUNTS, PAGE, TRACE, TRACES, TraceList
+from frazil.serve.describe import COUNTS, DURATIONS, PAGE, TRACE, TRACES, TraceList
 from frazil.serve.errors import NotFound
 from frazil.serve.filters import Logs, Spans, TimeParameters, Times
 from frazil.serve.records import as_json
@@ -123,6 +125,15 @@ Buckets = Annotated[
         description="Maximum number of buckets; their width is a round number.", ge=1, le=400, examples=[60]
     ),
 ]
+Services = Annotated[
+    int,
+    Parameter(
+        description="With `by=service`: number of services with a series of their own. The others are added "
+        "up.",
+        ge=1,
+        le=200,
+    ),
+]
 
 
 @router.get(
@@ -183,8 +194,9 @@ async def log_counts(
         str,
         Parameter(description="severity, service or none.", json_schema_extra={"enum": list(GROUPS["logs"])}),
     ] = "severity",
+    services: Services = 20,
 ) -> Response:
-    return await _counts(runner, filter, times, by, buckets)
+    return await _counts(runner, filter, times, by, buckets, services)
 
 
 @router.get(
@@ -204,28 +216,32 @@ async def span_counts(
         str,
         Parameter(description="status, service or none.", json_schema_extra={"enum": list(GROUPS["spans"])}),
     ] = "status",
+    services: Services = 20,
 ) -> Response:
-    return await _counts(runner, filter, times, by, buckets)
+    return await _counts(runner, filter, times, by, buckets, services)
 
 
 async def _counts(
-    runner: _Runner, filter: Filter, times: TimeParameters, by: str, buckets_max: int
+    runner: _Runner, filter: Filter, times: TimeParameters, by: str, buckets_max: int, services_max: int
 ) -> Response:
     range = times.range()
 
     def body(found: Counts, stats: Stats) -> dict[str, Any]:
-        return {
-            "from": iso(range.begin),
-            "to": iso(range.end),
-            "first_bucket": iso(found.buckets.first),
-            "bucket_seconds": found.buckets.seconds,
-            "series": found.series,
-            "total": found.total,
-            "stats": stats,
-        }
+        counted = {"series": found.series, "total": found.total, "stats": stats}
+        return _times_of(range, found.buckets) | counted
 
     chosen = parameters.choice("by", by, GROUPS[filter.table])
-    return await runner.json(count(Counting(filter, range, chosen, buckets_max)), body, "the counts")
+    counting = Counting(filter, range, chosen, buckets_max, services_max)
+    return await runner.json(count(counting), body, "the counts")
+
+
+def _times_of(range: TimeRange, buckets: TimeBuckets) -> dict[str, Any]:
+    return {
+        "from": iso(range.begin),
+        "to": iso(range.end),
+        "first_bucket": iso(buckets.first),
+        "bucket_seconds": buckets.seconds,
+    }
 
 
 @router.get(
@@ -234,8 +250,9 @@ async def _counts(
     summary="Search traces",
     description="Finds traces with a span that matches all filters of `/api/v1/spans`; `duration_min` and "
     "`duration_max` apply to that span. Spans of a trace more than an hour before or after the matching "
-    "spans are not counted. `slowest` takes the traces with the slowest matching spans, and sorts them by "
-    "the duration of the trace.",
+    "spans are not counted. `newest` takes the traces with the newest matching spans, and sorts them by the "
+    "start of the trace. `slowest` takes the traces with the slowest matching spans, and sorts them by the "
+    "duration of the trace.",
     responses=TRACES,
 )
 async def traces(
@@ -254,6 +271,34 @@ async def traces(
     chosen = parameters.choice("order", order, _TRACE_ORDERS)
     search = TraceSearch(filter, times.range(), chosen, limit)
     return await runner.json(find_traces(search), body, "the list of traces")
+
+
+@router.get(
+    "/traces/durations",
+    tags=["Traces"],
+    summary="Count traces by duration over time",
+    description="Counts traces in buckets of their start time and bins of their duration, over the whole "
+    "time range. The filters are those of `/api/v1/traces`. Traces that started before the range are left "
+    "out.",
+    responses=DURATIONS,
+)
+async def trace_durations(
+    runner: Runner,
+    filter: Spans,
+    times: Times,
+    buckets: Annotated[
+        int,
+        Parameter(description="Maximum number of time buckets; their width is a round number.", ge=1, le=200),
+    ] = 60,
+) -> Response:
+    range = times.range()
+
+    def body(found: TraceDurations, stats: Stats) -> dict[str, Any]:
+        counted = {"bins_ms": BINS_MS, "cells": found.cells, "total": found.total, "stats": stats}
+        return _times_of(range, found.buckets) | counted
+
+    counting = DurationCounting(filter, range, buckets)
+    return await runner.json(count_durations(counting), body, "the durations")
 
 
 @router.get(

@@ -15,6 +15,7 @@ from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
 from frazil.serve.state import ConfigDep, QueryServiceDep
+from frazil.sql.functions import FUNCTIONS
 from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
@@ -56,9 +57,14 @@ _EXAMPLE = {
     "newest_time": "2026-11-15T10:00:31.000000Z",
     "snapshot_id": "1234",
     "is_view": False,
-    "columns": [{"name": "time", "type": "TIMESTAMP", "doc": "When it happened", "source": "…"}],
+    "columns": [
+        {"name": "time", "type": "TIMESTAMP WITH TIME ZONE", "doc": "When it happened", "source": "…"}
+    ],
     "health": _HEALTH | {"whole": _WHOLE},
 }
+_FUNCTIONS = [
+    {"name": function.name, "arguments": function.arguments, "doc": function.doc} for function in FUNCTIONS
+]
 _ERRORS = errors(401, 403, 503)
 
 
@@ -72,13 +78,13 @@ def _described(example: Any) -> dict[int | str, dict[str, Any]]:
     summary="List tables",
     description="Lists the tables and views for SQL: columns, rows of this tenant, freshness, and health of "
     "the files. `health` covers this tenant's files; `health.whole` covers all tenants' files, and is null "
-    "without the role `admin`.",
+    "without the role `admin`. `functions` are frazil's SQL functions, besides those of DuckDB.",
     response_class=Response,
-    responses=_described({"tables": [_EXAMPLE]}) | _ERRORS,
+    responses=_described({"tables": [_EXAMPLE], "functions": _FUNCTIONS[:1]}) | _ERRORS,
 )
 async def tables(caller: Reader, queries: QueryServiceDep) -> Response:
     found = await queries.tables(caller.tenant, whole="admin" in caller.roles)
-    return _json({"tables": [table_json(table) for table in found]})
+    return _json({"tables": [table_json(table) for table in found], "functions": _FUNCTIONS})
 
 
 @router.get(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from frazil.sql.plain_json import ATTR_JSON, PLAIN_JSON
+
 
 @dataclass(frozen=True)
 class SqlFunction:
@@ -50,16 +52,22 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "The type of an attribute as sent: attr_type(attribute_types, 'retries') is int, double, bool, …",
     ),
     SqlFunction(
+        "plain_json",
+        "text",
+        PLAIN_JSON,
+        "A stored array, map or JSON text as plain JSON, or NULL: plain_json(body)",
+    ),
+    SqlFunction(
         "attr_json",
         "attributes, key",
-        "TRY_CAST(attributes[key] AS JSON)",
-        "An attribute that is a list or a map, as OTLP JSON",
+        ATTR_JSON,
+        "An array or map, or a value inside it, as JSON: attr_json(attributes, 'cart.items[0].id')",
     ),
     SqlFunction(
         "body_json",
         "body, path",
-        "json_extract_string(TRY_CAST(body AS JSON), path)",
-        "A value from a body that is JSON text, or NULL: body_json(body, '$.user.id')",
+        "json_extract_string(plain_json(body), path)",
+        "A value from a body that is a map or JSON text, or NULL: body_json(body, '$.user.id')",
     ),
     SqlFunction(
         "severity",
@@ -67,6 +75,26 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "CASE WHEN number BETWEEN 1 AND 24 THEN "
         "['TRACE','DEBUG','INFO','WARN','ERROR','FATAL'][((number - 1) // 4) + 1] END",
         "The name of a severity: severity(severity_number)",
+    ),
+    SqlFunction(
+        "severity_name",
+        "number",
+        "CASE WHEN number BETWEEN 1 AND 24 THEN severity(number) || "
+        "['','2','3','4'][((number - 1) % 4) + 1] END",
+        "The name of a severity with its step: severity_name(severity_number) is INFO, INFO2, …, or NULL",
+    ),
+    SqlFunction(
+        "kind_name",
+        "kind",
+        "CASE WHEN kind BETWEEN 0 AND 5 THEN "
+        "['unspecified','internal','server','client','producer','consumer'][kind + 1] END",
+        "The name of a span kind: kind_name(kind) is server, client, …",
+    ),
+    SqlFunction(
+        "status_name",
+        "status_code",
+        "CASE WHEN status_code BETWEEN 0 AND 2 THEN ['unset','ok','error'][status_code + 1] END",
+        "The name of a span status: status_name(status_code) is unset, ok or error",
     ),
 )
 

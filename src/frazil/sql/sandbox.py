@@ -18,6 +18,7 @@ import duckdb
 from frazil.sql.functions import CLOCK, FUNCTIONS, set_clock
 from frazil.sql.statement import folded
 from frazil.sql.types import quoted, text
+from frazil.sql.utc_functions import macros_for
 
 _SESSION_SETTINGS = (
     "TimeZone='UTC'",
@@ -47,6 +48,8 @@ class TableSource:
     """Name of a column with each row's number in its file. Empty: no such column."""
     views: Mapping[str, str] = field(default_factory=dict)
     """Views of the table by name: each has the rows in which this column is not NULL."""
+    times: tuple[int | None, int | None] = (None, None)
+    """The first and last `time` of the rows that the query needs, in microseconds since 1970; None: any."""
 
     @property
     def paths(self) -> list[str]:
@@ -110,13 +113,15 @@ class Sandbox:
         options = ", ".join(f"{key} {text(value)}" for key, value in s3.items() if key != "extension")
         self.connection.execute(f"CREATE SECRET lake (TYPE s3{', ' + options if options else ''})")
 
-    def fill(self, tables: Sequence[TableSource], now: int = 0) -> None:
+    def fill(self, tables: Sequence[TableSource], now: int = 0, sql: str = "") -> None:
         """Create views for the tables, then disable access to all other files and lock the configuration.
-        `now` is the time of the query, in microseconds since 1970.
+        `now` is the time of the query `sql`, in microseconds since 1970.
         """
-        self.connection.execute(set_clock(now))
+        macros = macros_for(sql)
+        self.connection.execute(";".join((set_clock(now), *macros)))
         for table in tables:
-            self._add(table)
+            # DuckDB cannot derive a range of time from a condition on a macro.
+            self._add(table, _where(table) if macros else "")
         self._lock([path for table in tables for path in table.paths])
 
     def declare(self, tables: Sequence[TableSource]) -> None:
@@ -133,19 +138,20 @@ class Sandbox:
         self.connection.execute("SET enable_external_access=false")
         self.connection.execute("SET lock_configuration=true")
 
-    def _add(self, table: TableSource) -> None:
+    def _add(self, table: TableSource, where: str) -> None:
         columns = ", ".join(quoted(name) for name, _, _ in table.columns)
         number = f", file_row_number AS {quoted(table.row_number)}" if table.row_number else ""
         parts = []
         if table.files:
-            parts.append(f"SELECT {columns}{number} FROM {_files(table, table.files)}")  # noqa: S608
+            parts.append(f"SELECT {columns}{number} FROM {_files(table, table.files)}{where}")  # noqa: S608
         for older in table.older:
             given = older["columns"]
             named = ", ".join(
                 f"{given[name]} AS {quoted(name)}" if name in given else quoted(name)
                 for name, _, _ in table.columns
             )
-            parts.append(f"SELECT {named}{number} FROM {_files(table, older['files'], older['maps'])}")  # noqa: S608
+            source = _files(table, older["files"], older["maps"])
+            parts.append(f"SELECT {named}{number} FROM {source}{where}")  # noqa: S608
         parts += [f"SELECT {columns} FROM {tail}" for tail in _tail(table)]  # noqa: S608
         if not parts:
             nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)
@@ -216,6 +222,16 @@ def _files(table: TableSource, files: Sequence[str], more: Sequence[tuple[str, s
         for name, type_, identity in (*table.columns, *more)
     )
     return f"read_parquet({_list(files)}, schema=MAP {{{schema}}}, hive_partitioning=false)"
+
+
+def _where(table: TableSource) -> str:
+    """Return the condition that lets DuckDB skip parts of files."""
+    conditions = [
+        f"time {operator} make_timestamptz({bound})"
+        for operator, bound in zip((">=", "<="), table.times, strict=True)
+        if bound is not None and any(name == "time" for name, _, _ in table.columns)
+    ]
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _tail(table: TableSource) -> Iterator[str]:

@@ -47,7 +47,7 @@ class Place:
         rows: list[list[Any]] = answer.json()["rows"]
         return rows
 
-    def questions(self, page: str) -> float:
+    def queries(self, page: str) -> float:
         """How many the dashboard has asked the API for this page."""
         total = 0.0
         for line in httpx.get(f"{self.url}/metrics", timeout=10, verify=False).text.splitlines():

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Request, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Request, Response, expect
 
 SECONDS_MAX = 45.0
 """Pages are quick; machines that run other tests beside are not."""
@@ -34,8 +34,6 @@ PAGES = {
 }
 expect.set_options(timeout=SECONDS_MAX * 1000)
 _IDLE = "[data-testid=stApp][data-test-script-state=notRunning]"
-# Streamlit's page looks for its server below its own path first. What it does not find there is no fault.
-_PROBE = re.compile(r"/\w+/_stcore/(health|host-config)$")
 
 
 class Visitor:
@@ -52,6 +50,7 @@ class Visitor:
         self.page.on("websocket", lambda socket: self._note_address(socket.url))
         self.page.on("pageerror", lambda error: self.amiss.append(f"error: {error}"))
         self.page.on("console", self._note_console)
+        self.page.on("response", self._note_response)
 
     def open(self, path: str) -> None:
         """The path and its parameters; waits until the server has said all that it has to say."""
@@ -109,8 +108,12 @@ class Visitor:
         self._note_address(request.url)
         self.asked.append(urlsplit(request.url).path)
 
+    def _note_response(self, response: Response) -> None:
+        if response.status >= 400:
+            self.amiss.append(f"status {response.status}: {response.url}")
+
     def _note_console(self, message: ConsoleMessage) -> None:
-        if message.type == "error" and not _PROBE.search(urlsplit(message.location["url"]).path):
+        if message.type == "error":
             self.amiss.append(f"console: {message.text} ({message.location['url']})")
 
 

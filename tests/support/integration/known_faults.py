@@ -11,7 +11,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.support.integration.clients import post
 from tests.support.receiver import Receiver
@@ -122,9 +124,9 @@ class KnownFaults:
 
     def log(
         self, service: str, body: str, *, age_seconds: float, severity: int = 9, trace: bytes = b""
-    ) -> None:
+    ) -> LogRecord:
         scope = self._logs.resource_logs.add(resource=_resource(service)).scope_logs.add()
-        scope.log_records.add(
+        return scope.log_records.add(
             time_unix_nano=self._at(age_seconds),
             severity_number=severity,  # type: ignore[arg-type]
             body={"string_value": body},
@@ -146,20 +148,24 @@ class KnownFaults:
         version: str = "1.0.0",
         trace_state: str = "",
         attributes: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> Span:
         resource = _resource(service, {"service.version": version})
         start = self._at(age_seconds)
-        self._spans.resource_spans.add(resource=resource).scope_spans.add().spans.add(
-            trace_id=_id(trace, 16),
-            span_id=_id(span, 8),
-            parent_span_id=_id(parent, 8) if parent else b"",
-            name=name,
-            kind=kind,  # type: ignore[arg-type]
-            start_time_unix_nano=start,
-            end_time_unix_nano=start + int(milliseconds * 1_000_000),
-            status={"code": status},
-            trace_state=trace_state,
-            attributes=[_attribute(key, value) for key, value in (attributes or {}).items()],
+        return (
+            self._spans.resource_spans.add(resource=resource)
+            .scope_spans.add()
+            .spans.add(
+                trace_id=_id(trace, 16),
+                span_id=_id(span, 8),
+                parent_span_id=_id(parent, 8) if parent else b"",
+                name=name,
+                kind=kind,  # type: ignore[arg-type]
+                start_time_unix_nano=start,
+                end_time_unix_nano=start + int(milliseconds * 1_000_000),
+                status={"code": status},
+                trace_state=trace_state,
+                attributes=[_attribute(key, value) for key, value in (attributes or {}).items()],
+            )
         )
 
     def metric(self, service: str, name: str, attributes: Mapping[str, str] | None = None) -> Metric:

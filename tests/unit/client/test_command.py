@@ -114,6 +114,17 @@ def test_sql_can_come_from_a_pipe(api: Api, arguments: tuple[str, ...]) -> None:
     assert api.seen[0].query["sql"] == "SELECT 'piped'"
 
 
+@pytest.mark.parametrize("arguments", [(), ("-",), ("\\d logs",)])
+def test_a_command_of_the_prompt_is_explained_elsewhere(api: Api, arguments: tuple[str, ...]) -> None:
+    result = query(*arguments, "--url", api.url, input="\\d\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "error: backslash commands work only at the prompt: run `frazil query` in a terminal, or use "
+        "SHOW TABLES and DESCRIBE logs\n"
+    )
+    assert api.seen == []
+
+
 def test_sql_can_come_from_a_file(api: Api, tmp_path: Path) -> None:
     (tmp_path / "q.sql").write_text("SELECT 'kept'\n")
     assert query("--file", tmp_path / "q.sql", "--url", api.url).exit_code == 0

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from frazil.dashboard import theme
-from frazil.dashboard.pages import metrics, overview, pipeline, traces
+from frazil.dashboard.pages import metrics, overview, pipeline
 from frazil.dashboard.sql import chart as sql_chart
 from frazil.dashboard.sql import quick_chart
+from frazil.dashboard.traces import durations
 from frazil.query.reads.metric_series import MetricRequest, MetricSeries
 from frazil.query.reads.metrics import Metric
 from frazil.query.reads.services import BucketFigures, Figures
@@ -60,8 +61,9 @@ def draw_pipeline() -> None:
 
 
 def draw_traces() -> None:
-    found = {"trace_id": "1", "duration_ms": 2.0, "root_service": "cart", "root_name": "GET", "spans": 3}
-    traces._scatter([found | {"start_time": BEGIN.isoformat(), "errors": 0}])
+    cell = {"bucket": 0, "bin": 1, "traces": 2, "errors": 1, "longest_ms": 4.0}
+    times = {"from": BEGIN.isoformat(), "to": (BEGIN + HOUR).isoformat(), "first_bucket": BEGIN.isoformat()}
+    durations.show(times | {"bucket_seconds": 60, "bins_ms": [0, 1, 5], "cells": [cell]}, on_pick=list)
 
 
 def metric_chart(length: dt.timedelta = HOUR) -> alt.LayerChart:
@@ -78,7 +80,7 @@ def sql_chart_of(column: pa.Array) -> alt.Chart:
 
 
 def test_times_in_tooltips_are_in_utc_on_all_pages(shown: list[alt.Chart]) -> None:
-    for draw, timed in ((draw_overview, 3), (draw_pipeline, 6), (draw_traces, 0)):
+    for draw, timed in ((draw_overview, 3), (draw_pipeline, 6), (draw_traces, 2)):
         shown.clear()
         draw()
         found = [tip for chart in shown for tip in times(chart)]

@@ -146,3 +146,11 @@ def test_plain_text_stays_readable() -> None:
 def test_the_axis_says_the_unit(type: str, unit: str, aggregation: Any, expected: str) -> None:
     metric = Metric("m", type, unit, "", (), True, True, 1)
     assert format.axis_unit(metric, aggregation, 300) == expected
+
+
+def test_a_message_is_a_sentence_and_has_its_commands_as_code() -> None:
+    message = "the key *is* not <valid>: run `frazil keys new`"
+    assert format.message_markdown(message) == "The key \\*is\\* not \\<valid\\>\\: run `frazil keys new`."
+    assert format.message_html(message) == "The key *is* not &lt;valid&gt;: run <code>frazil keys new</code>."
+    assert format.message_markdown("did you mean `x`?") == "Did you mean `x`?"
+    assert format.message_markdown("one ` alone") == "One \\` alone."

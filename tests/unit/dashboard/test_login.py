@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -279,7 +280,26 @@ def test_answers_are_remembered_as_long_as_they_are_fresh() -> None:
 
 def test_an_api_that_is_not_there_is_said_with_what_to_do() -> None:
     api_client = ApiClient("http://127.0.0.1:1")
-    with pytest.raises(ApiError, match=r"is not responding.*frazil status") as caught:
+    with pytest.raises(ApiError, match=r"does not answer.*frazil status") as caught:
         ApiSession(api_client, lambda: None).get("tables")
     assert caught.value.code == "unreachable"
+    api_client.close()
+
+
+def test_results_that_were_read_are_there_while_the_api_is_away() -> None:
+    with http_stub() as server:
+        api_client = ApiClient(f"http://127.0.0.1:{server.server_port}")
+        api = ApiSession(api_client, lambda: KEY)
+        read = api.get("tables", cache_seconds=0.001)
+        api.get("status")
+    away = ApiError("away", code="unreachable")
+    last = api.last_results(away)
+    time.sleep(0.01)  # then the result has expired
+    assert last.get("tables", cache_seconds=0.001) is read
+    for path, cache_seconds in (("status", 60.0), ("tables", 0.0), ("tables/logs", 60.0)):
+        with pytest.raises(ApiError) as caught:
+            last.get(path, cache_seconds=cache_seconds)
+        assert caught.value is away
+    with pytest.raises(ApiError, match="does not answer"):
+        api.get("tables", cache_seconds=0.001)
     api_client.close()

@@ -83,6 +83,27 @@ def test_what_shows_the_present_refreshes_by_itself_whatever_range_was_chosen_el
     assert views[-1].refresh_seconds == (5.0 if is_refreshing else None)
 
 
+@pytest.mark.parametrize(
+    ("address", "uses_range", "refreshes"),
+    [("overview", True, True), ("pipeline", False, True), ("sql", False, False)],
+)
+def test_what_a_page_does_not_use_is_greyed_out(
+    address: str, uses_range: bool, refreshes: bool, views: list[View]
+) -> None:
+    app = opened(address)
+    assert not app.exception
+    assert app.sidebar.selectbox[0].disabled is not uses_range
+    assert app.sidebar.toggle[0].disabled is not refreshes
+    assert ("does not refresh" in app.sidebar.toggle[0].help) is not refreshes
+
+
+def test_auto_refresh_also_tries_again_where_a_fixed_range_does_not_refresh(views: list[View]) -> None:
+    opened("overview", range=FIXED, live="true")
+    assert (views[-1].refresh_seconds, views[-1].retry_seconds) == (None, 5.0)
+    opened("overview", range=FIXED, live="false")
+    assert views[-1].retry_seconds is None
+
+
 @pytest.fixture
 def token(state: AppState, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of somebody who is logged in."""

@@ -31,6 +31,28 @@ def test_every_stage_says_what_it_does_and_what_is_wrong() -> None:
     assert cards["Query"].headline == "2/s"
 
 
+def test_small_files_beside_nothing_to_merge_are_explained() -> None:
+    status = Story().look(receiver(0), pipeline(), api()).look(receiver(1000), pipeline(30), api()).status
+    for table in status["stages"]["lake"]["tables"].values():
+        table["small_files"] = 7
+    waiting = status["stages"]["maintain"]["waiting"]
+    for bytes_, note in ((0, "14 small files: merged when"), (5_000_000, None)):
+        for table in waiting.values():
+            table["bytes"] = bytes_
+        card = {card.title: card for card in pipeline_view.cards(status)}["Maintain"]
+        assert card.unit == "to merge now"
+        assert (card.note is None) == (note is None)
+        assert (card.note or "").startswith(note or "")
+
+
+def test_the_ledger_is_shown_with_a_row_per_table() -> None:
+    figures = {"streams": 1, "durable": 7402258, "landed": 7402000, "removed": 0, "waiting": 258}
+    rows = pipeline_view.ledger_rows({"tables": {"logs": figures, "spans": figures}})
+    assert [row["table"] for row in rows] == ["logs", "spans"]
+    assert (rows[0]["durable"], rows[0]["waiting"], rows[0]["set_aside"]) == (7402258, 258, None)
+    assert list(rows[0]) == list(pipeline_view.LEDGER_COLUMNS)
+
+
 def test_what_failed_once_and_went_well_since_is_a_number_and_no_trouble() -> None:
     story = Story().look(pipeline()).look(pipeline(failing=1)).look(pipeline())
     card = said(story)["Maintain"]

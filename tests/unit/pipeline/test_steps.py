@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from frazil.config import Config
 from frazil.errors import CatalogUnavailable, DataLost, Stopped
-from frazil.pipeline import run as pipeline_run
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.segments import SegmentSource
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import Step, StepRunner, StepThread
 from tests.components.process import wait_until
-from tests.support.fault.land_wal import STREAMS, Content, assert_landed, table_content, write_segments
-from tests.support.local_runner import LocalRunner
+from tests.support.fault.land_wal import STREAMS, assert_landed, write_segments
+from tests.support.pipeline_thread import Running
 
 
 class Scripted(Step):
@@ -130,36 +127,6 @@ class Blocked:
     def __call__(self) -> None:
         self.begun.set()
         self.end.wait()
-
-
-class Running:
-    """A whole pipeline in a thread, whose tasks run here."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.config = Config.model_validate(
-            {
-                "data_dir": data_dir,
-                "land": {"wal_grace_seconds": 600, "age_max_seconds": 0, "poll_interval_seconds": 0.05},
-                "maintain": {"compact": {"interval_seconds": 0.05}},
-                "pipeline": {"listen": "127.0.0.1:0"},
-            }
-        )
-        self.stopping = threading.Event()
-        self.pipeline = pipeline_run.Pipeline(self.config, self.stopping)
-        self.pipeline._make_runner = lambda *_: LocalRunner()
-        self._thread = threading.Thread(target=self.pipeline.run)
-        self._thread.start()
-
-    def has_landed(self, content: Content) -> bool:
-        return wait_until(lambda: table_content(self.config.data_dir) == content, seconds_max=60)
-
-    def stop(self) -> float:
-        """Returns the seconds that it took."""
-        begin = time.monotonic()
-        self.stopping.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-        return time.monotonic() - begin
 
 
 @pytest.fixture

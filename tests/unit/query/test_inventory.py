@@ -93,6 +93,14 @@ def test_the_api_and_the_pipeline_see_the_same_health(service: Service) -> None:
     assert seen.files == DAYS * len(TENANTS)
 
 
+def test_types_of_columns_are_those_of_describe(service: Service) -> None:
+    for name, table in tables(service, "acme").items():
+        described = {row[0]: row[1] for row in service.execute(f"DESCRIBE {name}").rows}
+        assert {column.name: column.type for column in table.columns} == {
+            column: kind.replace('"', "") for column, kind in described.items()
+        }
+
+
 def test_facts_say_when_a_file_came_and_what_it_is_of(service: Service) -> None:
     lake = service.queries._lake
     version = lake.version("logs")

@@ -59,7 +59,8 @@ def until(is_so: Callable[[], bool], what: Callable[[], object] = lambda: "") ->
 
 def spilled(service: Service) -> list[Path]:
     """Temporary files. The folders of workers that run are theirs."""
-    found = [path for path in (service.folder / "spill").rglob("*") if path.is_file()]
+    # A folder may be deleted meanwhile, which `walk` passes over.
+    found = [Path(folder, name) for folder, _, names in os.walk(service.folder / "spill") for name in names]
     return found + list(service.folder.glob("tmp*"))
 
 

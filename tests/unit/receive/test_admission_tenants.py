@@ -120,6 +120,30 @@ def test_one_tenant_alone_has_only_its_share_of_the_places() -> None:
     run(test())
 
 
+def test_a_tenant_whose_large_requests_fill_the_budget_reads_one_at_a_time() -> None:
+    async def test() -> None:
+        mib = 2**20
+        room = Admission(LimitsConfig(in_flight_bytes_max=128 * mib, request_bytes_max=64 * mib))
+        slots = FairSlots(3, per_tenant=lambda tenant: 1 if room.has_large(tenant) else 2, waiting_max=10)
+        large = await room.enter(40 * mib, "a")
+        small = [await room.enter(mib, "b") for _ in range(40)]
+        assert (room.has_large("a"), room.has_large("b"), room.has_large("c")) == (True, False, False)
+        requested = [slots.request("a") for _ in range(3)]
+        assert [slot.done() for slot in requested] == [True, False, False]
+        others = [slots.request("b") for _ in range(2)]
+        assert all(slot.done() for slot in others)
+        slots.release("a", requested[0])
+        assert [slot.done() for slot in requested] == [True, True, False], "one after the other"
+        leave(large)
+        slots.release("b", others[0])
+        assert requested[2].done(), "two at a time again"
+        for ticket in small:
+            leave(ticket)
+        assert_empty(room)
+
+    run(test())
+
+
 def test_more_waiting_requests_of_a_tenant_than_allowed_are_refused() -> None:
     async def test() -> None:
         slots = FairSlots(1, per_tenant=1, waiting_max=2)

@@ -28,6 +28,7 @@ READ_PATHS = [
     f"/api/v1/logs/counts?{RANGE}",
     f"/api/v1/spans/counts?{RANGE}",
     f"/api/v1/traces?{RANGE}",
+    f"/api/v1/traces/durations?{RANGE}",
     f"/api/v1/traces/{TRACE}",
     "/api/v1/queries/some",
 ]
@@ -88,6 +89,8 @@ def test_no_endpoint_shows_another_tenants_records(keyed: Client, queries: Stand
     assert mine[f"/api/v1/traces/{TRACE}"].status_code == 404
     assert len(theirs[f"/api/v1/logs?{RANGE}"].json()["records"]) == 1
     assert mine[f"/api/v1/logs?{RANGE}"].json()["records"] == []
+    assert theirs[f"/api/v1/traces/durations?{RANGE}"].json()["total"] == 1
+    assert mine[f"/api/v1/traces/durations?{RANGE}"].json()["cells"] == []
     assert theirs["/api/v1/tables/logs"].json()["rows"] == 1
     assert mine["/api/v1/tables/logs"].json()["rows"] == 0
     assert not any("of the second" in answer.text for answer in mine.values())

@@ -222,6 +222,15 @@ def test_the_twenty_largest_services_are_shown_and_the_rest_as_one(client: Clien
     assert answer["total"] == sum(range(1, 26))
 
 
+def test_services_sets_how_many_services_are_shown(client: Client, queries: StandIn) -> None:
+    for number in range(1, 26):
+        queries.add("logs", logs(*({"nanos": i} for i in range(number)), service=f"s{number:02d}"))
+    all_of_them = counted(client, "logs", by="service", services=200, buckets=1)
+    assert sums(all_of_them) == {f"s{number:02d}": number for number in range(25, 0, -1)}
+    two = counted(client, "logs", by="service", services=2, buckets=1)
+    assert list(sums(two).items()) == [("s25", 25), ("s24", 24), ("other", sum(range(1, 24)))]
+
+
 def test_exactly_twenty_services_leave_no_rest(client: Client, queries: StandIn) -> None:
     for number in range(20):
         queries.add("spans", spans({}, service=f"s{number:02d}"))

@@ -162,6 +162,7 @@ def test_the_description_is_whole(client: Client) -> None:
         "get /api/v1/tables",
         "get /api/v1/tables/{name}",
         "get /api/v1/traces",
+        "get /api/v1/traces/durations",
         "get /api/v1/traces/{trace_id}",
         "get /api/v1/logs",
         "get /api/v1/logs/counts",
@@ -198,6 +199,7 @@ def test_answers_have_the_schema_that_the_description_gives(client: Client, quer
         f"/api/v1/logs/counts?{whole}": describe.CountsOverTime,
         f"/api/v1/spans/counts?by=service&{whole}": describe.CountsOverTime,
         f"/api/v1/traces?{whole}": describe.TraceList,
+        f"/api/v1/traces/durations?{whole}": describe.DurationsOverTime,
         f"/api/v1/traces/{'01' * 16}?logs=true": describe.TraceData,
         "/api/v1/logs?from=never": describe.ErrorBody,
     }

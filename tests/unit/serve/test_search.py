@@ -254,3 +254,28 @@ def test_a_tenant_finds_its_own_records_alone(client: Client, queries: StandIn) 
     queries.add("logs", logs({"body": "mine"}))
     queries.add("logs", logs({"body": "theirs"}), tenant="other")
     assert bodies(client) == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("path", "parameter", "value"),
+    [
+        ("spans", "duration_min", "quick"),
+        ("spans", "duration_max", "1 parsec"),
+        ("spans", "attr", "cart"),
+        ("spans", "status", "bad"),
+        ("logs", "severity", "loud"),
+        ("logs", "received_from", "-15m"),
+        ("logs", "from", "yesterday"),
+        ("logs", "q", "x" * 1001),
+        ("logs", "limit", "0"),
+    ],
+)
+def test_an_invalid_parameter_is_named_first_in_the_message_and_as_a_fact(
+    client: Client, path: str, parameter: str, value: str
+) -> None:
+    answer = client.get(f"/api/v1/{path}", params=WHOLE | {parameter: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "request_invalid")
+    assert error["parameter"] == parameter
+    assert error["message"].startswith(parameter)
+    assert f"{parameter}=" not in error["message"]

@@ -27,6 +27,7 @@ from frazil.errors import (
 )
 from frazil.query.model import AsOf, Progress
 from frazil.serve.app import create_app
+from frazil.sql.functions import FUNCTIONS
 from tests.support.serve.requests import Client
 from tests.support.serve.stand_in import StandIn
 
@@ -42,6 +43,16 @@ def test_rows_come_with_columns_and_stats(client: Client) -> None:
     assert [column["name"] for column in answer.json()["columns"]] == ["a", "b"]
     assert answer.headers["x-frazil-query-id"] == "made"
     assert json.loads(answer.headers["x-frazil-stats"])["files_total"] == 2
+
+
+def test_the_functions_of_queries_are_listed_beside_the_tables(client: Client) -> None:
+    listed = {each["name"]: each for each in client.get("/api/v1/tables").json()["functions"]}
+    assert listed.keys() == {function.name for function in FUNCTIONS}
+    assert listed["kind_name"] == {
+        "name": "kind_name",
+        "arguments": "kind",
+        "doc": "The name of a span kind: kind_name(kind) is server, client, …",
+    }
 
 
 def test_parameters_may_be_nested(client: Client) -> None:

@@ -65,6 +65,7 @@ def detail(key: str, record: Record, stored: Record) -> dict[str, Any]:
         "body_kind": _KINDS.get(stored.get("body_type") or "", stored.get("body_type")) or kind_of(body),
         "groups": groups,
         "trace": record.get("trace_id"),
+        "span": record.get("span_id"),
         "json": _pretty(dict(record)),
     }
 

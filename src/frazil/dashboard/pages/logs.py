@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -18,15 +19,15 @@ from frazil.dashboard.logs.rows import Record, RecordsByKey, by_key, rows, time_
 from frazil.dashboard.logs.search import TRACE, LogSearch, with_chip
 from frazil.dashboard.parts.logs import show_facets, show_histogram, show_records
 from frazil.dashboard.time_range import DEFAULT, format_range
-from frazil.dashboard.view import View, show_error, show_how_to_send, url_multiselect
+from frazil.dashboard.view import LABELS, View, show_error, show_fragment, show_how_to_send, url_multiselect
 from frazil.query.reads.filters import SEVERITIES
 from frazil.query.reads.records import stored_log
-from frazil.query.reads.services import log_services
 
 _TAIL_SECONDS = 0.5
 _TAIL_START_SECONDS = 900
 _STEP_SECONDS = 5.0
 _SERVICES_SECONDS = 30.0
+_SERVICES_MAX = 200
 _BUCKETS = 80
 _INVALID = ("query_invalid", "request_invalid")
 
@@ -40,18 +41,27 @@ def page(view: View) -> None:
     search, is_tailing, error_place = _filters(view)
     try:
         _counts(view, search)
-    except ApiError as error:
-        if error.code not in _INVALID:
-            raise
-        with error_place:
-            show_error(error)
-        return
-    st.fragment(_histogram, run_every=view.refresh_seconds)(view, search)
+    except ApiError as error:  # others are shown by the fragments, which may have older data
+        if error.code in _INVALID:
+            with error_place:
+                show_error(error)
+            return
+
+    def histogram(view: View) -> None:
+        _histogram(view, search)
+
+    def records(view: View) -> None:
+        _list(view, search)
+
+    def tail(view: View) -> None:
+        _tail(view, search, is_paused)
+
     is_paused = bool(st.session_state.get(_PAUSED)) and is_tailing
+    show_fragment(histogram, view, is_main=False)
     if is_tailing:
-        st.fragment(_tail, run_every=None if is_paused else _TAIL_SECONDS)(view, search, is_paused)
+        show_fragment(tail, view, refresh_seconds=None if is_paused else _TAIL_SECONDS)
     else:
-        st.fragment(_list, run_every=view.refresh_seconds)(view, search)
+        show_fragment(records, view)
 
 
 def _take_trace_filter() -> None:
@@ -77,7 +87,7 @@ def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
         )
     search_box, severity = st.columns([4, 1])
     text = search_box.text_input(
-        "Search",
+        LABELS["q"],
         key="q",
         bind="query-params",
         placeholder="Search words (all must match) or /regex/",
@@ -88,22 +98,24 @@ def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
         lowest = _severity()
     error_place = st.container()
     left, right = st.columns(2)
-    counts = _services(view)
+    known = _services(view, LogSearch())
     hidden: Any = {"label_visibility": "collapsed"}
-    services = url_multiselect(left, "Services", counts, key="service", placeholder="All services", **hidden)
+    services = url_multiselect(
+        left, LABELS["service"], known, key="service", placeholder="All services", **hidden
+    )
     chips = url_multiselect(
         right,
-        "Attributes",
+        LABELS["attr"],
         list(st.session_state.get("attr") or []),
         key="attr",
         placeholder="Attributes: type key=value, then Enter",
         **hidden,
     )
-    chosen_first = dict(sorted(counts.items(), key=lambda item: item[0] not in services))
-    show_facets(
-        chosen_first, theme.service_colours(counts), services, key="services", on_toggle=_toggle_service
-    )
-    return LogSearch(text or "", tuple(services), lowest, tuple(chips)), is_tailing, error_place
+    search = LogSearch(text or "", tuple(services), lowest, tuple(chips))
+    counts = dict.fromkeys(services, 0) | _services(view, replace(search, services=()))
+    colours = theme.service_colours(known) | theme.service_colours(counts)
+    show_facets(counts, colours, services, key="services", on_toggle=_toggle_service)
+    return search, is_tailing, error_place
 
 
 def _severity() -> str | None:
@@ -112,7 +124,7 @@ def _severity() -> str | None:
         given = st.query_params.get("severity")
         st.session_state["severity"] = given if given in SEVERITIES else None
     lowest = st.selectbox(
-        "Severity",
+        LABELS["severity"],
         SEVERITIES,
         index=None,
         key="severity",
@@ -134,14 +146,16 @@ def _toggle_service(name: str) -> None:
     )
 
 
-def _services(view: View) -> dict[str, int]:
-    """Returns the number of records by service. If the query fails, users can still type a name."""
-    statement = log_services(view.time_range.rounded(_SERVICES_SECONDS))
+def _services(view: View, search: LogSearch) -> dict[str, int]:
+    """Returns the number of matching records by service. If the query fails, users can still type a name."""
+    parameters = search.parameters() | view.time_range.parameters(_SERVICES_SECONDS)
+    parameters |= {"buckets": 1, "by": "service", "services": _SERVICES_MAX}
     try:
-        found = view.api.read(statement, cache_seconds=_SERVICES_SECONDS)
+        found = view.api.get("logs/counts", parameters, cache_seconds=_SERVICES_SECONDS)
     except ApiError:
         return {}
-    return {row["service_name"]: row["records"] for row in found}
+    named = (series for series in found["series"] if series["name"] and "services" not in series)
+    return {series["name"]: sum(series["counts"]) for series in named}
 
 
 def _counts(view: View, search: LogSearch) -> dict[str, Any]:
@@ -156,11 +170,7 @@ def _counts(view: View, search: LogSearch) -> dict[str, Any]:
 def _histogram(view: View, search: LogSearch) -> None:
     if st.session_state.pop(_RERUN, False):
         st.rerun()
-    try:
-        counts = _counts(view, search)
-    except ApiError as error:
-        show_error(error)
-        return
+    counts = _counts(view, search)
     show_histogram(
         counts,
         key="histogram",
@@ -178,28 +188,25 @@ def _zoom(start: dt.datetime, end: dt.datetime) -> None:
 def _list(view: View, search: LogSearch) -> None:
     if st.session_state.pop(_RERUN, False):
         st.rerun()
-    try:
-        listing = _listing(view, search)
-        if not listing.records and not st.query_params.get("record"):
-            _show_nothing(view, search)
-            return
-        start, _ = view.time_range.bounds()
-        shown = _records(listing.records)
-        summary = f"The newest {shown}" if listing.has_older else f"{shown}, newest first"
-        if listing.is_full:
-            summary += ". The list is full: choose a shorter time range to see older records"
-        _show(
-            view,
-            search,
-            listing.records,
-            summary,
-            with_date=start.date() != dt.datetime.now(dt.UTC).date(),
-            has_older=listing.has_older,
-            is_frozen=listing.is_frozen and view.time_range.is_relative,
-            warning=listing.warning,
-        )
-    except ApiError as error:
-        show_error(error)
+    listing = _listing(view, search)
+    if not listing.records and not st.query_params.get("record"):
+        _show_nothing(view, search)
+        return
+    start, _ = view.time_range.bounds()
+    shown = _records(listing.records)
+    summary = f"The newest {shown}" if listing.has_older else f"{shown}, newest first"
+    if listing.is_full:
+        summary += ". The list is full: choose a shorter time range to see older records"
+    _show(
+        view,
+        search,
+        listing.records,
+        summary,
+        with_date=start.date() != dt.datetime.now(dt.UTC).date(),
+        has_older=listing.has_older,
+        is_frozen=listing.is_frozen and view.time_range.is_relative,
+        warning=listing.warning,
+    )
 
 
 def _listing(view: View, search: LogSearch) -> Listing:
@@ -212,12 +219,7 @@ def _listing(view: View, search: LogSearch) -> Listing:
         listing.append(view.api.get("logs", listing.parameters | {"cursor": listing.next}))
     elif not listing.is_frozen:
         parameters = search.parameters() | view.time_range.parameters(_STEP_SECONDS) | {"limit": PAGE_ROWS}
-        try:
-            listing.restart(parameters, view.api.get("logs", parameters, cache_seconds=_STEP_SECONDS))
-        except ApiError as error:
-            if not listing.records:
-                raise
-            listing.warning = f"Refresh failed: {error.message}"
+        listing.restart(parameters, view.api.get("logs", parameters, cache_seconds=_STEP_SECONDS))
     return listing
 
 
@@ -229,16 +231,13 @@ def _reset_tail() -> None:
 def _tail(view: View, search: LogSearch, is_paused: bool) -> None:
     if st.session_state.pop(_RERUN, False):
         st.rerun()
-    try:
-        tail, warning = _updated_tail(view, search, is_paused)
-        summary = _tail_summary(tail, is_paused)
-        _show(view, search, tail.records, summary, warning=warning, tailing=not is_paused)
-    except ApiError as error:
-        show_error(error)
+    tail, warning = _updated_tail(view, search, is_paused)
+    summary = _tail_summary(tail, is_paused)
+    _show(view, search, tail.records, summary, warning=warning, tailing=not is_paused)
 
 
 def _updated_tail(view: View, search: LogSearch, is_paused: bool) -> tuple[Tail, str]:
-    """Returns the tail with new records, and a warning. A request that fails does not discard records."""
+    """Returns the tail with new records, and a warning."""
     now = dt.datetime.now(dt.UTC)
     known: tuple[LogSearch, Tail] | None = st.session_state.get(_TAIL)
     if known is None or known[0] != search:
@@ -249,12 +248,9 @@ def _updated_tail(view: View, search: LogSearch, is_paused: bool) -> tuple[Tail,
         st.session_state[_TAIL] = (search, tail)
         return tail, missing_of(response)
     tail = known[1]
-    if is_paused:
+    if is_paused or view.is_stale:
         return tail, ""
-    try:
-        response = view.api.get("logs", search.parameters() | tail.parameters(now))
-    except ApiError as error:
-        return tail, f"Refresh failed: {error.message}"
+    response = view.api.get("logs", search.parameters() | tail.parameters(now))
     tail.add(response["records"], now, is_more=response["next"] is not None)
     return tail, missing_of(response)
 
@@ -294,13 +290,13 @@ def _show(
     shown = st.session_state.get("range") or DEFAULT
     show_records(
         rows(records, search.highlight_pattern, with_date=with_date),
-        colours=theme.service_colours(_services(view)),
+        colours=theme.service_colours(_services(view, LogSearch())),
         opened=_opened(view, key, records[key]) if key in records and key is not None else None,
         summary=summary,
         warning=warning,
         has_older=has_older,
         is_frozen=is_frozen,
-        trace_address=f"traces?range={quote(shown)}&trace=",
+        trace_address="traces?" + ("" if shown == DEFAULT else f"range={quote(shown)}&") + "trace=",
         tailing=tailing,
         on_action=_act,
     )

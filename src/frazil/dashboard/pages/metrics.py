@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 import altair as alt
 import pandas as pd
@@ -17,7 +16,7 @@ import streamlit as st
 from frazil.dashboard import theme
 from frazil.dashboard.format import axis_unit, escape_markdown, format_count
 from frazil.dashboard.sql import text as sql_text
-from frazil.dashboard.view import View, show_fragment, show_how_to_send, url_multiselect
+from frazil.dashboard.view import LABELS, View, show_fragment, show_how_to_send, url_multiselect
 from frazil.query.reads.metric_series import (
     HOLD_SECONDS,
     OTHERS,
@@ -45,6 +44,7 @@ _KEYS_SECONDS_MAX = 3600
 _FIRST = "http.server.request.duration"
 """Shown first if it exists: most users look for it."""
 _SERVICE = "service"
+_SERIES_IN_VIEW = 8
 _KINDS: dict[Kind, str] = {
     "gauge": "gauge",
     "level": "non-monotonic sum",
@@ -72,7 +72,7 @@ def page(view: View) -> None:
         _show_nothing(view)
         return
     requested = st.query_params.get("metric")
-    left, right = st.columns([9, 8])
+    left, right = st.columns([5, 6])
     with left:
         metric = _chosen_metric(listed)
     with right:
@@ -155,7 +155,7 @@ def _show_all(listed: dict[str, Metric]) -> None:
         pd.DataFrame(rows),
         hide_index=True,
         width=820,
-        height=420,
+        height=theme.table_height(len(rows), 12),
         on_select=choose,
         selection_mode="single-row",
         key="metric_all",
@@ -190,9 +190,11 @@ def _keys(view: View, metric: Metric) -> _Keys:
 
 def _chosen_filters(metric: Metric, keys: _Keys) -> tuple[list[str], list[tuple[str, str]], str | None]:
     left, middle, right = st.columns([2, 3, 2])
-    services = url_multiselect(left, "Service", metric.services, key="service", placeholder="All services")
+    services = url_multiselect(
+        left, LABELS["service"], metric.services, key="service", placeholder="All services"
+    )
     pairs = url_multiselect(
-        middle, "Attributes", keys.pairs, key="attr", placeholder="key=value (all must match)"
+        middle, LABELS["attr"], keys.pairs, key="attr", placeholder="key=value (all must match)"
     )
     by = right.selectbox(
         "Group by",
@@ -261,12 +263,12 @@ def _draw(
     series = read_series(view.api.read(statement, cache_seconds=_SERIES_CACHE_SECONDS), request)
     if not series:
         _show_no_series(metric, aggregation, bool(services or attributes))
-        _show_as_sql(statement)
+        _show_as_sql(view, statement)
         return
     unit = axis_unit(metric, aggregation, request.width)
     theme.show_chart(_chart(series, request, unit, by), height=330, key="metric_chart")
     _show_table(series, by, unit)
-    _show_as_sql(statement)
+    _show_as_sql(view, statement)
 
 
 def _show_no_series(metric: Metric, aggregation: Aggregation, is_filtered: bool) -> None:
@@ -306,7 +308,9 @@ def _chart(
     base = alt.Chart(frame).encode(
         x=theme.time_axis("time", request.range.start_time, request.range.end_time),
         y=alt.Y(
-            "value:Q", title=unit or None, axis=alt.Axis(format="~s" if unit.startswith("byte") else "~g")
+            "value:Q",
+            title=unit or None,
+            axis=alt.Axis(format="~s") if unit.startswith("byte") else theme.number_axis(),
         ),
         color=alt.Color(
             "series:N",
@@ -318,7 +322,7 @@ def _chart(
     tooltip = [
         theme.time_tooltip("time", request.range.start_time, request.range.end_time),
         alt.Tooltip("series:N", title=by or "series"),
-        alt.Tooltip("value:Q", title=unit or "value", format=",.4~g"),
+        alt.Tooltip("value:Q", title=unit or "value", format=theme.NUMBER),
     ]
     # A point is visible near the pointer, or if its series has no other point.
     alone = {line.name for line in series if len(line.points) == 1}
@@ -346,17 +350,18 @@ def _show_table(series: Sequence[MetricSeries], by: str | None, unit: str) -> No
     st.dataframe(
         pd.DataFrame(rows),
         hide_index=True,
-        height=min(320, 38 + 35 * len(rows)),
+        height=theme.table_height(len(rows), _SERIES_IN_VIEW),
         column_config=dict.fromkeys(("latest", "lowest", "mean", "highest"), number),
         key="metric_table",
     )
 
 
-def _show_as_sql(statement: Statement) -> None:
+def _show_as_sql(view: View, statement: Statement) -> None:
     sql = statement.inlined()
     if sql_text.can_be_shared(sql):
-        address = f"/sql?{urlencode({'q': sql, 'run': '1'})}"
-        st.link_button("Open as SQL", address, icon=":material/database:", key="metric_sql")
+        with st.container(key="metric_sql"):
+            query = {"q": sql, "run": "1"}
+            st.page_link(view.pages["sql"], label="Open as SQL", query_params=query)
     else:
         with st.expander("SQL"):
             st.code(sql, language="sql")

@@ -29,6 +29,7 @@ _CACHE_SECONDS = 4.0
 _NEWEST_CACHE_SECONDS = 1.0
 """Short, because the age of the newest data is shown: a cached result adds its own age."""
 _SERVICES_SHOWN = 12
+_SERVICES_IN_VIEW = 20
 
 BucketsByService = dict[str, list[BucketFigures]]
 
@@ -156,6 +157,7 @@ def _services(
         },
         hide_index=True,
         width="stretch",
+        height=theme.table_height(len(names), _SERVICES_IN_VIEW),
         key="overview-services",
     )
 

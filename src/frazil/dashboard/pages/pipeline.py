@@ -33,11 +33,16 @@ _CHARTS = (
 )
 _LINE_COLOURS = {"logs": "#0e93b5", "spans": "#8e6bd8", "metrics": "#e07b39", "all": "#0e93b5"}
 _STYLE = """<style>
-.fz-flow{display:grid;grid-template-columns:repeat(auto-fit,minmax(136px,1fr));gap:.5rem;margin:.2rem 0}
+.fz-flows{container-type:inline-size}
+.fz-flow{display:grid;grid-template-columns:repeat(6,1fr);gap:.5rem;margin:.2rem 0}
+@container (max-width:960px){.fz-flow{grid-template-columns:repeat(3,1fr)}}
+@container (max-width:460px){.fz-flow{grid-template-columns:repeat(2,1fr)}}
 .fz-card{border:1px solid rgba(128,150,165,.35);border-radius:.5rem;padding:.55rem .65rem;min-width:0}
 .fz-card h4{margin:0;padding:0;font-size:.8rem;font-weight:600;opacity:.75}
 .fz-card b{font-size:1.25rem;font-weight:600;white-space:nowrap}
-.fz-card small{opacity:.7;margin-left:.3rem}
+.fz-card small{opacity:.7}
+.fz-card b+small{margin-left:.3rem}
+.fz-card dl~small{display:block;margin-top:.3rem;font-size:.75rem;line-height:1.35}
 .fz-card dl{margin:.35rem 0 0;padding:0;display:grid;grid-template-columns:1fr auto;gap:.05rem .3rem;
 font-size:.75rem;line-height:1.5}
 .fz-card dt{opacity:.7;font-weight:400;margin:0;padding:0}
@@ -70,7 +75,8 @@ def _draw(view: View) -> None:
         return
     _roles(status)
     _objectives(status)
-    st.html(f'<div class="fz-flow">{"".join(_card(card) for card in pipeline_view.cards(status))}</div>')
+    cards = "".join(_card(card) for card in pipeline_view.cards(status))
+    st.html(f'<div class="fz-flows"><div class="fz-flow">{cards}</div></div>')
     _charts(status)
     _tables(status)
 
@@ -111,9 +117,10 @@ def _objectives(status: dict[str, Any]) -> None:
 def _card(card: pipeline_view.Card) -> str:
     rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in card.lines)
     problem = f"<p>{html.escape(card.problem)}</p>" if card.problem else ""
+    note = f"<small>{html.escape(card.note)}</small>" if card.note else ""
     return (
         f'<div class="fz-card"><h4>{html.escape(card.title)}</h4><b>{html.escape(card.headline)}</b>'
-        f"<small>{html.escape(card.unit)}</small><dl>{rows}</dl>{problem}</div>"
+        f"<small>{html.escape(card.unit)}</small><dl>{rows}</dl>{problem}{note}</div>"
     )
 
 
@@ -176,7 +183,12 @@ def _tables(status: dict[str, Any]) -> None:
                 format="%.1f",
                 help="Average number of files that cover one point in time; 1 is best",
             ),
-            "waiting": number(titles["waiting"], format="%.1f MB", help="Size of the files to merge now"),
+            "small": number(
+                titles["small"], help=f"Below the compaction target: {pipeline_view.SMALL_FILES}"
+            ),
+            "waiting": number(
+                titles["waiting"], format="%.1f MB", help="Size of the small files that are to be merged now"
+            ),
             "cost": number(titles["cost"], format="$%.4f", help="Estimate from maintain.storage_price"),
         },
         hide_index=True,
@@ -210,4 +222,16 @@ def _ledger(view: View) -> None:
         st.success(f"All rows accounted for: {rows} rows, checked in {seconds}.", icon=":material/check:")
     for problem in ledger["problems"]:
         st.error(escape_markdown(str(problem)), icon=":material/error:")
-    st.dataframe(pd.DataFrame(ledger["tables"]).T, width="stretch", key="pipeline-ledger")
+    number = st.column_config.NumberColumn
+    config = {
+        name: number(title, help=help, format="bytes" if name == "bytes" else "localized")
+        for name, (title, help) in pipeline_view.LEDGER_COLUMNS.items()
+        if name != "table"
+    }
+    st.dataframe(
+        pd.DataFrame(pipeline_view.ledger_rows(ledger)),
+        column_config={"table": "Table", **config},
+        hide_index=True,
+        width="stretch",
+        key="pipeline-ledger",
+    )

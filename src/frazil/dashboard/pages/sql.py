@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import pyarrow as pa
 import streamlit as st
 
+from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError, SqlResult
 from frazil.dashboard.format import escape_markdown, format_count, format_elapsed, format_size
 from frazil.dashboard.parts.sql_editor import Mark, sql_editor
@@ -33,6 +34,7 @@ _POLL_SECONDS = 0.7
 _TABLES_CACHE_SECONDS = 60
 _MIMES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet", "json": "application/json"}
 _EDITOR = "sql_editor"
+_ROWS_IN_VIEW = 13
 
 
 @dataclass
@@ -74,10 +76,11 @@ def page(view: View) -> None:
     head.title("SQL")
     with tools.container(horizontal=True, horizontal_alignment="right"):
         _show_tools(view, state)
+    tables = _tables(view)
     sql_editor(
         state.sql,
         state.version,
-        _tables(view),
+        tables,
         _mark(state),
         is_running=state.is_running,
         key=_EDITOR,
@@ -92,7 +95,7 @@ def page(view: View) -> None:
     elif state.is_running:
         _show_waiting(state)
     else:
-        _show_outcome(view, state.query)
+        _show_outcome(view, state, state.query)
 
 
 def _read_address(view: View, state: _PageState) -> None:
@@ -131,24 +134,39 @@ def _on_draft(state: _PageState) -> None:
 
 
 def _tables(view: View) -> list[dict[str, Any]]:
-    """Returns names, types and descriptions. If the request fails, the editor still works."""
+    """Returns names, types and descriptions of tables, and of functions as one more group. If the request
+    fails, shows why, and the editor still works.
+    """
     try:
-        tables = view.api.get("tables", cache_seconds=_TABLES_CACHE_SECONDS)["tables"]
+        found = view.api.get("tables", cache_seconds=_TABLES_CACHE_SECONDS)
     except ApiError as error:
         if error.is_auth_error:
             raise
+        show_error(error, view.retry_seconds)
         return []
-    return [
+    tables = [
         {
             "name": table["name"],
+            "is_table": True,
             "doc": table["doc"],
             "note": "view" if table["is_view"] else f"{format_count(table['rows'])} rows",
             "columns": [
                 {name: column[name] for name in ("name", "type", "doc")} for column in table["columns"]
             ],
         }
-        for table in tables
+        for table in found["tables"]
     ]
+    functions = {
+        "name": "functions",
+        "is_table": False,
+        "doc": "SQL functions of frazil. All functions of DuckDB can be used too.",
+        "note": "",
+        "columns": [
+            {"name": each["name"], "type": each["arguments"], "doc": each["doc"]}
+            for each in found.get("functions", ())
+        ],
+    }
+    return [*tables, functions]
 
 
 def _mark(state: _PageState) -> Mark | None:
@@ -221,9 +239,9 @@ def _show_waiting(state: _PageState) -> None:
         st.rerun()
 
 
-def _show_outcome(view: View, query: BackgroundQuery) -> None:
+def _show_outcome(view: View, state: _PageState, query: BackgroundQuery) -> None:
     if query.error is not None:
-        show_error(query.error)
+        show_error(query.error, key="sql_outcome", on_retry=partial(state.run, view, query.sql))
         if query.error.position is not None:
             st.code(sql_text.excerpt(query.sql, query.error.position), language=None)
     elif query.result is not None:
@@ -248,11 +266,11 @@ def _show_result(view: View, query: BackgroundQuery, result: SqlResult) -> None:
         st.warning(escape_markdown("Incomplete result: " + "; ".join(missing)), icon=":material/warning:")
     choice = quick_chart.choose(table)
     if choice is None:
-        _show_table(table)
+        _show_table(table, query, result)
         return
     as_table, as_chart = st.tabs(["Table", "Chart"])
     with as_table:
-        _show_table(table)
+        _show_table(table, query, result)
     with as_chart:
         show_result_chart(table, choice)
 
@@ -292,17 +310,31 @@ def _file(view: View, sql: str, format: str) -> Callable[[], bytes]:
     return lambda: view.api.download(sql, (), format)
 
 
-def _show_table(table: pa.Table) -> None:
-    times = [
-        name
-        for name, kind in zip(table.column_names, table.schema.types, strict=True)
-        if pa.types.is_timestamp(kind)
-    ]
-    time = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss.SSS", timezone="UTC")
-    st.dataframe(
-        table,
-        hide_index=True,
-        height=min(460, 38 + 35 * max(1, table.num_rows)),
-        column_config=dict.fromkeys(times, time),
-        key="sql_rows",
-    )
+def _show_table(table: pa.Table, query: BackgroundQuery, result: SqlResult) -> None:
+    traces = result_table.trace_columns(table, result.table.column_names)
+    cells = result_table.as_cells(table, traces)
+    link = st.column_config.LinkColumn(display_text=result_table.TRACE_LINK_TEXT)
+
+    @st.fragment
+    def grid() -> None:
+        state = st.dataframe(
+            cells,
+            hide_index=True,
+            height=theme.table_height(cells.num_rows, _ROWS_IN_VIEW),
+            column_config=dict.fromkeys(traces, link),
+            placeholder="NULL",
+            on_select="rerun",
+            selection_mode="single-cell",
+            key=f"sql_rows_{query.id}",
+        )
+        chosen = state.selection.cells
+        if not chosen:
+            st.caption("Click a cell to read its complete value below.")
+            return
+        row, column = chosen[0]
+        text = result_table.full_text(result.table, row, column)
+        st.caption(f"Row {row + 1:,}, {escape_markdown(column)}")
+        with st.container(key="sql_value"):
+            st.code(text, language=None, wrap_lines=True)
+
+    grid()

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
-import altair as alt
-import pandas as pd
 import streamlit as st
 
-from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError
-from frazil.dashboard.format import format_duration
+from frazil.dashboard.parts.navigation import keep_scroll_position
 from frazil.dashboard.parts.traces import trace_list
+from frazil.dashboard.traces import durations
 from frazil.dashboard.traces import view as trace_view
 from frazil.dashboard.traces.query import (
     FILTERS,
     OPERATIONS_SECONDS,
+    filter_parameters,
     is_filtered,
     operations,
     parameters,
     trace_id,
 )
-from frazil.dashboard.view import View, show_fragment, show_how_to_send, url_multiselect
+from frazil.dashboard.view import LABELS, View, show_fragment, show_how_to_send, url_multiselect
 from frazil.query.reads import services
 
 _STEP_SECONDS = 5.0
@@ -32,13 +30,14 @@ _KEPT = "traces_kept"
 _CHANGED = "traces_changed"
 """Set by a click in the results that changes the rest of the page."""
 _ORDERS = {"newest": "Newest", "slowest": "Slowest"}
-_DECADES_MS = [10.0**power for power in range(-3, 8)]
-_COLOURS = {"status": "By status", "service": "By service"}
+_BUCKETS = 60
+_CHART_STEP_SECONDS_MAX = 60.0
 
 
 def page(view: View) -> None:
     st.session_state.pop(_CHANGED, None)
     trace = st.query_params.get("trace")
+    keep_scroll_position(trace or "")
     if trace:
         trace_view.show(view, trace, _back)
     else:
@@ -50,7 +49,7 @@ def _search(view: View) -> None:
     records = _operations(view)
     _filters(records)
     filters = {name: st.session_state.get(name) for name in FILTERS}
-    st.session_state[_KEPT] = filters | {name: st.session_state.get(name) for name in ("order", "colour")}
+    st.session_state[_KEPT] = filters | {"order": st.session_state.get("order")}
 
     def draw(view: View) -> None:
         _results(view, filters, bool(records))
@@ -81,21 +80,24 @@ def _filters(records: list[dict[str, Any]]) -> None:
         "ID opens that trace.",
         on_change=_open_typed,
     )
-    url_multiselect(service, "Service", chosen.services, key="service", placeholder="Any")
+    url_multiselect(service, LABELS["service"], chosen.services, key="service", placeholder="Any")
     name.selectbox(
-        "Operation", chosen.names, index=None, key="name", bind="query-params", accept_new_options=True,
+        LABELS["name"], chosen.names, index=None, key="name", bind="query-params", accept_new_options=True,
         placeholder="Any",
     )  # fmt: skip
-    attribute, least, most, errors, order = st.columns([3, 1.2, 1.2, 1.3, 2.3], vertical_alignment="bottom")
     about = "key=value of a span, its resource or one of its events; all must match."
-    url_multiselect(attribute, "Attributes", [], key="attr", placeholder="http.route=/cart", help=about)
-    least.text_input("Min duration", key="min", bind="query-params", placeholder="250ms")
-    most.text_input("Max duration", key="max", bind="query-params", placeholder="1.5s")
-    errors.toggle("Errors only", key="errors", bind="query-params")
-    order.segmented_control(
-        "Order", list(_ORDERS), default="newest", format_func=lambda name: _ORDERS[name],
-        key="order", bind="query-params", required=True,
-    )  # fmt: skip
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    url_multiselect(
+        row, LABELS["attr"], [], key="attr", placeholder="http.route=/cart", help=about, width=240
+    )
+    with row:
+        st.text_input(LABELS["duration_min"], key="min", bind="query-params", placeholder="250ms", width=96)
+        st.text_input(LABELS["duration_max"], key="max", bind="query-params", placeholder="1.5s", width=96)
+        st.segmented_control(
+            "Order", list(_ORDERS), default="newest", format_func=lambda name: _ORDERS[name],
+            key="order", bind="query-params", required=True,
+        )  # fmt: skip
+        st.toggle("Errors only", key="errors", bind="query-params")
 
 
 def _results(view: View, filters: dict[str, Any], is_any: bool) -> None:
@@ -108,66 +110,36 @@ def _results(view: View, filters: dict[str, Any], is_any: bool) -> None:
     if not found:
         _show_nothing(view, filters, is_any)
         return
-    _scatter(found)
-    summary, colour = st.columns([4, 1.3], vertical_alignment="center")
-    summary.caption(_summary(len(found), order, is_all=response.get("complete", True)))
-    colour.segmented_control(
-        "Colour", list(_COLOURS), default="status", format_func=lambda name: _COLOURS[name],
-        key="colour", bind="query-params", label_visibility="collapsed", required=True, width="stretch",
-    )  # fmt: skip
+    total = _durations(view, filters)
+    st.caption(_summary(len(found), order, total, is_all=response.get("complete", True)))
     trace_list(found, key="trace_list", on_open=_open_listed)
 
 
-def _scatter(found: list[dict[str, Any]]) -> None:
-    by = st.session_state.get("colour") or "status"
-    table = pd.DataFrame(
-        {
-            "trace_id": [trace["trace_id"] for trace in found],
-            "time": pd.to_datetime([trace["start_time"] for trace in found], utc=True),
-            "ms": [max(trace["duration_ms"], 0.001) for trace in found],
-            "duration": [format_duration(trace["duration_ms"]) for trace in found],
-            "service": [trace["root_service"] for trace in found],
-            "operation": [trace["root_name"] for trace in found],
-            "spans": [trace["spans"] for trace in found],
-            "errors": [trace["errors"] for trace in found],
-            "status": ["error" if trace["errors"] else "unset" for trace in found],
-        }
+def _durations(view: View, filters: dict[str, Any]) -> int | None:
+    """Shows the chart of the whole time range. Returns the number of traces, None if a limit was reached."""
+    step = min(
+        max(_STEP_SECONDS, view.time_range.rounded(1).bucket_seconds(_BUCKETS)), _CHART_STEP_SECONDS_MAX
     )
-    if by == "service":
-        scale, legend = (
-            theme.colour_scale(sorted(set(table["service"]))),
-            alt.Legend(title=None, orient="right"),
-        )
-    else:
-        scale, legend = theme.colour_scale(["unset", "error"], theme.STATUS_COLOURS), None
-    pick = alt.selection_point(name="pick", fields=["trace_id"], on="click", empty=False)
-    chart = (
-        alt.Chart(table)
-        .mark_circle(size=64, opacity=0.75, cursor="pointer")
-        .encode(
-            x=theme.time_axis("time", *_padded(table["time"].min(), table["time"].max())),
-            y=alt.Y(
-                "ms:Q", title="Duration (ms)", scale=alt.Scale(type="log"), axis=alt.Axis(values=_DECADES_MS)
-            ),
-            color=alt.Color(f"{by}:N", scale=scale, legend=legend),
-            tooltip=["operation", "service", "duration", "spans", "errors"],
-        )
-        .add_params(pick)
-    )
-    theme.show_chart(
-        chart, height=190, key="trace_scatter", on_select=_open_in_scatter, selection_mode="pick"
-    )
+    given = filter_parameters(filters) | view.time_range.parameters(step) | {"buckets": _BUCKETS}
+    try:
+        response = view.api.get("traces/durations", given, cache_seconds=step)
+    except ApiError as error:
+        if error.code != "limit_reached":
+            raise
+        st.caption("The chart of durations reached a query limit. Choose a shorter time range, or filter.")
+        return None
+    if response["cells"]:
+        durations.show(response, on_pick=_narrow)
+    return int(response["total"])
 
 
-def _padded(first: pd.Timestamp, last: pd.Timestamp) -> tuple[dt.datetime, dt.datetime]:
-    """Adds space at both ends, so that the outermost circles are completely visible."""
-    padding = max((last - first).to_pytimedelta() * 0.02, dt.timedelta(seconds=0.5))
-    return first.to_pydatetime(warn=False) - padding, last.to_pydatetime(warn=False) + padding
-
-
-def _summary(count: int, order: str, *, is_all: bool) -> str:
+def _summary(count: int, order: str, total: int | None, *, is_all: bool) -> str:
     traces = "1 trace" if count == 1 else f"{count} traces"
-    return f"{traces}: all matches" if is_all else f"The {order} {traces}; more match"
+    if is_all:
+        return f"{traces}: all matches"
+    return (
+        f"The {order} {traces}; more match" if total is None else f"The {order} {count} of {total:,} traces"
+    )
 
 
 def _show_nothing(view: View, filters: dict[str, Any], is_any: bool) -> None:
@@ -199,9 +171,11 @@ def _open_listed() -> None:
     _open(trace_id(st.session_state["trace_list"].opened))
 
 
-def _open_in_scatter() -> None:
-    picked = st.session_state["trace_scatter"].selection.get("pick") or []
-    _open(trace_id(picked[0].get("trace_id")) if picked else None)
+def _narrow() -> None:
+    """Lists the traces of the clicked cell of the chart, and slower ones of the same time."""
+    if (cell := durations.picked()) is not None:
+        st.session_state["range"], st.session_state["min"] = cell
+        st.session_state[_CHANGED] = True
 
 
 def _clear() -> None:

@@ -1,4 +1,4 @@
-"""Registers a browser component with Streamlit: NAME.js and NAME.css in this folder."""
+"""Registers a browser component with Streamlit: NAME.js and, if it has a style, NAME.css in this folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def component(name: str, html: str) -> Any:
     return st.components.v2.component(
         f"frazil_{name}",
         html=html,
-        css=(_FOLDER / f"{name}.css").read_text(encoding="utf-8"),
+        css=style.read_text(encoding="utf-8") if (style := _FOLDER / f"{name}.css").exists() else None,
         js="".join(script.read_text(encoding="utf-8") for script in scripts),
     )

@@ -105,12 +105,13 @@ def show_records(
             on_action(action)
 
     names = {row["service"] for row in rows}
+    of_service = theme.service_colours({*colours, *names})
     _records(
         key="records",
         data={
             "rows": [{**row, "level": theme.severity_level(row["severity"])} for row in rows],
             "levels": theme.SEVERITY_COLOURS,
-            "services": {name: colours.get(name) or theme.service_colour(name) for name in names},
+            "services": {name: of_service[name] for name in names},
             "opened": opened,
             "summary": summary,
             "warning": warning,

@@ -176,7 +176,7 @@ function makeDetail(state, given, data) {
   actions.append(button("Copy as JSON", "record-copy", "", (node) => copy(node, given.json)));
   if (given.trace) {
     const link = make("a", "button", "Open trace", "record-trace");
-    link.href = data.trace_address + encodeURIComponent(given.trace);
+    link.href = data.trace_address + encodeURIComponent(given.trace) + (given.span ? `&span=${encodeURIComponent(given.span)}` : "");
     actions.append(link);
     actions.append(button("Logs of this trace", "record-trace-logs", "", () => state.act("filter", `trace_id=${given.trace}`)));
   }

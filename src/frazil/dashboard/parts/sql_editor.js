@@ -115,13 +115,14 @@ function drawTables(state) {
     const columns = table.columns.filter((c) => !words.length || matches(`${table.name} ${c.name} ${c.type} ${c.doc}`));
     if (words.length && !columns.length && !matches(table.name)) continue;
     const isOpen = words.length > 0 || state.open.has(table.name);
-    const doc = `${table.doc} Click to show its columns; double click to insert its name.`;
+    const use = table.is_table ? "Click to show its columns; double click to insert its name." : "Click to show them.";
+    const doc = `${table.doc} ${use}`;
     const head = row("table", table.name, table.note, doc, () => {
       if (!state.open.delete(table.name)) state.open.add(table.name);
       drawTables(state);
     });
     head.setAttribute("aria-expanded", String(isOpen));
-    head.addEventListener("dblclick", () => insertName(state, table.name));
+    if (table.is_table) head.addEventListener("dblclick", () => insertName(state, table.name));
     nodes.push(head);
     if (!isOpen) continue;
     for (const column of columns) {

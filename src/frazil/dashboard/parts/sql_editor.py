@@ -13,7 +13,7 @@ _HTML = """
   <div class="pane">
     <div class="editor">
       <pre class="paint" aria-hidden="true"></pre>
-      <textarea class="text" spellcheck="false" autocapitalize="off" autocomplete="off" wrap="off"
+      <textarea class="text" spellcheck="false" autocapitalize="off" autocomplete="off" wrap="soft"
                 aria-label="SQL" data-testid="sql-text"></textarea>
     </div>
     <div class="bar">

@@ -1,3 +1,6 @@
+const NARROW = 1280;
+const NARROW_CHIPS = 2;
+
 export default function ({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".list");
   root.replaceChildren(head(), ...data.map((trace) => row(trace, setTriggerValue)));
@@ -46,12 +49,17 @@ function row(trace, setTriggerValue) {
   cell(made, "spans", String(trace.spans));
   cell(made, trace.errors ? "errors some" : "errors", trace.errors ? String(trace.errors) : "–");
   const services = cell(made, "services");
-  for (const [name, tint, isBad] of trace.services) {
+  // Two legible names in place of four that are cut.
+  const shown = trace.services.slice(0, innerWidth < NARROW ? NARROW_CHIPS : undefined);
+  const others = trace.services.slice(shown.length).map(([name]) => name);
+  if (trace.more) others.push(trace.more);
+  for (const [name, tint, isBad] of shown) {
     const chip = part(services, isBad ? "chip bad" : "chip", name);
     chip.style.setProperty("--tint", tint);
     chip.title = isBad ? `${name} (with errors)` : name;
   }
-  if (trace.more_count) part(services, "more", `+${trace.more_count}`).title = trace.more;
+  const more = trace.services.length - shown.length + trace.more_count;
+  if (more) part(services, "more", `+${more}`).title = others.join(", ");
   return made;
 }
 

@@ -4,6 +4,8 @@ const ROW = 24;
 const VISIBLE_ROWS_MAX = 15;
 const OVERSCAN = 8;
 const INDENT = 12;
+const NARROW_INDENT = 6;
+const NARROW = 640;
 const DEPTH_SHOWN_MAX = 14;
 
 export default function ({ data, parentElement, setTriggerValue }) {
@@ -11,11 +13,15 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const chart = (root.frazil ??= build(root));
   chart.pick = (handle) => setTriggerValue("picked", handle);
   chart.update(data);
-  return () => chart.watch.disconnect();
+  window.addEventListener("popstate", chart.takeSpan);
+  return () => {
+    chart.watch.disconnect();
+    window.removeEventListener("popstate", chart.takeSpan);
+  };
 }
 
 function build(root) {
-  const chart = { root, closed: new Set(), picked: null, initial: undefined, active: 0, from: 0, to: 1 };
+  const chart = { root, closed: new Set(), picked: null, active: 0, from: 0, to: 1 };
   const head = element(root, "div", "head");
   chart.tools = element(head, "div", "tools");
   button(chart, "expand", "Expand all", () => setAll(chart, false));
@@ -38,6 +44,10 @@ function build(root) {
   enableBrush(chart);
   chart.watch = new ResizeObserver(() => chart.data && arrange(chart));
   chart.update = (data) => update(chart, data);
+  chart.takeSpan = () => {
+    takeSpan(chart);
+    update(chart, chart.data);
+  };
   return chart;
 }
 
@@ -47,15 +57,18 @@ function update(chart, data) {
   chart.errors = data.rows.flatMap((row, at) => (row.e ? [at] : []));
   chart.nextError.hidden = chart.errors.length === 0;
   chart.root.classList.toggle("critical", Boolean(data.critical));
-  if (chart.initial !== data.picked) {
-    chart.initial = chart.picked = data.picked;
-    const at = data.rows.findIndex((row) => row.h === data.picked);
-    if (at >= 0) reveal(chart, at);
-  }
+  if (isFirst) takeSpan(chart);
   chart.watch.observe(chart.scroller);
   arrange(chart);
   if (isFirst || chart.revealed) scrollToRow(chart, chart.revealed ?? 0);
   chart.revealed = null;
+}
+
+// Selects the span of the URL.
+function takeSpan(chart) {
+  chart.picked = new URLSearchParams(location.search).get("span");
+  const at = chart.data.rows.findIndex((row) => row.h === chart.picked);
+  if (at >= 0) reveal(chart, at);
 }
 
 // Lists the visible rows. `b` is the number of rows below a row, which it hides when it is collapsed.
@@ -110,7 +123,7 @@ function drawRow(chart, line) {
 }
 
 function drawName(chart, row, cell) {
-  cell.style.paddingLeft = `${4 + Math.min(row.d, DEPTH_SHOWN_MAX) * INDENT}px`;
+  cell.style.paddingLeft = `${4 + Math.min(row.d, DEPTH_SHOWN_MAX) * (innerWidth > NARROW ? INDENT : NARROW_INDENT)}px`;
   const twist = element(cell, "span", "twist");
   if (row.b) {
     twist.textContent = chart.closed.has(nameOf(row)) ? "▸" : "▾";

@@ -54,7 +54,7 @@ def _chart(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Column
         (frame["x"].min(), frame["x"].max()) if choice.x in found.times and frame["x"].nunique() > 1 else ()
     )
     x = _x_axis(choice, found, ends)
-    y = alt.Y("y:Q", title=choice.y)
+    y = alt.Y("y:Q", title=choice.y, axis=theme.number_axis())
     tooltip: list[Any] = [_tooltip("x", choice.x, found), _tooltip("y", choice.y, found)]
     base = alt.Chart(frame)
     match choice.kind:
@@ -67,7 +67,7 @@ def _chart(rows: pa.Table, choice: quick_chart.Choice, found: quick_chart.Column
     encoded: dict[str, Any] = {"x": x, "y": y}
     if choice.kind == "bar" and choice.x in found.texts:
         encoded = {
-            "x": alt.X("y:Q", title=choice.y),
+            "x": alt.X("y:Q", title=choice.y, axis=theme.number_axis()),
             "y": alt.Y("x:N", title=None, sort="-x", axis=alt.Axis(labelLimit=260)),
         }
     if choice.series is not None and choice.series in short and short[choice.series] == "series":
@@ -97,10 +97,14 @@ def _x_axis(
 ) -> alt.X:
     if choice.x in found.times:
         return theme.time_axis("x", *ends)
-    return alt.X("x:Q" if choice.x in found.numbers else "x:N", title=choice.x)
+    if choice.x in found.numbers:
+        return alt.X("x:Q", title=choice.x, axis=theme.number_axis())
+    return alt.X("x:N", title=choice.x)
 
 
 def _tooltip(name: str, title: str, found: quick_chart.Columns) -> alt.Tooltip:
     if title in found.times:
         return theme.time_tooltip(name, title=title)
-    return alt.Tooltip(f"{name}:{'Q' if title in found.numbers else 'N'}", title=title)
+    if title in found.numbers:
+        return alt.Tooltip(f"{name}:Q", title=title, format=theme.NUMBER)
+    return alt.Tooltip(f"{name}:N", title=title)

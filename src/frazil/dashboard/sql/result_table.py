@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -15,6 +16,10 @@ _BYTES_SHOWN_MAX = 16 << 20
 _CELL_CHARACTERS_MAX = 4_000
 _EXACT_MAX = 2**53
 """The largest integer that browsers represent exactly. Larger integers are shown as text."""
+_TRACE_ID = r"^[0-9a-f]{32}$"
+_TRACE_ADDRESS = "/traces?trace="
+TRACE_LINK_TEXT = r"trace=([0-9a-f]{32})$"
+"""The part of a link to a trace that is shown."""
 
 
 def shown(table: pa.Table) -> pa.Table:
@@ -24,6 +29,55 @@ def shown(table: pa.Table) -> pa.Table:
         table = table.slice(0, max(1, table.num_rows * _BYTES_SHOWN_MAX // table.nbytes))
     columns = [_simple(table.column(index)) for index in range(table.num_columns)]
     return pa.Table.from_arrays(columns, names=table.column_names)
+
+
+def as_cells(table: pa.Table, trace_columns: Sequence[str]) -> pa.Table:
+    """Returns a `shown` table for the grid: times as text, because browsers cut them to milliseconds, and
+    trace IDs as links.
+    """
+    for index, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        if pa.types.is_timestamp(kind):
+            table = table.set_column(index, name, _time_texts(table[name]))
+        elif name in trace_columns:
+            links = pc.binary_join_element_wise(_TRACE_ADDRESS, table[name], "")
+            table = table.set_column(index, name, links)
+    return table
+
+
+def trace_columns(table: pa.Table, names: Sequence[str]) -> list[str]:
+    """Returns the columns of a `shown` table that the query named `trace_id` and that have only trace IDs.
+    `names` are those of the result.
+    """
+    return [
+        column
+        for column, name in zip(table.column_names, names, strict=True)
+        if name == "trace_id"
+        and pa.types.is_string(table[column].type)
+        and pc.all(pc.match_substring_regex(table[column], _TRACE_ID)).as_py()
+    ]
+
+
+def full_text(result: pa.Table, row: int, column: str) -> str:
+    """Returns the complete value of a cell of `shown`. NULL is an empty text."""
+    index = _unique(result.column_names).index(column)
+    kind = result.schema.types[index]
+    value = result.column(index).slice(row, 1)
+    if pa.types.is_timestamp(kind):
+        value = _time_texts(value)
+    value = value[0].as_py()
+    return "" if value is None else value if isinstance(value, str) else _to_text(value)
+
+
+def _time_texts(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Formats times in UTC with as many digits as the most precise of them needs."""
+    times = times.cast(pa.timestamp(times.type.unit))
+    for unit in ("s", "ms", "us"):
+        try:
+            times = times.cast(pa.timestamp(unit))
+            break
+        except pa.ArrowInvalid:  # loses digits
+            continue
+    return pc.strftime(times, format="%Y-%m-%d %H:%M:%S")
 
 
 def _unique(names: list[str]) -> list[str]:

@@ -36,6 +36,11 @@ def operations(records: list[dict[str, Any]], services: list[str]) -> Operations
 
 def parameters(filters: Mapping[str, Any], order: str) -> dict[str, Any]:
     """Returns the parameters of `GET /api/v1/traces`, without the time range."""
+    return filter_parameters(filters) | {"order": order, "limit": TRACES_MAX}
+
+
+def filter_parameters(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters that filter spans."""
     parameters = {
         "service": list(filters.get("service") or ()),
         "name": filters.get("name") or "",
@@ -45,10 +50,7 @@ def parameters(filters: Mapping[str, Any], order: str) -> dict[str, Any]:
         "attr": list(filters.get("attr") or ()),
         "q": (filters.get("q") or "").strip(),
     }
-    return {name: value for name, value in parameters.items() if value} | {
-        "order": order,
-        "limit": TRACES_MAX,
-    }
+    return {name: value for name, value in parameters.items() if value}
 
 
 def is_filtered(filters: Mapping[str, Any]) -> bool:

@@ -175,7 +175,7 @@ def value(otlp: Any) -> tuple[Any, str]:
         return [value(item)[0] for item in (otlp["arrayValue"] or _NOTHING).get("values") or ()], "array"
     if "kvlistValue" in otlp:
         pairs = (otlp["kvlistValue"] or _NOTHING).get("values") or ()
-        return {str(pair.get("key")): value(pair.get("value"))[0] for pair in pairs}, "map"
+        return {str(pair.get("key") or ""): value(pair.get("value"))[0] for pair in pairs}, "map"
     return None, "empty"
 
 

@@ -78,7 +78,7 @@ def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, st
     st.container(key=key).dataframe(
         columns,
         hide_index=True,
-        height=min(38 + 35 * len(logs), 420),
+        height=theme.table_height(len(logs), 12),
         column_config={
             "Level": st.column_config.MultiselectColumn(
                 width=80, options=list(theme.SEVERITY_COLOURS), color=list(theme.SEVERITY_COLOURS.values())

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError
 from frazil.dashboard.format import escape_markdown, format_clock, format_duration
 from frazil.dashboard.parts.traces import waterfall, waterfall_data
@@ -23,10 +24,11 @@ from frazil.dashboard.view import View
 
 _CACHE_SECONDS = 20.0  # more spans of the trace may arrive
 _OPENED = "trace_opened"
-_INITIAL_SPAN = "trace_initial_span"
-"""The span in the URL when the trace was opened. Later selections stay in the browser: if the data changed,
-all rows would be sent again.
-"""
+_STYLE = """<style>
+.facts{display:flex;flex-wrap:wrap;gap:.4rem 2rem;font-size:1.15rem;font-variant-numeric:tabular-nums}
+.facts small{display:block;font-size:.8rem;opacity:.7}
+@media (max-width:640px){.facts{gap:.3rem 1.2rem;font-size:.95rem}}
+</style>"""
 _TABS = {"span": "Span", "critical": "Critical path", "logs": "Logs"}
 
 
@@ -88,43 +90,25 @@ def _back_button(back: Callable[[], None]) -> None:
 def _header(opened: OpenTrace, back: Callable[[], None]) -> None:
     trace, tree = opened.trace, opened.tree
     main = None if tree.main is None else trace.spans[tree.main]
-    navigation, title, share = st.columns([1, 5.5, 1], vertical_alignment="center")
-    with navigation:
+    with st.container(horizontal=True, vertical_alignment="center"):
         _back_button(back)
-    title.title("Logs without spans" if main is None else escape_markdown(main.name))
-    with share.popover("Share", icon=":material/link:", width="stretch"):
-        st.caption("Link to this trace. If API keys are configured, other users need their own key.")
-        st.code(_link(trace.id), language=None, wrap_lines=True)
-        st.caption("Trace ID")
-        st.code(trace.id, language=None)
-    start = to_datetime(trace.start_nano)
-    services = trace.services()
-    facts = [
-        ("Started (UTC)", f"{format_clock(start)}", f"{start:%Y-%m-%d}"),
-        ("Duration", format_duration((trace.end_nano - trace.start_nano) / 1e6), None),
-        ("Services", f"{len(services)}", None),
-        ("Spans", f"{len(trace.spans):,}", None),
-        ("Errors", f"{trace.errors:,}", None),
-        ("Logs", f"{len(trace.logs):,}", None),
-    ]
-    columns = st.columns([1.6, 1.2, 1, 1, 1, 1])
-    for column, (label, value, help) in zip(columns, facts, strict=True):
-        column.metric(label, value, help=help)
+        st.title("Logs without spans" if main is None else escape_markdown(main.name), width="stretch")
     if notes := trace_notes(trace, tree):
         st.caption(f":material/info: {' '.join(notes)}")
 
 
 def _body(opened: OpenTrace) -> None:
     """Draws the trace as a fragment, which is redrawn alone when a span is selected."""
-    if opened.trace.spans:
-        legend, toggle = st.columns([5, 1.4], vertical_alignment="center")
-        legend.caption(_legend(opened.tree))
-        is_critical = toggle.toggle("Critical path", value=True, key="critical", bind="query-params")
-        initial = st.session_state.setdefault(
-            f"{_INITIAL_SPAN}_{opened.trace.id}", st.query_params.get("span")
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        _facts(opened.trace)
+        is_critical = bool(opened.trace.spans) and st.toggle(
+            "Critical path", value=True, key="critical", bind="query-params"
         )
-        data = opened.waterfall | {"critical": is_critical, "picked": initial}
+        _share(opened.trace)
+    if opened.trace.spans:
+        data = opened.waterfall | {"critical": is_critical}
         waterfall(data, key=f"waterfall_{opened.trace.id}", on_pick=lambda: _pick(opened))
+        st.caption(_legend(opened.tree))
     tab = st.segmented_control(
         "Below", list(_TABS), default="span" if opened.trace.spans else "logs",
         format_func=_TABS.__getitem__,
@@ -136,6 +120,28 @@ def _body(opened: OpenTrace) -> None:
         _critical(opened)
     else:
         _span(opened)
+
+
+def _facts(trace: Trace) -> None:
+    start = to_datetime(trace.start_nano)
+    facts = {
+        "Started (UTC)": f"{start:%Y-%m-%d} {format_clock(start)}",
+        "Duration": format_duration((trace.end_nano - trace.start_nano) / 1e6),
+        "Services": f"{len(trace.services())}",
+        "Spans": f"{len(trace.spans):,}",
+        "Errors": f"{trace.errors:,}",
+        "Logs": f"{len(trace.logs):,}",
+    }
+    shown = "".join(f"<div><small>{label}</small>{value}</div>" for label, value in facts.items())
+    st.html(f'{_STYLE}<div class="facts" data-testid="trace-facts">{shown}</div>')
+
+
+def _share(trace: Trace) -> None:
+    with st.popover("Share", icon=":material/link:"):
+        st.caption("Link to this trace. If API keys are configured, other users need their own key.")
+        st.code(_link(trace.id, st.query_params.get("span")), language=None, wrap_lines=True)
+        st.caption("Trace ID")
+        st.code(trace.id, language=None)
 
 
 def _legend(tree: Tree) -> str:
@@ -183,6 +189,7 @@ def _critical(opened: OpenTrace) -> None:
             "Spans": [share.spans for share in listed],
         },
         hide_index=True,
+        height=theme.table_height(len(listed), 12),
         column_config={
             "Share": st.column_config.ProgressColumn(min_value=0, max_value=100, format="%.1f%%"),
             "Operation": st.column_config.TextColumn(width="large"),
@@ -209,6 +216,7 @@ def _logs_address(trace: Trace) -> str:
     return f"logs?{urlencode({'trace': trace.id, 'range': time_range})}"
 
 
-def _link(id: str) -> str:
-    """Returns a link to the trace, without the search that led to it."""
-    return f"{(st.context.url or '').split('?')[0]}?{urlencode({'trace': id})}"
+def _link(id: str, span: str | None) -> str:
+    """Returns a link to the trace and its selected span, without the search that led to it."""
+    parameters = {"trace": id} | ({} if span is None else {"span": span})
+    return f"{(st.context.url or '').split('?')[0]}?{urlencode(parameters)}"

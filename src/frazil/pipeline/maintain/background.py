@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 from frazil.config import Config
+from frazil.errors import StoreUnavailable
 from frazil.lake.catalog import open_catalog
 from frazil.lease import Lease, LeaseRenewer, open_lease
 from frazil.pipeline.maintain.maintainer import Maintainer, MaintenanceState
@@ -15,6 +17,7 @@ from frazil.pipeline.steps import Step
 
 LEASE = "maintain"
 _POLL_SECONDS = 5.0
+_WAIT_SECONDS = 0.5
 
 
 class MaintainStep(Step):
@@ -26,8 +29,16 @@ class MaintainStep(Step):
     part = "maintenance"
     pool = "maintain"
 
-    def __init__(self, config: Config, make_runner: Callable[..., Runner], metrics: MaintainMetrics) -> None:
+    def __init__(
+        self,
+        config: Config,
+        make_runner: Callable[..., Runner],
+        metrics: MaintainMetrics,
+        is_command_running: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """While a command runs in this pipeline, no task begins."""
         super().__init__()
+        self._is_command_running = is_command_running
         self._config = config
         self._make_runner = make_runner
         self._metrics = metrics
@@ -46,9 +57,11 @@ class MaintainStep(Step):
         self.check_cancelled()
         # Acquiring the lease may write to the catalog, so it is done only if a task is due. If it is not
         # free, a command or another pipeline maintains the tables.
+        if self._is_command_running():
+            return _WAIT_SECONDS
         if maintainer.is_anything_due() and self._lease.acquire():
             with hold_lease(self._lease, self._config.pipeline.lease_seconds):
-                maintainer.round()
+                maintainer.round(self._is_command_running)
         return min(_POLL_SECONDS, self._config.maintain.compact.interval_seconds)
 
     def _open(self) -> Maintainer:
@@ -66,6 +79,24 @@ class MaintainStep(Step):
         super().cancel()
         if (maintainer := self._maintainer) is not None:
             maintainer.stop()
+
+
+def wait_for_lease(
+    lease: Lease, say: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Acquires the lease for a command. Waits for it, and says why."""
+    said = ""
+    while True:
+        try:
+            if lease.acquire():
+                return
+            reason = "maintenance is running; waiting for the end of its current task"
+        except StoreUnavailable as error:
+            reason = f"the maintenance lease cannot be acquired: {error}; retrying"
+        if reason != said:
+            say(reason)
+            said = reason
+        sleep(_WAIT_SECONDS)
 
 
 @contextlib.contextmanager

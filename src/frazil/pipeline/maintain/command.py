@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 
 from pyiceberg.catalog import Catalog
@@ -17,21 +16,19 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from frazil.config import Config
-from frazil.errors import FrazilError, Refused, StoreUnavailable, reason_of
+from frazil.errors import FrazilError, Refused, reason_of
 from frazil.lake.catalog import open_catalog
 from frazil.lease import open_lease
 from frazil.pipeline.cluster import wait_for_executor
-from frazil.pipeline.maintain.background import LEASE, hold_lease
+from frazil.pipeline.maintain.background import LEASE, hold_lease, wait_for_lease
 from frazil.pipeline.maintain.maintainer import NO_TIER, Maintainer, no_table
 from frazil.pipeline.maintain.metrics import MaintainMetrics
-from frazil.pipeline.maintain.report import TASKS, Task, TaskReport, utc_text
-from frazil.pipeline.maintain.tag_tables import TaggedTables, list_tagged, tag_tables, untag_tables
+from frazil.pipeline.maintain.report import TASKS, Task, TaskReport
+from frazil.pipeline.maintain.show import output, print_tags
+from frazil.pipeline.maintain.tag_tables import list_tagged, untag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import Runner, SparkRunner
 from frazil.pipeline.session import spark_session, stop
-from frazil.position import landing_position
-
-_WAIT_SECONDS = 0.5
 
 
 @contextlib.contextmanager
@@ -71,18 +68,7 @@ def opened(config: Config) -> Iterator[tuple[Catalog, Runner]]:
 def maintenance_lease(config: Config, console: Console) -> Iterator[None]:
     """Waits for the maintenance lease, prints why it waits, and holds the lease while the block runs."""
     lease = open_lease(config, LEASE)
-    printed = ""
-    while True:
-        try:
-            if lease.acquire():
-                break
-            reason = "another process holds the maintenance lease; waiting for it"
-        except StoreUnavailable as error:
-            reason = f"the maintenance lease cannot be acquired: {error}; retrying"
-        if reason != printed:
-            console.print(reason, style="dim", highlight=False)
-            printed = reason
-        time.sleep(_WAIT_SECONDS)
+    wait_for_lease(lease, lambda text: console.print(text, style="dim", highlight=False))
     with hold_lease(lease, config.pipeline.lease_seconds):
         yield
 
@@ -151,33 +137,22 @@ def _all_rounds(
     return reports
 
 
-def tag_create(config: Config, name: str, *, json_output: bool) -> int:
-    with opened(config) as (catalog, runner):
-        tagged = tag_tables(config, catalog, runner, Metrics(), name)
-    if json_output:
-        print(json.dumps(_facts(tagged)))
-        return 0
-    _print_tags([tagged])
-    _console().print(f"\nquery it:  frazil query --as-of tag:{name} …")
-    return 0
-
-
 def tag_list(config: Config, *, json_output: bool) -> int:
     with opened(config) as (catalog, _):
         found = list_tagged(config, catalog)
     if json_output:
-        print(json.dumps([_facts(each) for each in found]))
+        print(json.dumps([each.as_dict() for each in found]))
     elif found:
-        _print_tags(found)
+        print_tags([each.as_dict() for each in found])
     else:
-        _console().print("no tags; create one with `frazil tag create incident-42`")
+        output().print("no tags; create one with `frazil tag create incident-42`")
     return 0
 
 
 def tag_delete(config: Config, name: str) -> int:
     with opened(config) as (catalog, _):
         tables = untag_tables(config, catalog, name)
-    _console().print(
+    output().print(
         f"{name} deleted from {tables} tables; the next expiry deletes the files that only this tag kept"
     )
     return 0
@@ -189,7 +164,7 @@ def _bar(console: Console) -> Progress:
 
 
 def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
-    console = _console()
+    console = output()
     shown = [report for report in reports if not report.is_nothing]
     idle: dict[str, list[str]] = {}
     for report in reports:
@@ -223,34 +198,3 @@ def _from_to(report: TaskReport, before: str, after: str) -> str:
     if not report.files_in:
         return ""
     return f"{before} → {after}" if report.files_out else f"-{before}"
-
-
-def _console() -> Console:
-    """Returns a console that does not cut lines if the output is not a terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
-
-
-def _print_tags(tagged: Sequence[TaggedTables]) -> None:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("tag", "table", "committed", "snapshot", "total rows landed"):
-        table.add_column(heading, justify="right" if "rows" in heading else "left", overflow="fold")
-    for each in tagged:
-        for tag in each.tags:
-            committed = utc_text(tag.committed_at_ms * 1000)
-            table.add_row(each.name, tag.table, committed, str(tag.snapshot_id), _rows(tag.position))
-        for name in each.missing:
-            table.add_row(each.name, name, "[red]not tagged: delete and create the tag again[/red]", "", "")
-    _console().print(table)
-
-
-def _facts(tagged: TaggedTables) -> dict[str, object]:
-    return {
-        "name": tagged.name,
-        "tables": [dataclasses.asdict(tag) for tag in tagged.tags],
-        "missing": list(tagged.missing),
-    }
-
-
-def _rows(position: str | None) -> str:
-    return "" if position is None else f"{landing_position(position).rows:,}"

@@ -150,13 +150,13 @@ class Maintainer:
             for table in self.tables()
         )
 
-    def round(self) -> list[TaskReport]:
-        """Runs all due tasks on all tables. Logs failures and retries them later."""
+    def round(self, must_end: Callable[[], bool] = lambda: False) -> list[TaskReport]:
+        """Runs all due tasks on all tables, until `must_end`. Logs failures and retries them later."""
         reports: list[TaskReport] = []
         for table in self.tables():
             changed = False
             for task in TASKS:
-                if self._runner.is_stopped:
+                if self._runner.is_stopped or must_end():
                     return reports
                 if self._is_due(task, table) and (report := self._try(task, table)) is not None:
                     reports.append(report)

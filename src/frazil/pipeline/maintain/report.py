@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,8 +80,3 @@ def rows_of(files: Sequence[DataFile]) -> int:
 
 def bytes_of(files: Sequence[DataFile]) -> int:
     return sum(file.file_size_in_bytes for file in files)
-
-
-def utc_text(micros: int) -> str:
-    moment = datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

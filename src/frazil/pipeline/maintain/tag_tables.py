@@ -4,9 +4,11 @@ deleted.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -37,8 +39,23 @@ class TaggedTables:
     tags: Sequence[Tag]
     missing: Sequence[str]
 
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "tables": [dataclasses.asdict(tag) for tag in self.tags],
+            "missing": list(self.missing),
+        }
 
-def tag_tables(config: Config, catalog: Catalog, runner: Runner, metrics: Metrics, name: str) -> TaggedTables:
+
+def tag_tables(
+    config: Config,
+    catalog: Catalog,
+    runner: Runner,
+    metrics: Metrics,
+    name: str,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> TaggedTables:
     """Lands all durable data and tags each table. All data acknowledged before the call is included; data
     received during the call may be in one table and not in another. Raises Refused if the name is invalid or
     taken; then nothing is tagged.
@@ -46,7 +63,9 @@ def tag_tables(config: Config, catalog: Catalog, runner: Runner, metrics: Metric
     _check(name)
     if any(each.name == name for each in list_tagged(config, catalog)):
         raise Refused(f"the tag {name} exists already; run `frazil tag delete {name}`, or use another name")
+    say("landing the write-ahead log")
     land_all(config, catalog, runner, metrics)
+    say("tagging the tables")
     made: list[Table] = []
     try:
         for table in _tables(config, catalog):

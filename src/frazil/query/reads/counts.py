@@ -21,7 +21,6 @@ GROUPS: dict[Searched, tuple[str, ...]] = {
     "spans": ("status", "service", "none"),
 }
 """The groups by which the records of each table can be counted."""
-_SERIES_MAX = 20
 _NUMBERED: dict[str, tuple[str, Sequence[str]]] = {
     "severity": (
         "CASE WHEN severity_number BETWEEN 1 AND 24 THEN (severity_number + 3) // 4 ELSE 0 END",
@@ -40,6 +39,8 @@ class Counting:
     by: str
     """One of `GROUPS`."""
     buckets_max: int = 60
+    services_max: int = 20
+    """The number of services with a series of their own."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,16 @@ def count(counting: Counting) -> Read[Counts]:
         f"SELECT {Buckets.SQL} AS bucket, {group} AS series, count(*) AS counted "
         f"FROM {counting.filter.table} WHERE {where.sql} GROUP BY 1, 2"
     )
-    sql = _largest_services(grouped) if is_by_service else grouped
+    sql = _largest_services(grouped, counting.services_max) if is_by_service else grouped
     table = yield Statement(sql, (buckets.first, buckets.width, *where.params))
-    series = _services(table, buckets) if is_by_service else _numbered(table, buckets, counting.by)
+    if is_by_service:
+        series = _services(table, buckets, counting.services_max)
+    else:
+        series = _numbered(table, buckets, counting.by)
     return Counts(buckets, series, sum(table["counted"].to_pylist()))
 
 
-def _largest_services(grouped: str) -> str:
+def _largest_services(grouped: str, services_max: int) -> str:
     """Rank services by size, and add up the small ones in the engine."""
     summed = (
         f"SELECT bucket, series, counted, sum(counted) OVER (PARTITION BY series) AS total FROM ({grouped})"
@@ -90,7 +94,7 @@ def _largest_services(grouped: str) -> str:
         f"FROM ({summed})"
     )
     return (
-        f"SELECT bucket, least(rank, {_SERIES_MAX + 1}) AS rank, min(series) AS series, "
+        f"SELECT bucket, least(rank, {services_max + 1}) AS rank, min(series) AS series, "
         f"max(rank) AS rank_max, CAST(sum(counted) AS BIGINT) AS counted FROM ({ranked}) GROUP BY 1, 2"
     )
 
@@ -100,12 +104,12 @@ def _numbered(table: pa.Table, buckets: Buckets, by: str) -> list[CountSeries]:
     return [CountSeries(names[number], counts[number]) for number in sorted(counts)]
 
 
-def _services(table: pa.Table, buckets: Buckets) -> list[CountSeries]:
+def _services(table: pa.Table, buckets: Buckets, services_max: int) -> list[CountSeries]:
     counts = _filled(table, "rank", buckets)
     names = dict(zip(table["rank"].to_pylist(), table["series"].to_pylist(), strict=True))
-    series = [CountSeries(names[rank], counts[rank]) for rank in sorted(counts) if rank <= _SERIES_MAX]
-    if (rest := counts.get(_SERIES_MAX + 1)) is not None:
-        series.append(OtherServices("other", rest, max(table["rank_max"].to_pylist()) - _SERIES_MAX))
+    series = [CountSeries(names[rank], counts[rank]) for rank in sorted(counts) if rank <= services_max]
+    if (rest := counts.get(services_max + 1)) is not None:
+        series.append(OtherServices("other", rest, max(table["rank_max"].to_pylist()) - services_max))
     return series
 
 

@@ -83,14 +83,6 @@ def log_errors(range: TimeRange) -> Statement:
     )
 
 
-def log_services(range: TimeRange) -> Statement:
-    """List the 200 services with the most log records."""
-    sql = """
-SELECT service_name, count(*) AS records FROM logs WHERE {where} AND service_name IS NOT NULL
-GROUP BY ALL ORDER BY records DESC, service_name LIMIT 200"""
-    return _within(range, sql)
-
-
 def operations(range: TimeRange) -> Statement:
     """List the 1,000 most frequent span names by service."""
     sql = """

@@ -1,13 +1,14 @@
 """Searches traces by their spans, and reads the rows of one trace.
 
 A search takes two bounded statements. The first finds the newest, or the slowest, matching spans and their
-traces; the second reads a few columns of these traces' spans, near the times of the matching spans.
+traces; the second reads a few columns of these traces' spans, near the times of the matching spans. The start
+and the duration of a trace are known only then: the first statement finds more traces than are shown.
 """
 
 # ruff: noqa: S608 -- values are parameters
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,15 +27,17 @@ _SPANS_PER_TRACE = 100
 """Matching spans to read for each trace to show. DuckDB keeps that many in a heap: of 2 million spans, the
 newest 20,000 took about twice as long as the newest 5,000.
 """
-_SLOWEST_PER_TRACE = 4
-"""Traces to compare for each trace to show, when searching for the slowest."""
+_COMPARED_PER_TRACE = 4
+"""Traces to compare for each trace to show."""
 _AROUND = 3_600 * 1_000_000
 """Microseconds before and after the matching spans in which the rest of their traces is searched."""
 _RANKED: dict[TraceOrder, tuple[str, str]] = {
-    "newest": ("time DESC", "newest DESC, trace_id"),
+    "newest": ("time DESC", "oldest DESC, trace_id"),
     "slowest": ("duration_nano DESC NULLS LAST, time DESC", "longest DESC NULLS LAST, trace_id"),
 }
-"""SQL for the order of spans, and for the order of their traces."""
+"""SQL for the order of spans, and for the order of their traces. A trace starts at or before its oldest
+matching span.
+"""
 _ROWS_MAX = 20_000
 """The most spans, and the most logs, of one trace. A trace with more is most likely an error of its sender.
 """
@@ -89,6 +92,12 @@ class FoundTraces:
     """All matching spans were counted; otherwise `matched` is a lower bound."""
 
 
+_SORTED: dict[TraceOrder, Callable[[TraceSummary], tuple[float, str]]] = {
+    "newest": lambda trace: (-int(trace.start_time_unix_nano), trace.trace_id),
+    "slowest": lambda trace: (-trace.duration_ms, trace.trace_id),
+}
+
+
 def find_traces(search: TraceSearch) -> Read[FoundTraces]:
     candidates = yield _candidates_statement(search)
     if not len(candidates):
@@ -98,8 +107,7 @@ def find_traces(search: TraceSearch) -> Read[FoundTraces]:
         min(candidates["oldest"].to_pylist()) - _AROUND, max(candidates["newest"].to_pylist()) + _AROUND
     )
     shown = _summaries((yield _services_statement(list(matched), around)), matched)
-    if search.order == "slowest":
-        shown.sort(key=lambda trace: (-trace.duration_ms, trace.trace_id))
+    shown.sort(key=_SORTED[search.order])
     has_all_spans = candidates["spans_seen"][0].as_py() < search.spans_max
     has_all_traces = candidates["traces_seen"][0].as_py() <= len(candidates)
     is_complete = has_all_spans and has_all_traces and len(shown) <= search.limit
@@ -128,7 +136,6 @@ def _candidates_statement(search: TraceSearch) -> Statement:
     where = search.filter.where(search.range)
     where.add("trace_id IS NOT NULL")
     spans_first, traces_first = _RANKED[search.order]
-    traces_max = search.limit * (_SLOWEST_PER_TRACE if search.order == "slowest" else 1)
     sql = (
         "SELECT trace_id, epoch_us(min(time)) AS oldest, epoch_us(max(time)) AS newest, "
         "max(duration_nano) AS longest, count(*) AS matched, "
@@ -136,7 +143,7 @@ def _candidates_statement(search: TraceSearch) -> Statement:
         f"FROM (SELECT trace_id, time, duration_nano FROM spans WHERE {where.sql} "
         f"ORDER BY {spans_first} LIMIT ?) GROUP BY trace_id ORDER BY {traces_first} LIMIT ?"
     )
-    return Statement(sql, (*where.params, search.spans_max, traces_max))
+    return Statement(sql, (*where.params, search.spans_max, search.limit * _COMPARED_PER_TRACE))
 
 
 def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statement:
@@ -159,7 +166,7 @@ def _services_statement(trace_ids: Sequence[str], around: TimeRange) -> Statemen
 
 
 def _summaries(rows: pa.Table, matched: Mapping[str, int]) -> list[TraceSummary]:
-    """Return summaries in the order of `matched`, without traces that were deleted between the statements."""
+    """Return the summaries, without traces that were deleted between the statements."""
     parts: dict[str, list[dict[str, Any]]] = {}
     for part in rows.to_pylist():
         parts.setdefault(part["trace_id"], []).append(part)

@@ -23,7 +23,14 @@ from frazil.config import Config
 from frazil.errors import Forbidden, FrazilError, RequestInvalid, StoreUnavailable, Transient, Unauthenticated
 from frazil.lake.catalog import catalog_errors
 from frazil.query.cache import SizedCache
-from frazil.serve.iceberg.files import ErrorRoute, LakeFiles, ServedFiles, files_router, parse_metadata
+from frazil.serve.iceberg.files import (
+    READ_ONLY,
+    ErrorRoute,
+    LakeFiles,
+    ServedFiles,
+    files_router,
+    parse_metadata,
+)
 from frazil.serve.iceberg.sigv4 import Credential, Credentials, data_secret
 
 LOCAL = "local"
@@ -32,17 +39,26 @@ _REGION = "us-east-1"
 _LEVELS = "\x1f"
 _ATTEMPTS_MAX = 3
 _WRITES = ["POST", "PUT", "DELETE", "PATCH"]
-_READ_ONLY = "read-only; frazil pipeline writes"
 _NAMESPACE = "/v1/{prefix}/namespaces/{namespace}"
+_TABLE = f"{_NAMESPACE}/tables/{{table}}"
 _ENDPOINTS = [
     "GET /v1/{prefix}/namespaces",
     f"GET {_NAMESPACE}",
     f"HEAD {_NAMESPACE}",
     f"GET {_NAMESPACE}/tables",
-    f"GET {_NAMESPACE}/tables/{{table}}",
-    f"HEAD {_NAMESPACE}/tables/{{table}}",
-    f"POST {_NAMESPACE}/tables/{{table}}/metrics",
+    f"GET {_TABLE}",
+    f"HEAD {_TABLE}",
+    f"POST {_TABLE}/metrics",
     f"GET {_NAMESPACE}/views",
+    # Endpoints that refuse. Clients do not call an endpoint that is not listed: they would fail with a
+    # message that does not say `read-only`, and Spark would leave the data files of the failed commit.
+    "POST /v1/{prefix}/namespaces",
+    f"DELETE {_NAMESPACE}",
+    f"POST {_NAMESPACE}/properties",
+    f"POST {_NAMESPACE}/tables",
+    f"POST {_TABLE}",
+    f"DELETE {_TABLE}",
+    "POST /v1/{prefix}/tables/rename",
 ]
 
 
@@ -104,7 +120,7 @@ def iceberg_router(
 
     @router.api_route("/v1/{path:path}", methods=_WRITES, dependencies=admin, include_in_schema=False)
     def write(path: str) -> Response:
-        raise Forbidden(_READ_ONLY)
+        raise Forbidden(READ_ONLY)
 
     @router.api_route("/v1/{path:path}", methods=["GET", "HEAD"], dependencies=admin, include_in_schema=False)
     def unknown(path: str) -> Response:
@@ -213,7 +229,9 @@ class _CatalogView:
                 raise NoSuchTableError(f"Table does not exist: {'.'.join(table)}")
 
     def table(self, table: tuple[str, ...], origin: str, key_name: str) -> dict[str, Any]:
-        """Return the LoadTableResult of the specification, with the metadata as in the file."""
+        """Return the LoadTableResult of the specification, with the metadata as in the file except for
+        addresses and properties that refuse writes.
+        """
         location, metadata = self._load(table)
         if location.startswith("s3"):
             return _result(location, metadata, self._s3_config())

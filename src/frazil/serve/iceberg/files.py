@@ -32,6 +32,7 @@ from frazil.serve.iceberg.sigv4 import Credentials, SignatureRefused, SignedRequ
 
 BUCKET = "iceberg"
 """Also the path under which the router is mounted."""
+READ_ONLY = "read-only; frazil pipeline writes"
 FOLDER = "files"
 COLDER_FOLDER = "colder"
 _CACHE_BYTES_MAX = 64 << 20
@@ -43,6 +44,12 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 # Iceberg's ids of fields with paths, and of related fields.
 _FILE_PATH, _CONTENT, _REFERENCED_FILE, _MANIFEST_PATH, _MANIFEST_LENGTH = 100, 134, 143, 500, 501
 _POSITION_DELETES = 1
+_REFUSING_PROPERTIES = dict.fromkeys(
+    ("write.delete.mode", "write.update.mode", "write.merge.mode", "write.distribution-mode"), READ_ONLY
+)
+"""Properties of served tables. Iceberg's library reads them only when it plans a write, and refuses unknown
+values. So Spark refuses DELETE, UPDATE, MERGE and INSERT with this text before it runs a job.
+"""
 _GZIP = b"\x1f\x8b"
 
 
@@ -174,13 +181,13 @@ _METADATA_LISTS: Mapping[str, Sequence[str]] = {
 
 
 def parse_metadata(data: bytes) -> dict[str, Any]:
-    """Parse a metadata file, compressed or not."""
+    """Parse a metadata file, compressed or not. The result has the properties that refuse writes."""
     if data.startswith(_GZIP):
         data = gzip.decompress(data)
     found = orjson.loads(data)
     if not isinstance(found, dict) or not isinstance(found.get("location"), str):
         raise Permanent("a metadata file does not contain table metadata")
-    return found
+    return {**found, "properties": found.get("properties", {}) | _REFUSING_PROPERTIES}
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 import pyarrow as pa
 
 from frazil.dashboard.sql import result_table
-from frazil.dashboard.sql.result_table import shown
+from frazil.dashboard.sql.result_table import TRACE_LINK_TEXT, as_cells, full_text, shown, trace_columns
 
 
 def test_what_a_browser_cannot_show_becomes_text() -> None:
@@ -73,3 +74,47 @@ def test_an_answer_without_rows_keeps_its_columns() -> None:
     answer = shown(pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.string()))}))
     assert answer.column_names == ["a", "b"]
     assert answer.num_rows == 0
+
+
+def test_times_in_cells_have_all_their_digits_and_no_more() -> None:
+    whole = dt.datetime(2026, 11, 15, 10, 0, 1, tzinfo=dt.UTC)
+    nanos = whole.timestamp() * 10**9
+    table = pa.table(
+        {
+            "seconds": pa.array([whole, None], pa.timestamp("us", "UTC")),
+            "millis": pa.array([whole, whole.replace(microsecond=250_000)], pa.timestamp("us", "UTC")),
+            "micros": pa.array([whole, whole.replace(microsecond=7)], pa.timestamp("us", "UTC")),
+            "nanos": pa.array([int(nanos), int(nanos) + 7], pa.timestamp("ns")),
+            "elsewhere": pa.array([whole, None], pa.timestamp("us", "America/New_York")),
+        }
+    )
+    cells = as_cells(shown(table), [])
+    assert cells.column("seconds").to_pylist() == ["2026-11-15 10:00:01", None]
+    assert cells.column("millis").to_pylist() == ["2026-11-15 10:00:01.000", "2026-11-15 10:00:01.250"]
+    assert cells.column("micros").to_pylist()[1] == "2026-11-15 10:00:01.000007"
+    assert cells.column("nanos").to_pylist()[1] == "2026-11-15 10:00:01.000000007"
+    assert cells.column("elsewhere").to_pylist()[0] == "2026-11-15 10:00:01"
+
+
+def test_trace_ids_become_links_if_the_whole_column_has_trace_ids() -> None:
+    id = "0af7651916cd43dd8448eb211c80319c"
+    table = pa.Table.from_arrays(
+        [pa.array([id, None]), pa.array([id, "none"]), pa.array([id, id]), pa.array([id, id])],
+        names=["trace_id", "other", "trace_id", "id"],
+    )
+    given = shown(table)
+    assert trace_columns(given, table.column_names) == ["trace_id", "trace_id (2)"]
+    cells = as_cells(given, ["trace_id"])
+    assert cells.column("trace_id").to_pylist() == [f"/traces?trace={id}", None]
+    assert re.search(TRACE_LINK_TEXT, f"/traces?trace={id}")[1] == id  # type: ignore[index]
+    for wrong in (["none"], [1], [id.upper()]):
+        odd = pa.table({"trace_id": wrong})
+        assert trace_columns(shown(odd), odd.column_names) == []
+
+
+def test_the_full_text_of_a_cell_is_not_cut() -> None:
+    table = pa.table({"text": ["x" * 10_000, None], "map": [{"a": 1}, None]})
+    assert len(shown(table)["text"][0].as_py()) < 10_000
+    assert full_text(table, 0, "text") == "x" * 10_000
+    assert full_text(table, 0, "map") == '{"a":1}'
+    assert full_text(table, 1, "text") == ""

@@ -523,3 +523,37 @@ def test_a_clock_that_goes_back_does_not_take_the_table_back_in_time(
     assert metadata.last_updated_ms == times[-1] > ahead * 1000
     written = [entry.timestamp_ms for entry in metadata.metadata_log]
     assert written == sorted(written)
+
+
+def test_the_metadata_after_each_commit_is_that_of_its_file(
+    config: Config, catalog: Catalog, committer: Committer, checkpoint: Checkpoint
+) -> None:
+    """Metadata is shared between commits and not parsed again; a new catalog parses the file."""
+    for each in ("a tag", "a property", "an append", "a rewrite"):
+        committer.append(checkpoint, [data_file(checkpoint, each)], f"at {each}")
+        MAINTENANCE[each](catalog.load_table(IDENTIFIER))
+        checkpoint = read_checkpoint(catalog, IDENTIFIER)
+        with contextlib.closing(open_catalog(config)) as other:
+            parsed = other.load_table(IDENTIFIER)
+        assert checkpoint.table.metadata_location == parsed.metadata_location
+        assert checkpoint.table.metadata == parsed.metadata
+
+
+def test_a_commit_leaves_the_metadata_before_it_unchanged(
+    committer: Committer, checkpoint: Checkpoint
+) -> None:
+    before = checkpoint.table.metadata
+    written = before.model_dump_json()
+    after = committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2").metadata
+    assert before.model_dump_json() == written
+    assert after.snapshots[0] is before.snapshots[0], "a commit copies no snapshot"
+
+
+def test_a_commit_of_another_process_is_seen(
+    config: Config, catalog: Catalog, committer: Committer, checkpoint: Checkpoint
+) -> None:
+    committer.append(checkpoint, [data_file(checkpoint, "a")], "at 2")
+    with contextlib.closing(open_catalog(config)) as other:
+        theirs = read_checkpoint(other, IDENTIFIER)
+        Committer(other, deadline_seconds=5).append(theirs, [data_file(theirs, "b")], "at 3")
+    assert read_checkpoint(catalog, IDENTIFIER).position == "at 3"

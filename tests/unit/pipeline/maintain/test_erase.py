@@ -22,8 +22,10 @@ from frazil.lake.tags import create_tag, list_tags
 from frazil.lake.upkeep.expire import expire
 from frazil.ledger import balance
 from frazil.otlp.decode import Decoder
-from frazil.pipeline.maintain.erase.erase import QUERY_SECONDS_MAX, EverythingMatches
+from frazil.pipeline.maintain.erase import erase as erase_module
+from frazil.pipeline.maintain.erase.erase import QUERY_SECONDS_MAX, erase
 from frazil.pipeline.maintain.erase.report import Proof
+from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.pipeline.maintain.erase.table import TableEraser
 from frazil.pipeline.metrics import Metrics
 from frazil.storage.local import LocalStore
@@ -88,7 +90,49 @@ def test_no_file_holds_what_was_erased_and_all_else_is_there_once(filled: KnownL
     assert logs.proof.matches == 0
     assert logs.proof.unreferenced_files == 0
     assert logs.proof.rows_searched == len(STAY)
-    assert filled.slept == [QUERY_SECONDS_MAX]
+    (waited,) = filled.slept
+    assert 0 < waited < QUERY_SECONDS_MAX, "the wait begins before the tables are changed"
+
+
+def test_segments_are_deleted_half_a_minute_after_their_mark_whatever_the_tables_take(
+    filled: KnownLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, marked, deleted = [0.0], list[float](), list[float]()
+
+    def note(times: list[float], name: str) -> None:
+        original = getattr(erase_module, name)
+
+        def noted(*given: Any) -> Any:
+            times.append(now[0])
+            return original(*given)
+
+        monkeypatch.setattr(erase_module, name, noted)
+
+    note(marked, "write_mark")
+    note(deleted, "delete_landed_segments")
+    remove = TableEraser.remove
+
+    def removing(self: TableEraser) -> None:
+        now[0] += 12
+        remove(self)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(TableEraser, "remove", removing)
+    request = EraseRequest("acme", WHERE, ("logs",))
+    erase(
+        filled.config,
+        filled.catalog,
+        request,
+        filled.runner,
+        sleep=sleep,
+        timer=lambda: now[0],
+        sync=lambda: None,
+    )
+    assert marked == [0.0]
+    assert deleted == [QUERY_SECONDS_MAX]
+    assert_erased(filled)
 
 
 def test_the_report_never_contains_the_erased_data(filled: KnownLake) -> None:
@@ -145,6 +189,38 @@ def refused(lake: KnownLake, error: type[Exception], match: str, where: str = WH
         lake.erase(where, **options)
     assert lake.table().metadata_location == location
     assert sorted(data_dir(lake).glob("wal/**/*")) == wal
+
+
+def test_a_dry_run_names_all_that_would_stop_the_erasure(filled: KnownLake) -> None:
+    name = filled.write([("acme", "broken", 9, 0.0)])
+    path = data_dir(filled) / "wal" / name.path
+    path.write_bytes(path.read_bytes()[:-20])
+    filled.land()
+    table = filled.table()
+    create_tag(filled.catalog, table, "incident-42", table.current_snapshot().snapshot_id)
+    report = filled.erase("severity_number = 9", dry_run=True)
+    set_aside, tags, everything = report.blockers
+    assert "--drop-set-aside" in set_aside
+    assert "incident-42" in tags
+    assert "--yes" in everything
+    assert "would be refused" in report.text()
+    assert all(why in report.text() for why in report.blockers)
+    allowed = {"drop_set_aside": True, "drop_tags": True, "yes": True}
+    report = filled.erase("severity_number = 9", dry_run=True, **allowed)
+    assert report.blockers == []
+    assert report.tables[0].tags_dropped == ["incident-42"]
+    assert "tags that would be dropped: incident-42" in report.text()
+    assert "would not be refused" in report.text()
+    assert filled.erase("severity_number = 9", **allowed).is_proven
+
+
+def test_the_text_of_the_report_is_short_and_the_json_has_all_paths(filled: KnownLake) -> None:
+    report = filled.erase(WHERE)
+    assert len(report.text().splitlines()) <= 12
+    paths = report.tables[0].files_deleted
+    assert paths
+    assert not any(path in report.text() for path in paths)
+    assert report.as_dict()["tables"][0]["files_deleted"] == paths
 
 
 def test_an_unknown_tenant_is_refused_with_the_names_of_those_that_there_are(filled: KnownLake) -> None:

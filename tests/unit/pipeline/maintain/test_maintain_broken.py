@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from frazil.errors import CatalogUnavailable, JobFailed, StoreUnavailable
+from frazil.lake.catalog import open_catalog
 from frazil.lake.tables import open_table
 from frazil.ledger import balance
 from frazil.pipeline.maintain import background, command, compact
@@ -88,10 +89,18 @@ def torn_manifest(lake: KnownLake) -> None:
 
 def torn_metadata(lake: KnownLake) -> None:
     Path(lake.table().metadata_location.removeprefix("file://")).write_bytes(b"{")
+    reopen(lake)
 
 
 def lost_metadata(lake: KnownLake) -> None:
     Path(lake.table().metadata_location.removeprefix("file://")).unlink()
+    reopen(lake)
+
+
+def reopen(lake: KnownLake) -> None:
+    """As a process that starts now: one that has read the file before goes on without it."""
+    lake.catalog.close()
+    lake.catalog = open_catalog(lake.config)
 
 
 @pytest.mark.parametrize("breaks", [torn_manifest, torn_metadata, lost_metadata])

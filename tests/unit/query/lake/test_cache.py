@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import structlog
 from pyiceberg.catalog import Catalog
 
 import frazil.query.lake
@@ -161,6 +162,28 @@ def test_warming_up_without_a_catalog_is_quiet(config: Config) -> None:
     config.catalog_file.mkdir(parents=True)
     with contextlib.closing(Lake(config)) as lake:
         lake.warm()
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_warming_up_a_lake_that_is_closed_is_quiet(
+    lake: Lake, catalog: Catalog, logs: Checkpoint, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """`frazil query` closes it as soon as it has its result."""
+    open_table(catalog, "otel", SET_ASIDE, "no position")
+    land(catalog, 1, "a")
+    real = lake.version
+
+    def version_of_closed(*arguments: Any) -> TableVersion | None:
+        lake.close()
+        return real(*arguments)
+
+    if when == "before":
+        lake.close()
+    else:
+        monkeypatch.setattr(lake, "version", version_of_closed)
+    with structlog.testing.capture_logs() as logged:
+        lake.warm()
+    assert logged == []
 
 
 def test_names_that_mean_nothing_are_not_kept_without_end(lake: Lake) -> None:

@@ -46,12 +46,21 @@ def test_events_are_read_only_for_words_and_attributes() -> None:
     assert "events" not in logs.where(RANGE).sql
 
 
-def test_the_newest_matching_span_puts_a_trace_first(engine: Engine) -> None:
-    engine.add("spans", spans(span(1, 1, name="x", nanos=SECOND), span(1, 2, 1, nanos=30 * SECOND)))
-    engine.add("spans", spans(span(2, 3, name="x", nanos=2 * SECOND), span(3, 4, name="x")))
+def test_the_newest_traces_are_ordered_by_the_start_that_they_show(engine: Engine) -> None:
+    """Not by their matching spans: the first trace has the newest of all."""
+    engine.add("spans", spans(span(1, 1, nanos=SECOND), span(1, 2, 1, name="x", nanos=30 * SECOND)))
+    engine.add("spans", spans(span(2, 3, nanos=2 * SECOND), span(2, 4, 3, name="x", nanos=3 * SECOND)))
+    engine.add("spans", spans(span(3, 5, name="x"), span(4, 6, nanos=2 * SECOND + 1)))
+    assert ids(engine) == [4, 2, 1, 3]
     assert ids(engine, name="x") == [2, 1, 3]
-    assert ids(engine) == [1, 2, 3]
-    assert ids(engine, limit=2) == [1, 2]
+    assert [ids(engine, limit=limit) for limit in (1, 2, 3)] == [[4], [4, 2], [4, 2, 1]]
+    assert [ids(engine, limit=limit, name="x") for limit in (1, 2)] == [[2], [2, 1]]
+
+
+def test_traces_that_started_at_once_have_one_order(engine: Engine) -> None:
+    engine.add("spans", spans(*(span(number, number) for number in (5, 3, 9, 1, 7))))
+    assert ids(engine) == [1, 3, 5, 7, 9]
+    assert ids(engine, limit=2) == [1, 3]
 
 
 def test_more_traces_than_the_limit_are_not_complete(engine: Engine) -> None:
@@ -78,7 +87,7 @@ def test_of_too_many_traces_those_with_the_slowest_matching_spans_are_compared(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the documentation says: the longer trace is not found when its own spans are all short."""
-    monkeypatch.setattr(traces, "_SLOWEST_PER_TRACE", 1)
+    monkeypatch.setattr(traces, "_COMPARED_PER_TRACE", 1)
     engine.add("spans", spans(span(1, 1, took=2 * MS), span(1, 2, 1, nanos=SECOND, took=2 * MS)))
     engine.add("spans", spans(span(2, 3, took=500 * MS)))
     answer = found(engine, order="slowest", limit=1)

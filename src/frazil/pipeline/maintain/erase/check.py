@@ -49,8 +49,10 @@ def checked_predicates(where: str, specs: Sequence[TableSpec], named: Sequence[s
     if errors:
         table, reason = next(iter(errors.items()))
         fitting = " ".join(f"--table {name}" for name in found)
+        mark = "" if str(reason).endswith("?") else "."
         raise Refused(
-            f"the condition is not valid for the table {table}: {reason}. To erase from the others: {fitting}"
+            f"the condition is not valid for the table {table}: {reason}{mark} To erase from the others: "
+            f"{fitting}"
         )
     return found
 

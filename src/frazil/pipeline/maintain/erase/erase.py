@@ -19,12 +19,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.errors import Refused, StoreUnavailable
+from frazil.errors import DataLost, Refused, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.commit import read_checkpoint
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
 from frazil.pipeline.maintain.erase.report import Erasure
+from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.pipeline.maintain.erase.set_aside import SetAsideEraser
 from frazil.pipeline.maintain.erase.table import SearchSummary, TableEraser, pinned_message
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
@@ -49,25 +50,6 @@ _PROOFS_MAX = 3
 log = structlog.get_logger("frazil.maintain")
 
 
-@dataclass(frozen=True)
-class EraseRequest:
-    """An operator's request. No `tables` means all tables."""
-
-    tenant: str
-    where: str
-    tables: Sequence[str] = ()
-    drop_tags: bool = False
-    drop_set_aside: bool = False
-    delete_kafka_records: bool = False
-    yes: bool = False
-    """Allows an erasure that matches all rows of the tenant."""
-    dry_run: bool = False
-
-
-class EverythingMatches(Refused):
-    """All rows of the tenant would be erased, which needs `yes`."""
-
-
 def erase(
     config: Config,
     catalog: Catalog,
@@ -77,17 +59,29 @@ def erase(
     say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
+    timer: Callable[[], float] = time.monotonic,
     sync: Callable[[], None] = os.sync,
+    metrics: Metrics | None = None,
 ) -> Erasure:
     """Erases the matching rows and proves it. Raises Refused, QueryInvalid or QueryRefused before anything is
-    changed if the request is not valid.
+    changed if the request is not valid. A dry run names these reasons in the report instead.
 
     May fail or be killed anywhere and be repeated. Landing and queries may run at the same time. Another
     maintainer should not (see the lease): it could write rows that it has read before to unreferenced files
     after the proof.
     """
     with catalog_errors():
-        return _Erasing(config, catalog, request, runner, say, clock, sleep, sync).run()
+        return _Erasing(
+            config, catalog, request, runner, metrics or Metrics(), say, clock, sleep, timer, sync
+        ).run()
+
+
+@dataclass(frozen=True)
+class _Marked:
+    """Positions of the log, by signal, whose earlier segments were marked at the time `at` of the timer."""
+
+    positions: dict[Signal, WalPosition]
+    at: float
 
 
 @dataclass
@@ -96,9 +90,11 @@ class _Erasing:
     _catalog: Catalog
     _request: EraseRequest
     _runner: Runner
+    _metrics: Metrics
     _say: Callable[[str], None]
     _clock: Callable[[], float]
     _sleep: Callable[[float], None]
+    _timer: Callable[[], float]
     _sync: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -115,12 +111,13 @@ class _Erasing:
         signals = [spec.signal for spec in specs if spec.signal is not None]
         predicates = checked_predicates(self._request.where, specs, self._request.tables)
         checked_tenant(self._config, self._catalog, self._store, self._request.tenant)
-        if not self._request.drop_set_aside and not self._request.dry_run:
-            self._set_aside.refuse(signals)
+        if not self._request.drop_set_aside:
+            self._refuse(self._set_aside.problem(signals))
         is_constant = any(predicate.is_constant for predicate in predicates.values())
-        if is_constant and not self._request.yes and not self._request.dry_run:
-            raise EverythingMatches(
-                "the condition names no column, so it matches all rows or none. To erase anyway, add --yes"
+        if is_constant and not self._request.yes:
+            self._refuse(
+                "the condition names no column, so it matches all rows or none. To erase anyway, add --yes",
+                EverythingMatches,
             )
         if not self._request.dry_run:
             self._say("landing the write-ahead log")
@@ -128,12 +125,12 @@ class _Erasing:
                 self._config,
                 self._catalog,
                 self._runner,
-                Metrics(),
+                self._metrics,
                 skip=self._set_aside.streams(SIGNALS) if self._request.drop_set_aside else (),
                 sleep=self._sleep,
             )
             if not self._request.drop_set_aside:
-                self._set_aside.refuse(signals)
+                self._refuse(self._set_aside.problem(signals))
         erasers = {
             spec.name: TableEraser(
                 self._config,
@@ -159,8 +156,18 @@ class _Erasing:
                 eraser.report.rows_of_tenant = found[name].rows
                 eraser.report.files_rewritten = found[name].files_part
                 eraser.report.files_dropped = found[name].files_whole
+                eraser.report.tags_dropped = list(found[name].tags) if self._request.drop_tags else []
         self._erasure.seconds = time.monotonic() - self._begin
         return self._erasure
+
+    def _refuse(self, why: str, error: type[Refused] = Refused) -> None:
+        """Raises the error if there is a reason. A dry run notes it in the report and continues."""
+        if not why:
+            return
+        if not self._request.dry_run:
+            raise error(why)
+        if why not in self._erasure.blockers:
+            self._erasure.blockers.append(why)
 
     def _before_cut(self, spec: TableSpec) -> Predicate:
         """Returns the condition, limited to rows received before the erasure began if the table has that
@@ -179,24 +186,32 @@ class _Erasing:
         found: dict[str, SearchSummary] = {}
         for name, eraser in erasers.items():
             self._say(f"searching {name}")
-            found[name] = eraser.search()
+            try:
+                found[name] = eraser.search()
+            except DataLost as error:
+                if not self._request.dry_run:
+                    raise
+                found[name] = SearchSummary()
+                self._refuse(str(error))
         request = self._request
         tags: dict[str, Sequence[str]] = {name: each.tags for name, each in found.items() if each.tags}
         if request.drop_set_aside and (names := self._set_aside.pinning()):
             tags[SET_ASIDE.name] = names
-        if tags and not request.drop_tags and not request.dry_run:
-            raise Refused(pinned_message(tags))
+        if tags and not request.drop_tags:
+            self._refuse(pinned_message(tags))
         rows = sum(each.rows for each in found.values())
         matches = sum(each.matches for each in found.values())
-        if matches and matches == rows and not request.yes and not request.dry_run:
-            raise EverythingMatches(
+        if matches and matches == rows and not request.yes:
+            self._refuse(
                 f"all {rows:,} rows of tenant {request.tenant} in {', '.join(found)} match. To erase all of "
-                "them, add --yes"
+                "them, add --yes",
+                EverythingMatches,
             )
         return found
 
     def _erase(self, erasers: dict[str, TableEraser], signals: Sequence[Signal]) -> None:
         for _ in range(_PROOFS_MAX):
+            marked = self._mark_segments(signals)
             for name, eraser in erasers.items():
                 self._say(f"erasing from {name}")
                 eraser.remove()
@@ -204,7 +219,8 @@ class _Erasing:
             if self._request.drop_set_aside:
                 dropped = self._set_aside.drop(self._erasure.id, drop_tags=self._request.drop_tags)
                 self._erasure.set_aside_dropped += dropped + self._set_aside.delete_strays(signals)
-            left = self._delete_segments(signals)
+            left = self._delete_segments(marked)
+            self._delete_kafka_records(signals)
             for eraser in erasers.values():
                 eraser.delete_unreferenced()
             self._make_durable()
@@ -215,26 +231,34 @@ class _Erasing:
         erasure = self._erasure
         log.info("rows erased", id=erasure.id, rows=erasure.rows_removed, proven=erasure.is_proven)
 
-    def _delete_segments(self, signals: Sequence[Signal]) -> dict[str, int]:
-        """Deletes landed segments from the log. Returns the number of landed segments left, by signal."""
+    def _mark_segments(self, signals: Sequence[Signal]) -> _Marked:
+        """Marks the landed segments as deleted for new queries. The wait for earlier queries begins."""
         if self._store is None:
-            self._delete_kafka_records(signals)
-            return {}
+            return _Marked({}, self._timer())
         positions = {signal: self._position(signal).wal for signal in signals}
-        due = {signal: at for signal, at in positions.items() if self._landed_segments(signal, at)}
+        for signal, position in positions.items():
+            if self._landed_segments(signal, position):
+                write_mark(self._store, signal, position, self._clock())
+        return _Marked(positions, self._timer())
+
+    def _delete_segments(self, marked: _Marked) -> dict[str, int]:
+        """Deletes the marked segments from the log. Returns the number of those left, by signal."""
+        if self._store is None:
+            return {}
+        due = {signal: at for signal, at in marked.positions.items() if self._landed_segments(signal, at)}
         if isinstance(self._store, LocalStore):
             self._store.remove_abandoned(self._clock())
         if due:
             self._make_durable()  # the tables' copy of the rows must be durable first
-            for signal, position in due.items():
-                write_mark(self._store, signal, position, self._clock())
-            self._say("waiting for queries that read the write-ahead log")
-            self._sleep(QUERY_SECONDS_MAX)
+            seconds = marked.at + QUERY_SECONDS_MAX - self._timer()
+            if seconds > 0:
+                self._say(f"waiting {seconds:.0f} s for queries that read the write-ahead log")
+                self._sleep(seconds)
         for signal, position in due.items():
             deleted = delete_landed_segments(self._store, signal, position)
             report = next(each for each in self._erasure.tables if each.table == signal)
             report.wal_segments_deleted += len(deleted)
-        return {signal: self._landed_segments(signal, at) for signal, at in positions.items()}
+        return {signal: self._landed_segments(signal, at) for signal, at in marked.positions.items()}
 
     def _landed_segments(self, signal: Signal, position: WalPosition) -> int:
         assert self._store is not None  # noqa: S101
@@ -248,7 +272,7 @@ class _Erasing:
         return landing_position(read_checkpoint(self._catalog, (*self._namespace, signal)).position)
 
     def _delete_kafka_records(self, signals: Sequence[Signal]) -> None:
-        if self._request.delete_kafka_records:
+        if self._store is None and self._request.delete_kafka_records:
             for signal in signals:
                 deleted = delete_landed(self._config, signal, self._position(signal).kafka)
                 self._erasure.kafka_records_deleted.update(deleted)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frazil.pipeline.maintain.report import utc_text
+from frazil.times import utc_text
 
 _PATHS_SHOWN_MAX = 20
 
@@ -73,6 +73,8 @@ class Erasure:
     """The first remaining offset, by topic and partition."""
     outside: Sequence[str] = ()
     """Places that may hold matching rows and that frazil cannot erase."""
+    blockers: list[str] = field(default_factory=list)
+    """Of a dry run: the reasons for which the erasure would be refused."""
     seconds: float = 0.0
     dry_run: bool = False
 
@@ -101,7 +103,7 @@ class Erasure:
     def as_dict(self) -> dict[str, Any]:
         return {
             **dataclasses.asdict(self),
-            "cut": utc_text(self.cut_unix_micros),
+            "cut": utc_text(self.cut_unix_micros / 1e6),
             "rows_removed": self.rows_removed,
             "proven": self.is_proven,
         }
@@ -112,15 +114,14 @@ class Erasure:
         lines = [
             f"erasure {self.id} of tenant {self.tenant}",
             f"covers all data {'landed' if self.dry_run else 'acknowledged'} before "
-            f"{utc_text(self.cut_unix_micros)}",
+            f"{utc_text(self.cut_unix_micros / 1e6)}",
         ]
         for table in self.tables:
             lines.append(
                 f"{table.table}: {table.rows_removed:,} of {table.rows_of_tenant:,} rows {would}removed, "
                 f"{table.files_rewritten:,} files {would}rewritten, {table.files_dropped:,} {would}dropped"
             )
-            if not self.dry_run:
-                lines += _details(table)
+            lines += _details(table, dry_run=self.dry_run)
         if self.set_aside_dropped:
             lines.append(f"set aside: {self.set_aside_dropped:,} items {would}removed")
         lines += [
@@ -129,23 +130,30 @@ class Erasure:
         ]
         if self.found_nothing:
             lines.append("no matching rows found")
-        if not self.dry_run:
-            lines.append(
-                "proven: no file holds matching rows" if self.is_proven else f"NOT PROVEN: {self._next}"
+        if self.dry_run:
+            lines += (
+                ["the erasure would be refused:", *(f"  {why}" for why in self.blockers)]
+                if self.blockers
+                else ["nothing was changed; the erasure would not be refused"]
             )
+        else:
+            verdict = "proven: no file holds matching rows" if self.is_proven else f"NOT PROVEN: {self._next}"
+            lines.append(f"{verdict} ({self.seconds:.0f} s)")
         if self.outside:
             lines += ["not covered by this erasure:", *(f"  {each}" for each in self.outside)]
         return "\n".join(lines)
 
 
-def _details(table: TableErasure) -> list[str]:
-    lines = [
-        f"  {len(table.snapshots_expired):,} snapshots expired, {len(table.files_deleted):,} files deleted, "
-        f"{table.wal_segments_deleted:,} WAL segments deleted"
-    ]
-    if table.tags_dropped:
-        lines.append(f"  tags dropped: {', '.join(table.tags_dropped)}")
-    lines += _some([f"  deleted: {path}" for path in table.files_deleted])
+def _details(table: TableErasure, *, dry_run: bool) -> list[str]:
+    tags = [f"  tags {'that would be ' if dry_run else ''}dropped: {', '.join(table.tags_dropped)}"]
+    lines = tags if table.tags_dropped else []
+    if dry_run:
+        return lines
+    if table.snapshots_expired or table.files_deleted or table.wal_segments_deleted:
+        lines.append(
+            f"  {len(table.snapshots_expired):,} snapshots expired, {len(table.files_deleted):,} files "
+            f"deleted, {table.wal_segments_deleted:,} WAL segments deleted"
+        )
     proof = table.proof
     lines.append(
         f"  verified: {proof.rows_searched:,} rows in {proof.files_searched:,} files searched, "

@@ -41,14 +41,15 @@ class SetAsideEraser:
         self._store = store
         self._namespace = tuple(config.lake.namespace.split("."))
 
-    def refuse(self, signals: Sequence[Signal]) -> None:
-        """Raises Refused if there is any such data."""
+    def problem(self, signals: Sequence[Signal]) -> str:
+        """Returns why an erasure cannot be proven while there is such data; empty if there is none."""
         items = self._files() + self._copies() + sum(len(self._strays(signal)) for signal in signals)
-        if items:
-            raise Refused(
-                f"{items:,} items were set aside or cannot land, and may hold rows of any tenant: see the "
-                "table set_aside and `frazil verify`. --drop-set-aside removes all of them"
-            )
+        if not items:
+            return ""
+        return (
+            f"{items:,} items were set aside or cannot land, and may hold rows of any tenant: see the table "
+            "set_aside and `frazil verify`. --drop-set-aside removes all of them"
+        )
 
     def pinning(self) -> list[str]:
         """Returns the tags of users and readers that keep rows of `set_aside`."""
