@@ -21,6 +21,9 @@ from tests.support.browser.visitor import SECONDS_MAX, Visitor
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TRACES = 60
 SECOND = 10**9
+SENT = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
+RANGE = "..".join(f"{SENT + dt.timedelta(minutes=minutes):%Y-%m-%dT%H:%MZ}" for minutes in (-14, 1))
+"""A fixed range, in which the traces are however long the tests take."""
 WORD = marked("shipped")
 LOGGED = os.urandom(16).hex()
 FAILED = os.urandom(8).hex()
@@ -29,9 +32,9 @@ FAILED = os.urandom(8).hex()
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
-    """Traces over the last twelve minutes. Those between six and four minutes ago took ten times as long."""
+    """Traces over twelve minutes of RANGE. Those 6 to 4 minutes before SENT took ten times as long."""
     with running_parts(tmp_path_factory.mktemp("navigation")) as running:
-        now = time.time_ns()
+        now = int(SENT.timestamp()) * SECOND
         for number in range(TRACES):
             ago = 720 - number * 12
             slow = 10 if 240 < ago < 360 else 1
@@ -89,7 +92,7 @@ def picked(visitor: Visitor) -> Locator:
 
 def test_a_trace_opens_at_its_top_and_the_list_comes_back_where_it_was(visit: Visit, parts: Parts) -> None:
     visitor = visit(parts)
-    visitor.open_with_data("traces", "live=false")
+    visitor.open_with_data("traces", f"live=false&range={RANGE}")
     scroll(visitor, 700)
     row = visitor.find("trace-row").nth(25)
     name = row.locator(".name").inner_text()
@@ -217,9 +220,9 @@ def test_the_shared_link_has_the_selected_span(visit: Visit, parts: Parts) -> No
 
 def test_the_newest_traces_are_listed_by_the_start_that_they_show(visit: Visit, parts: Parts) -> None:
     visitor = visit(parts)
-    visitor.open_with_data("traces", "live=false")
+    visitor.open_with_data("traces", f"live=false&range={RANGE}")
     starts = visitor.page.locator("[data-testid=trace-row] .start")
-    expect(starts).to_have_count(TRACES + 1)
+    expect(starts).to_have_count(TRACES)
     titles = [row.get_attribute("title") for row in starts.all()]
     times = [dt.datetime.strptime(f"2000 {title}", "%Y %d %b %H:%M:%S.%f UTC") for title in titles]
     assert times == sorted(times, reverse=True)
@@ -227,19 +230,22 @@ def test_the_newest_traces_are_listed_by_the_start_that_they_show(visit: Visit, 
 
 def test_the_chart_covers_the_range_and_a_cell_narrows_the_list(visit: Visit, parts: Parts) -> None:
     visitor = visit(parts)
-    visitor.open_with_data("traces", "live=false")
+    visitor.open_with_data("traces", f"live=false&range={RANGE}")
     chart = visitor.page.locator("[data-testid=stVegaLiteChart] svg")
     cells = chart.locator("path[aria-label*='traces']")
     expect(cells.first).to_be_visible()
-    answer = httpx.get(f"{parts.api}/api/v1/traces/durations", params={"from": "-15m"}, timeout=60).json()
+    answer = httpx.get(
+        f"{parts.api}/api/v1/traces/durations",
+        params=dict(zip(("from", "to"), RANGE.split(".."), strict=True)),
+        timeout=60,
+    ).json()
     labels = [label.get_attribute("aria-label") or "" for label in cells.all()]
     counts = [int(found[1]) for label in labels if (found := re.search(r"traces: (\d+)", label))]
-    assert sum(counts) >= answer["total"] == TRACES + 1
+    assert sum(counts) >= answer["total"] == TRACES
     shown = chart.locator(".role-axis-label text").all_text_contents()
     clocks = [text for text in shown if re.fullmatch(r"\d\d:\d\d", text)]
-    now = dt.datetime.now(dt.UTC)
     for minutes in (2, 5, 8, 11, 13):
-        near = {f"{now - dt.timedelta(minutes=minutes + more):%H:%M}" for more in (-1, 0, 1)}
+        near = {f"{SENT - dt.timedelta(minutes=minutes + more):%H:%M}" for more in (-1, 0, 1)}
         assert near & set(clocks), f"no tick {minutes} minutes ago: {clocks}"
 
     before = entries(visitor)
@@ -251,7 +257,7 @@ def test_the_chart_covers_the_range_and_a_cell_narrows_the_list(visit: Visit, pa
     visitor.settle()
     assert entries(visitor) == before + 1
     visitor.page.go_back()
-    expect(visitor.find("trace-row")).to_have_count(TRACES + 1)
+    expect(visitor.find("trace-row")).to_have_count(TRACES)
 
 
 def test_on_a_phone_the_waterfall_is_on_the_first_screen_and_nothing_is_under_the_logo(

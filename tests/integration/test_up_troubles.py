@@ -312,8 +312,7 @@ def test_a_full_disk_refuses_with_the_reason_and_goes_on_when_there_is_room(up: 
 
 def test_ctrl_c_stops_all_of_it_in_time_and_loses_nothing(up: Up) -> None:
     """The last test of the file: it ends what the others share."""
-    status, _, _ = up.sent()
-    assert status == 200
+    up.until("all works", up.works)
     family = psutil.Process(up.process.pid).children(recursive=True)
     up.said()
     up.process.send_signal(signal.SIGINT)

@@ -75,8 +75,7 @@ class PipelineProcess:
         return total
 
     def jvms(self) -> list[psutil.Process]:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return [child for child in children if child.name() == "java"]
+        return [child for child in psutil.Process(self.process.pid).children(recursive=True) if is_jvm(child)]
 
     def stop(self, seconds_max: float = 60) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -85,6 +84,13 @@ class PipelineProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(10)
+
+
+def is_jvm(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

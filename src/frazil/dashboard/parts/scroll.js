@@ -2,7 +2,7 @@
 // of the page, whatever its content is.
 
 const SETTLED_MS = 400;
-const RESTORE_MS_MAX = 5000;
+const RESTORE_MS_MAX = 30000;
 const state = { view: undefined, isMounted: false, stop: null, listTop: 0 };
 
 export default function ({ data }) {
