@@ -34,15 +34,15 @@ hypothesis.settings.register_profile("busy machine", deadline=None)
 hypothesis.settings.load_profile("busy machine")
 
 LONG = {
-    "tests/spark/test_cluster_takeover.py": 590,
+    "tests/spark/test_cluster_takeover.py": 700,
     "tests/integration/test_pipeline_kills.py": 560,
     "spark": 500,
     "tests/integration/test_pipeline_kafka.py": 340,
-    "tests/fault/test_keep_kill.py": 300,
+    "tests/fault/test_keep_kill.py": 200,
     "browser": 300,
     "tests/integration/test_up_troubles.py": 250,
     "tests/spark/test_session.py": 200,
-    "tests/fault/test_tier_kill.py": 180,
+    "tests/fault/test_tier_kill.py": 100,
     "tests/integration/test_earlier_release.py": 170,
     "tests/integration/test_query_isolation.py": 125,
     "tests/integration/test_telemetry.py": 110,

@@ -21,7 +21,7 @@ from frazil.lake.tags import create_tag
 from frazil.lake.upkeep.orphans import find_orphans
 from tests.components.fullness import CHANGES, OPERATIONS, FaultControl
 from tests.support.fault.expire_process import DAY, ExpireProcess
-from tests.support.fault.sweep import faulty_process
+from tests.support.fault.sweep import faulty_process, points
 from tests.support.lake.history import History
 
 pytestmark = pytest.mark.timeout(3000)
@@ -111,7 +111,7 @@ def test_an_expiry_that_ends_anywhere_loses_nothing_and_is_finished_by_the_next(
 ) -> None:
     count = scene.operations()
     assert count > 20
-    for n in range(1, count + 1):
+    for n in points(count, 2):
         strike(scene, how, n)
         if how == "killed halfway" and not scene.faults.fired:
             break

@@ -7,7 +7,6 @@ balances. With FRAZIL_SWEEP_ALL set, no point is left out: see `points`.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from frazil.ledger import balance
 from tests.components.fullness import FaultControl
 from tests.support.fault.keep_process import KeepProcess, kept
 from tests.support.fault.land_process import Outcome
-from tests.support.fault.sweep import FaultyDisk, faulty_process
+from tests.support.fault.sweep import FaultyDisk, faulty_process, points
 from tests.support.known_lake import KnownLake, holding
 
 pytestmark = pytest.mark.timeout(6000)
@@ -94,23 +93,19 @@ def assert_content(scene: Scene, wanted: Counter[str]) -> None:
         assert balance(lake.config).problems == []
 
 
-STRIDES = {"killed": 29, "killed halfway": 61, "disk failing": 83}
-
-
-def points(how: str, count: int) -> range:
-    """Of some hundreds of points, each taking seconds; which ones changes with every change of the code."""
-    return range(1, count + 1, 1 if os.environ.get("FRAZIL_SWEEP_ALL") else STRIDES[how])
+STEPS = {"killed": 47, "killed halfway": 97, "disk failing": 131}
+"""Of some hundreds of points, each taking seconds; which ones changes with every change of the code."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", STRIDES)
+@pytest.mark.parametrize("how", STEPS)
 @pytest.mark.parametrize("where", SCENES)
 def test_a_failed_operation_anywhere_is_completed_by_the_next_run(where: str, how: str, scene: Scene) -> None:
     run, check = SCENES[where](scene)
     count = scene.operations(how, run)
     check()
     assert count > 10
-    for n in points(how, count):
+    for n in points(count, STEPS[how]):
         outcome, fired = scene.disturb(how, n, run)
         if not fired:
             break

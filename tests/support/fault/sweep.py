@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,3 +87,8 @@ def faulty_process(
         process(log, environment=faults.environment()) as started,
     ):
         yield folder, faults, started
+
+
+def points(count: int, step: int) -> range:
+    """The points of a sweep: each `step`-th of `count`; all with FRAZIL_SWEEP_ALL set (`make soak`)."""
+    return range(1, count + 1, 1 if os.environ.get("FRAZIL_SWEEP_ALL") else step)

@@ -24,7 +24,7 @@ from tests.support.query.small_lake import KEYS, Service, serving
 
 TENANT = "acme"
 MANY = (*random_lake.USERS, *(f"t{number}" for number in range(30)))
-ROUNDS = 40
+ROUNDS = 24
 
 
 def columns(*, bloom: bool, user: Any = "user.id") -> list[dict[str, Any]]:

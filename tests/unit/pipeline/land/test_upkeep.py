@@ -133,7 +133,12 @@ class Busy(MemoryStore):
 
 @pytest.mark.parametrize(
     ("seconds", "grace_seconds"),
-    [(90, 5.0), pytest.param(1500, GRACE_SECONDS, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    [
+        (90, 5.0),
+        pytest.param(
+            1500, GRACE_SECONDS, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
+        ),
+    ],
 )
 def test_the_backlog_at_5000_segments_per_second_is_bounded_by_the_grace_time(
     tmp_path: Path, seconds: int, grace_seconds: float

@@ -425,7 +425,7 @@ def test_a_log_that_waited_for_less_than_a_day_notes_nothing(tmp_path: Path) -> 
 RULE_DAYS, GAP_DAYS = 90, 10
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(receiver=st.integers(-400, 400), pipeline=st.integers(-400, 400))
 @example(receiver=0, pipeline=0)
 @example(receiver=-200, pipeline=0)
