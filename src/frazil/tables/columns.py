@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from frazil.tables.derived.rules import Derived, Merge
 from frazil.tables.encoding import CODED, FEW_VALUES
 from frazil.tables.promoted import Promoted
 
@@ -23,7 +24,7 @@ MergedAs = Literal["sorted", "time_ordered"]
 other in time, and each is sorted by `sort_by`, which keeps the rows of a trace close together.
 """
 
-TENANT, TIME, RECEIVED = "tenant_id", "time", "received_time"
+TENANT, TIME, RECEIVED, RESOLUTION = "tenant_id", "time", "received_time", "resolution"
 PARTITIONS = (TENANT, f"day({TIME})")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -50,6 +51,8 @@ class Column:
     """Has few distinct values, so it is dictionary-encoded in memory."""
     internal: bool = False
     """Hidden from SQL."""
+    merge: Merge | None = None
+    """How rows of a derived table merge."""
 
     @property
     def field(self) -> pa.Field:
@@ -97,6 +100,8 @@ class TableSpec:
     views: tuple[View, ...] = ()
     promoted: tuple[Promoted, ...] = ()
     """The columns that are copies of attributes. They can be filled again from the attribute maps."""
+    derived: Derived | None = None
+    """How the rows are computed from another table. None: they come from outside."""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -113,6 +118,26 @@ class TableSpec:
             raise ValueError(f"table {self.name} must be partitioned by {', '.join(needed)}")
         if self.has_unowned_rows and (self.retained == "rules" or self.erased == "rows"):
             raise ValueError(f"table {self.name} has rows without a tenant, but removes rows by tenant")
+        if self.derived is not None:
+            self._check_merge(self.derived)
+
+    def _check_merge(self, derived: Derived) -> None:
+        for column in self.columns:
+            if column.merge is None:
+                raise ValueError(f"table {self.name} does not say how {column.name} merges")
+            if column.merge.by and not self.has(column.merge.by):
+                raise ValueError(f"table {self.name} does not declare {column.merge.by}")
+        if derived.resolutions and not self.has(RESOLUTION):
+            raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
+        if {*self.sort_by} != {*self.key} - {TENANT}:
+            raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of a derived table's key. Rows that agree in all of them merge."""
+        return tuple(
+            column.name for column in self.columns if column.merge is not None and column.merge.rule == "key"
+        )
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ from frazil.tables.columns import (
     View,
     in_tier_order,
 )
+from frazil.tables.derived.log_rollups import LOG_ROLLUPS
+from frazil.tables.derived.span_metrics import SPAN_METRICS
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
@@ -251,11 +253,11 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
+_OWN = (SET_ASIDE, LOG_ROLLUPS, SPAN_METRICS)
+"""The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
-_DECLARATIONS: dict[str, Declaration] = {
-    **{signal: partial(landed_spec, signal) for signal in SIGNALS},
-    SET_ASIDE.name: lambda _: SET_ASIDE,
-}
+_DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}
+_DECLARATIONS |= {spec.name: lambda _, spec=spec: spec for spec in _OWN}  # type: ignore[misc]
 
 
 def table_specs(extra: Iterable[Promoted] = ()) -> Mapping[str, TableSpec]:
@@ -268,6 +270,12 @@ def table_specs(extra: Iterable[Promoted] = ()) -> Mapping[str, TableSpec]:
 @lru_cache(maxsize=16)
 def _table_specs(extra: tuple[Promoted, ...]) -> Mapping[str, TableSpec]:
     return {name: declaration(extra) for name, declaration in _DECLARATIONS.items()}
+
+
+def derived_specs(source: str | None = None) -> Sequence[TableSpec]:
+    """Returns the derived tables: all of them, or those of one source."""
+    specs = [spec for spec in table_specs().values() if spec.derived is not None]
+    return [spec for spec in specs if source is None or (spec.derived and spec.derived.source == source)]
 
 
 def view_tables() -> Mapping[str, str]:

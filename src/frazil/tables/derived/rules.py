@@ -1,0 +1,76 @@
+"""How a derived table is declared: its source, the function that computes its rows, and how rows of one key merge.
+
+A derived table holds partial rows: each round of derivation appends rows for the source rows that are new. Rows
+with the same key are parts of one result, and merge by the rule of each column. The rules are associative and
+commutative, so it does not matter in how many parts, in which order or how late the source rows arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+Rule = Literal["key", "sum", "min", "max", "any", "first", "last", "counts", "counted", "union"]
+"""How the values of one column merge. NULL is ignored: the result is NULL only if all values are.
+
+- `key`: part of the key.
+- `sum`, `min`, `max`: of numbers, or of times.
+- `any`: all rows of a key have the same value.
+- `first`, `last`: the value of the row in which the column `by` is smallest or largest. Between equal rows, the
+  smaller value (`first`) or the larger (`last`).
+- `counts` and `counted`: two lists of the same length. The column with rule `counts` has the number of times that
+  the value in the column `by` (rule `counted`) occurred. Merging adds the counts of equal values and sorts by value.
+- `union`: the distinct values of lists of text, sorted.
+"""
+
+RESOLUTIONS = (60, 300, 3600, 86_400)
+"""The lengths in seconds of the buckets of rollups."""
+LIST_VALUES_MAX = 4096
+"""The most values of a merged list. Of `counts` lists the smallest values are added up, so that high quantiles stay
+right; of `union` lists the last in sort order are dropped.
+"""
+
+
+@dataclass(frozen=True)
+class Merge:
+    rule: Rule
+    by: str = ""
+
+
+KEY = Merge("key")
+SUM = Merge("sum")
+MIN = Merge("min")
+MAX = Merge("max")
+ANY = Merge("any")
+UNION = Merge("union")
+
+Derive = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What makes a table a derived one.
+
+    `derive` gets rows of the source with (at least) `columns`, `tenant_id` and `time`, in any order, text maybe
+    dictionary-encoded. It returns rows of the table, by column name, in any column order; columns that are missing
+    are NULL. Rows of one key need not be merged. It is a module-level function, because Spark's workers run it.
+
+    With `resolutions`, `derive` returns rows at the time of their source rows, without the column `resolution`, and
+    the framework makes the rows of each resolution.
+    """
+
+    source: str
+    columns: tuple[str, ...]
+    derive: Derive
+    resolutions: tuple[int, ...] = ()
+    kept_days: tuple[tuple[int, int | None], ...] = ((0, 90),)
+    """How many days rows are kept, by resolution; 0 stands for all rows. None: forever."""
+    spread_seconds: int = 0
+    """How far apart in `time` rows of one key may be, if `time` is not part of the key. A query for a time range reads
+    rows of this much more time before and after it.
+    """
+    once_per_seconds: int | None = None
+    """A row with a key that was written in the same period of this many seconds is not written again."""

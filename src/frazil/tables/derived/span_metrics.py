@@ -1,0 +1,78 @@
+"""Calls, errors and durations of spans by service, operation, kind and status."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from frazil.tables.columns import TIMESTAMP, Column, TableSpec
+from frazil.tables.derived.rules import KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
+from frazil.tables.derived.sketch import sketch_codes
+
+_ERROR = 2
+
+
+def span_metric_rows(spans: pa.Table) -> pa.Table:
+    names = ["tenant_id", "time", "service_name", "name", "kind", "status_code"]
+    duration = spans.column("duration_nano").combine_chunks()
+    codes, counts = sketch_of(duration)
+    made = {
+        "calls": pa.repeat(pa.scalar(1, pa.int64()), spans.num_rows),
+        "errors": pc.fill_null(pc.equal(spans.column("status_code"), _ERROR), False).cast(pa.int64()),
+        "duration_nano_sum": duration.cast(pa.float64()),
+        "duration_nano_min": duration,
+        "duration_nano_max": duration,
+        "duration_codes": codes,
+        "duration_counts": counts,
+    }
+    rows = spans.select(names).rename_columns([*names[:3], "operation", *names[4:]])
+    for name, column in made.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def sketch_of(values: pa.Array) -> tuple[pa.ListArray, pa.ListArray]:
+    """Returns for each number a sketch of that number alone: its code and the count 1. NULL for NULL and NaN."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    numbers = values.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
+    codes, counted = sketch_codes(numbers)
+    offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counted, dtype=np.int32)))
+    nulls = None if counted.all() else pa.array(~counted)
+    ones = pa.repeat(pa.scalar(1, pa.int64()), int(counted.sum()))
+    of_value = [pa.array(codes[counted]), ones]
+    made = [pa.ListArray.from_arrays(pa.array(offsets), each, mask=nulls) for each in of_value]
+    return made[0], made[1]
+
+
+SPAN_METRICS = TableSpec(
+    "span_metrics",
+    "Calls, errors and durations by service, operation, kind and status, in buckets of 1 minute, 5 minutes, 1 hour "
+    "and 1 day.",
+    (
+        Column("tenant_id", pa.string(), "spans", "Tenant that sent the spans", "hot", required=True, coded=True, merge=KEY),
+        Column("resolution", pa.int32(), "frazil", "Length of the bucket in seconds: 60, 300, 3600 or 86400", "hot", required=True, merge=KEY),
+        Column("service_name", pa.string(), "spans.service_name", "Service", "hot", coded=True, merge=KEY),
+        Column("operation", pa.string(), "spans.name", "Name of the operation", "hot", coded=True, merge=KEY),
+        Column("kind", pa.int32(), "spans.kind", "Kind, as in `spans`", "hot", merge=KEY),
+        Column("status_code", pa.int32(), "spans.status_code", "Status, as in `spans`", "hot", merge=KEY),
+        Column("time", TIMESTAMP, "spans.time", "Start of the bucket, in which the spans started", "hot", required=True, merge=KEY),
+        Column("calls", pa.int64(), "spans", "Number of spans", merge=SUM),
+        Column("errors", pa.int64(), "spans.status_code", "Number of spans with status error", merge=SUM),
+        Column("duration_nano_sum", pa.float64(), "spans.duration_nano", "Sum of the durations in nanoseconds", merge=SUM),
+        Column("duration_nano_min", pa.int64(), "spans.duration_nano", "Shortest duration in nanoseconds", merge=MIN),
+        Column("duration_nano_max", pa.int64(), "spans.duration_nano", "Longest duration in nanoseconds", merge=MAX),
+        Column("duration_codes", pa.list_(pa.int32()), "spans.duration_nano", "Sketch of the durations in nanoseconds: codes of buckets", merge=Merge("counted")),
+        Column("duration_counts", pa.list_(pa.int64()), "spans.duration_nano", "Sketch of the durations: how often each code of `duration_codes` occurs", merge=Merge("counts", by="duration_codes")),
+    ),
+    sort_by=("resolution", "service_name", "operation", "kind", "status_code", "time"),
+    erased="no",
+    derived=Derived(
+        "spans",
+        ("service_name", "name", "kind", "status_code", "duration_nano"),
+        span_metric_rows,
+        RESOLUTIONS,
+        kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
+    ),
+)  # fmt: skip
