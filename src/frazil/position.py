@@ -180,11 +180,16 @@ class SourcePosition:
     table: str
     snapshot_id: int
     landing: LandingPosition
+    sequence: int = 0
+    """The snapshot's Iceberg sequence number. Data files with at most this sequence number have no new
+    rows.
+    """
 
     def to_text(self) -> str:
         source = {
             "table": self.table,
             "snapshot": self.snapshot_id,
+            "sequence": self.sequence,
             "landing": _landing_document(self.landing),
         }
         return _text({"v": _VERSION_SOURCE, "source": source})
@@ -204,7 +209,8 @@ def parse_position(text: str) -> Position:
             return _landing(document)
         if version == _VERSION_SOURCE:
             source = document["source"]
-            return SourcePosition(str(source["table"]), int(source["snapshot"]), _landing(source["landing"]))
+            landing, sequence = _landing(source["landing"]), int(source.get("sequence", 0))
+            return SourcePosition(str(source["table"]), int(source["snapshot"]), landing, sequence)
     except (zlib.error, AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"not a position: {error}") from None
     raise ValueError(f"the position has version {version}, but this release supports up to {_VERSION_SOURCE}")
@@ -218,6 +224,44 @@ def landing_position(text: str) -> LandingPosition:
     if isinstance(position, SourcePosition):
         raise ValueError(f"the position is in the table {position.table}, not in the WAL or Kafka")
     return position
+
+
+def source_position(text: str) -> SourcePosition:
+    """Parse the position of a derived table. Raises ValueError as `parse_position` does, and for a landed
+    table.
+    """
+    position = parse_position(text)
+    if isinstance(position, LandingPosition):
+        raise ValueError("the position is in the WAL or Kafka, not in another table")
+    return position
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Decides from the column `_segment` which rows of a table landed after a position.
+
+    `head` is a later landing position of the table. A source that neither position knows is a stream that
+    has ended. Names of streams increase with the time of their start: the stream is new if its name is
+    greater than all names in the earlier position.
+    """
+
+    since: LandingPosition
+    head: LandingPosition
+
+    def is_new(self, source: str) -> bool:
+        name, _, number = source.rpartition("/")
+        if not number.isdecimal():
+            return False
+        at = int(number)
+        if (stream := self.since.wal.streams.get(name)) is not None:
+            return at >= stream.sequence
+        topic, _, partition = name.rpartition("/")
+        if (known := self.since.kafka.topics.get(topic)) is not None and partition.isdecimal():
+            part = known.partitions.get(int(partition))
+            return part is None or at >= part.offset
+        if name in self.head.wal.streams or topic in self.head.kafka.topics:
+            return True
+        return name > max(self.since.wal.streams, default="") or self.since == LandingPosition()
 
 
 def without(rows_by_source: Removed, text: str) -> str:

@@ -66,6 +66,10 @@ def config(
 
             if problems := check_rules(loaded):
                 raise ConfigError("\n".join(problems))
+        from frazil.pipeline.derive.check import check_tables
+
+        if problems := check_tables(loaded):
+            raise ConfigError("\n".join(problems))
         unchecked = ""
         if loaded.tables.promoted:
             from frazil.lake.tables import check_promoted

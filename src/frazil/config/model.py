@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from frazil.config.derive import DeriveConfig
 from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
 from frazil.config.maintain import MaintainConfig
 from frazil.config.receive import AuthConfig, ReceiveConfig, TenantsConfig
@@ -146,6 +147,9 @@ class Config(Section):
     spark: SparkConfig = Field(SparkConfig(), description="Spark, which runs landing and maintenance.")
     pipeline: PipelineConfig = Field(
         PipelineConfig(), description="The process that runs landing and maintenance."
+    )
+    derive: DeriveConfig = Field(
+        DeriveConfig(), description="Derived tables: rollups and summaries of logs, spans and metrics."
     )
     maintain: MaintainConfig = Field(
         MaintainConfig(), description="Maintenance: compaction, snapshot expiry, retention, tiering."

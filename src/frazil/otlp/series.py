@@ -45,12 +45,12 @@ def series_ids(
     metric = _text_hashes(metrics.field("name")) * _NAME + _text_hashes(metrics.field("unit")) * _UNIT
     rows = (
         _attribute_hashes(attributes)
-        + _mixed(resources)[envelope.resource_of_scope[scope_of_row]] * _RESOURCE
-        + _mixed(scopes)[scope_of_row] * _SCOPE
-        + _mixed(metric)[metric_of_row]
+        + mixed(resources)[envelope.resource_of_scope[scope_of_row]] * _RESOURCE
+        + mixed(scopes)[scope_of_row] * _SCOPE
+        + mixed(metric)[metric_of_row]
         + (type_of_row.astype(np.uint64) + np.uint64(1)) * _TYPE
     )
-    return pa.array(_mixed(rows).view(np.int64))
+    return pa.array(mixed(rows).view(np.int64))
 
 
 def _attribute_hashes(attributes: Attributes) -> Hashes:
@@ -58,7 +58,7 @@ def _attribute_hashes(attributes: Attributes) -> Hashes:
     pairs = keys[attributes.codes] * _KEY + _text_hashes(attributes.text) * _VALUE
     if attributes.kinds is not None:
         pairs += attributes.kinds.astype(np.uint64) * _KIND
-    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(_mixed(pairs), dtype=np.uint64)))
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed(pairs), dtype=np.uint64)))
     return total[attributes.offsets[1:]] - total[attributes.offsets[:-1]]
 
 
@@ -70,7 +70,7 @@ def _text_hashes(column: pa.StringArray) -> Hashes:
     return hashes[codes]
 
 
-def _mixed(values: Hashes) -> Hashes:
+def mixed(values: Hashes) -> Hashes:
     """Stafford's 13th variant of the 64-bit finaliser."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

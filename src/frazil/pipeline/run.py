@@ -23,6 +23,10 @@ from frazil.lake.tables import check_promoted
 from frazil.lease import LeaseRenewer, open_lease
 from frazil.paths import keep_private
 from frazil.pipeline.control.server import Control
+from frazil.pipeline.derive.check import check_tables
+from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.derive.metrics import DeriveMetrics
+from frazil.pipeline.derive.step import DeriveStep
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.source import source_of
@@ -59,15 +63,15 @@ def run(config: Config) -> int:
     for number in (signals.SIGINT, signals.SIGTERM):
         signals.signal(number, on_signal)
     check_free("pipeline.listen", config.pipeline.listen)
-    _check_retention(config)
+    _check_sections(config)
     keep_private(config)
     check_promoted(config, promoted(config)).refuse()
     Pipeline(config, stopping).run()
     return 0
 
 
-def _check_retention(config: Config) -> None:
-    if problems := check_rules(config):
+def _check_sections(config: Config) -> None:
+    if problems := [*check_rules(config), *check_tables(config)]:
         raise ConfigError("; ".join(problems))
 
 
@@ -77,6 +81,7 @@ class Pipeline:
         self._stopping = stopping
         self._metrics = Metrics(config)
         self._maintain_metrics = MaintainMetrics(self._metrics.registry)
+        self._derive_metrics = DeriveMetrics(self._metrics.registry)
         describe_role(self._metrics.registry, "pipeline", config)
         self._lease = open_lease(config)
         self._lost = threading.Event()
@@ -154,6 +159,7 @@ class Pipeline:
                 self._runner = None  # /readyz must not report its problems any longer
             renewer.stop()
             self._metrics.stand_down()
+            self._derive_metrics.stand_down()
 
     def _on_lost(self) -> None:
         """Cancels all jobs and stops Spark: the next holder needs the cluster's cores. Called in the
@@ -204,6 +210,7 @@ class Pipeline:
                 wal = TableWal(config, signal, store, metadata_of)
                 clean_ups[signal] = CleanUpStep(wal, self._metrics)
                 wal_upkeep += [clean_ups[signal], WatchStep(wal)]
+        derivation = {step.deriver.source: step for step in self._derive_steps(catalog)}
         landing = [
             LandStep(
                 config,
@@ -217,14 +224,26 @@ class Pipeline:
                     reader=reader,
                 ),
                 clean_ups.get(signal),
+                derivation[signal].landed if signal in derivation else lambda: None,
             )
             for signal in SIGNALS
         ]
-        steps = [*landing, *wal_upkeep]
+        steps = [*landing, *wal_upkeep, *derivation.values()]
         if config.maintain.enabled:
             steps.append(
                 MaintainStep(config, self._make_runner, self._maintain_metrics, lambda: self._control.is_busy)
             )
+        return steps
+
+    def _derive_steps(self, catalog: Catalog) -> list[DeriveStep]:
+        config = self._config
+        if not config.derive.enabled:
+            return []
+        steps = []
+        for source in SIGNALS:
+            runner = self._make_runner(DeriveStep.pool)
+            deriver = Deriver(config, source, catalog, runner, self._derive_metrics)
+            steps.append(DeriveStep(config, deriver, runner))
         return steps
 
     def _open_catalog(self) -> Catalog:

@@ -298,15 +298,24 @@ class Lander:
 
 
 class LandStep(Step):
-    """Lands one table. `clean_up` returns the streams to remove from the position; None with Kafka."""
+    """Lands one table. `clean_up` returns the streams to remove from the position; None with Kafka.
+    `on_landed` is called after each commit.
+    """
 
     part = "landing"
     stop_seconds = 60.0  # time to commit a batch whose job is running
 
-    def __init__(self, config: Config, lander: Lander, clean_up: CleanUpStep | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        lander: Lander,
+        clean_up: CleanUpStep | None,
+        on_landed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(lander.signal)
         self.lander = lander
         self._clean_up = clean_up
+        self._on_landed = on_landed
         self._poll_seconds = config.land.poll_interval(config.wal.type)
         self._round_seconds = round_seconds(config)
         self._refreshed_at = time.monotonic()
@@ -319,6 +328,8 @@ class LandStep(Step):
             log.info("batch discarded: another process changed the table", table=self.lander.signal)
             self.reset()
             return self._poll_seconds
+        if landing == "landed":
+            self._on_landed()
         return 0.0 if landing in ("landed", "again") else self._poll_seconds
 
     def _refresh(self) -> None:

@@ -1,0 +1,38 @@
+"""Configuration of derived tables."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from frazil.config.values import MIB, Bytes, Seconds, Section
+
+
+class DeriveConfig(Section):
+    enabled: bool = Field(
+        True,
+        description="Derive rollups and summaries from logs, spans and metrics. Costs about as much CPU as "
+        "landing.",
+    )
+    disabled_tables: tuple[str, ...] = Field(
+        (),
+        description="Derived tables that are not written. Their rows stay. When a table is enabled again, "
+        "what it missed is derived in the background.",
+        examples=[["log_rollups"]],
+    )
+    interval_seconds: Seconds = Field(
+        60,
+        gt=0,
+        description="Minimum time between two rounds of one source. A round starts when data has landed. "
+        "Each costs a Spark job (about half a second of CPU) and a commit per table.",
+    )
+    batch_bytes_max: Bytes = Field(
+        512 * MIB,
+        ge=1 * MIB,
+        description="Maximum bytes of data files that one round reads. More takes several rounds.",
+    )
+    task_bytes_max: Bytes = Field(
+        32 * MIB,
+        ge=1 * MIB,
+        description="Maximum bytes of data files that one Spark task reads. Landing waits for at most one "
+        "task, about two seconds at the default.",
+    )

@@ -1,0 +1,79 @@
+"""Derivation as a step of the pipeline, one for each source table."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from frazil.config import Config
+from frazil.errors import Conflict
+from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.runner import Runner
+from frazil.pipeline.steps import Step
+
+_POLL_SECONDS = 0.5
+_LOOK_SECONDS = 30.0
+"""Interval between looks at the source without a landing of this pipeline: another may have landed before."""
+
+
+class DeriveStep(Step):
+    """Derives after each landing of the source, at most once per `derive.interval_seconds`, and past days
+    in between.
+    """
+
+    part = "derivation"
+    pool = "derive"
+    stop_seconds = 30.0  # time to commit a batch whose job is running
+
+    def __init__(
+        self, config: Config, deriver: Deriver, runner: Runner, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self.deriver = deriver
+        self._interval_seconds = config.derive.interval_seconds
+        self._runner = runner
+        self._clock = clock
+        self._landed = threading.Event()
+        self._began = self._looked = float("-inf")
+        self._has_days = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.part} {self.deriver.source}"
+
+    def landed(self) -> None:
+        """Makes the next round due. Called from any thread."""
+        self._landed.set()
+
+    def run(self) -> float:
+        now = self._clock()
+        if now >= self._began + self._interval_seconds and (
+            self._landed.is_set() or now >= self._looked + _LOOK_SECONDS
+        ):
+            self._landed.clear()
+            self._looked = now
+            outcome = self.deriver.round()
+            if outcome != "idle":
+                self._began = now
+            if outcome == "more":
+                self._began = float("-inf")
+                self._landed.set()
+                return 0.0
+            self._has_days = True  # a round may have left days
+        elif self._has_days:
+            try:
+                self._has_days = self.deriver.day()
+            except Conflict:
+                return _POLL_SECONDS
+            return 0.0 if self._has_days else _POLL_SECONDS
+        return _POLL_SECONDS
+
+    def reset(self) -> None:
+        self.deriver.reset()
+        self._landed.set()  # after an error
+
+    def cancel(self) -> None:
+        """Cancels the running Spark job. Finishes the current commit."""
+        super().cancel()
+        self._runner.stop()
