@@ -8,7 +8,7 @@ there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -86,8 +86,10 @@ class Deriver:
         runner: Runner,
         metrics: DeriveMetrics,
         *,
+        specs: Sequence[TableSpec] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`specs` are the tables; by default those of the source that are not disabled."""
         self.source = source
         self._config = config
         self._catalog = catalog
@@ -97,7 +99,8 @@ class Deriver:
         self._committer = committer_of(config, catalog)
         self._source_spec = table_specs(promoted(config))[source]
         disabled = config.derive.disabled_tables
-        self._specs = [spec for spec in derived_specs(source) if spec.name not in disabled]
+        enabled = [spec for spec in derived_specs(source) if spec.name not in disabled]
+        self._specs = enabled if specs is None else specs
         self._memory = _Memory()
 
     def reset(self) -> None:
@@ -112,7 +115,7 @@ class Deriver:
         head = head_of(table)
         if head.snapshot_id == self._memory.head:
             return "idle"
-        states = self._states(head)
+        states = self._states()
         due = [state for state in states if self._is_due(state.spec.name)]
         results = [self._derive(table, position, group) for position, group in _by_position(due, head)]
         if "more" in results:
@@ -124,7 +127,7 @@ class Deriver:
     def day(self) -> bool:
         """Derives the newest of the past days that are left. Returns whether there was one."""
         table = self._load()
-        states = [] if table is None else self._states(head_of(table))
+        states = [] if table is None else self._states()
         left = {state.spec.name: days_left(state.checkpoint.table.metadata) for state in states}
         for name, days in left.items():
             self._metrics.days_left(name, len(days))
@@ -140,21 +143,29 @@ class Deriver:
                 self._metrics.days_left(state.spec.name, len(days_left(metadata)))
         return True
 
-    def rederive(self, names: Collection[str], days: Collection[int], tenant: str | None = None) -> None:
-        """Computes the rows of these days (of one tenant) again from what the source holds now. Raises
-        Conflict if a table was changed at the same time: the caller tries again.
+    def rederive(
+        self,
+        names: Collection[str],
+        days: Collection[int],
+        tenant: str | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> set[str]:
+        """Computes the rows of these days (of one tenant) again from what the source holds now. The snapshot
+        summaries get `facts`. Returns the tables that could not be derived.
+
+        Raises Conflict if a table was changed at the same time: the caller tries again.
         """
         table = self._load()
         if table is None or not days:
-            return
-        states = [state for state in self._states(head_of(table)) if state.spec.name in names]
-        self._rederive(table, states, days, tenant)
+            return set()
+        states = [state for state in self._states() if state.spec.name in names]
+        return self._rederive(table, states, days, tenant, facts)
 
     def _load(self) -> Table | None:
         with catalog_errors():
             return table_or_none(self._catalog, self._config.lake.namespace, self.source)
 
-    def _states(self, head: SourcePosition) -> list[_State]:
+    def _states(self) -> list[_State]:
         """Reads the tables. Creates those that do not exist."""
         first = nowhere(self.source).to_text()
         states = []
@@ -321,10 +332,17 @@ class Deriver:
             log.info("past days will be derived in the background", table=state.spec.name, days=len(cut.days))
 
     def _rederive(
-        self, table: Table, states: Sequence[_State], days: Collection[int], tenant: str | None = None
-    ) -> None:
+        self,
+        table: Table,
+        states: Sequence[_State],
+        days: Collection[int],
+        tenant: str | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> set[str]:
+        failed: set[str] = set()
         for position, group in _by_position(states):
-            self._replace_days(table, position, group, days, tenant)
+            failed |= self._replace_days(table, position, group, days, tenant, facts or {})
+        return failed
 
     def _replace_days(
         self,
@@ -333,7 +351,8 @@ class Deriver:
         states: Sequence[_State],
         days: Collection[int],
         tenant: str | None,
-    ) -> None:
+        facts: Mapping[str, str],
+    ) -> set[str]:
         """Replaces all rows of these days by what the source holds of them up to the tables' position.
         Rows that are derived at the same time are after the position, so they stay.
         """
@@ -351,12 +370,19 @@ class Deriver:
         for state in states:
             name = state.spec.name
             if name not in failed:
-                self._replace(state, _files_of(results, name), days, tenant, began)
+                self._replace(state, _files_of(results, name), days, tenant, facts, began)
                 self._memory.failures.pop(name, None)
-                self._metrics.day(name)
+                self._metrics.days(name, len(days))
+        return failed
 
     def _replace(
-        self, state: _State, added: list[DataFile], days: Collection[int], tenant: str | None, began: float
+        self,
+        state: _State,
+        added: list[DataFile],
+        days: Collection[int],
+        tenant: str | None,
+        facts: Mapping[str, str],
+        began: float,
     ) -> None:
         table = state.checkpoint.table
         removed = [
@@ -367,7 +393,7 @@ class Deriver:
         ]
         if not removed and not added:
             return
-        facts = {"frazil.rederived-days": str(len(days))}
+        facts = {**facts, "frazil.rederived-days": str(len(days))}
         try:
             self._committer.overwrite(table, removed, added, lambda text: text, facts=facts, began=began)
         except (Conflict, Fenced):

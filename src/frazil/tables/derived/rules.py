@@ -68,6 +68,10 @@ class Derived:
     resolutions: tuple[int, ...] = ()
     kept_days: tuple[tuple[int, int | None], ...] = ((0, 90),)
     """How many days rows are kept, by resolution; 0 stands for all rows. None: forever."""
+    counts: str = ""
+    """The column with rule `sum` that counts the rows of the source, if there is one. Each row of the source is counted
+    once in each resolution.
+    """
     spread_seconds: int = 0
     """How far apart in `time` rows of one key may be, if `time` is not part of the key. A query for a time range reads
     rows of this much more time before and after it.
