@@ -123,16 +123,16 @@ class DerivedEraser(TableEraser):
         return self._has_condition and partition_of(file).day not in self._days_again
 
     def _compute_again(self, days: Collection[int]) -> None:
-        for attempt in range(_ATTEMPTS_MAX):
+        """Computes the days again. Drops their rows if that is not possible: it must not prevent the erasure."""
+        for _ in range(_ATTEMPTS_MAX):
             try:
                 failed = self._deriver.rederive([self._spec.name], days, self._tenant, facts=self._facts)
             except (Conflict, Fenced):
-                if attempt + 1 == _ATTEMPTS_MAX:
-                    raise
                 continue
-            if failed:
-                self._drop(days)
-            return
+            if not failed:
+                return
+            break
+        self._drop(days)
 
     def _drop(self, days: Collection[int]) -> None:
         """Removes the rows of these days without others in their place: the table cannot be derived now."""

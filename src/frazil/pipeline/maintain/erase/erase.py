@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.errors import DataLost, Refused, StoreUnavailable
+from frazil.errors import DataLost, Refused, StoreUnavailable, Transient
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.commit import read_checkpoint
 from frazil.pipeline.derive.deriver import Deriver
@@ -196,8 +196,11 @@ class _Erasing:
         self._say("deriving the landed rows")
         for signal in signals:
             deriver = Deriver(self._config, signal, self._catalog, self._runner, self._derive_metrics)
-            while deriver.round() == "more":
-                pass
+            try:
+                while deriver.round() == "more":
+                    pass
+            except Transient as error:  # it must not prevent the erasure: only rows that are left are derived
+                log.warning("rows not derived before the erasure", source=signal, reason=str(error))
 
     def _derived_erasers(self, erasers: dict[str, TableEraser]) -> dict[str, TableEraser]:
         """Returns the erasers of the tables that are derived from the searched ones."""
