@@ -53,6 +53,7 @@ def _draw(view: View) -> None:
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer range.", icon=":material/search_off:")
         return
+    theme.service_colours(spans.by_service)  # also of services outside the charts, which other pages show
     over_time = {name: spans.over_time(name, time_range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
     _charts({name: over_time[name] for name in busiest}, time_range)
