@@ -200,7 +200,7 @@ function makeGroup(state, group) {
   for (const row of group.rows) {
     const pair = make("div", isTyped ? "pair" : "pair plain");
     pair.dataset.name = row.name;
-    pair.append(make("span", "name", row.name));
+    pair.append(breakable(make("span", "name"), row.name));
     if (isTyped) pair.append(make("span", "kind", row.kind, "record-kind"));
     pair.append(make("span", "value", row.value));
     if (row.filter) {
