@@ -1,4 +1,4 @@
-"""What was computed from erased rows is computed again from the rows that are left; the report names the days."""
+"""What was computed from erased rows is computed again from the rest; the report names the days."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class DerivedEraser(TableEraser):
         return self._has_condition and partition_of(file).day not in self._days_again
 
     def _compute_again(self, days: Collection[int]) -> None:
-        """Computes the days again. Drops their rows if that is not possible: it must not prevent the erasure."""
+        """Computes the days again. Drops their rows if that fails: it must not prevent the erasure."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 failed = self._deriver.rederive([self._spec.name], days, self._tenant, facts=self._facts)
