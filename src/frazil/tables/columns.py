@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from frazil.tables.derived.rules import Derived, Merge
+from frazil.tables.derived.rules import MAX, MIN, Derived, Merge
 from frazil.tables.encoding import CODED, FEW_VALUES
 from frazil.tables.promoted import Promoted
 
@@ -128,6 +128,14 @@ class TableSpec:
                 raise ValueError(f"table {self.name} does not say how {column.name} merges")
             if column.merge.by and not self.has(column.merge.by):
                 raise ValueError(f"table {self.name} does not declare {column.merge.by}")
+            needed = {"first": MIN, "last": MAX}.get(column.merge.rule)
+            if needed is not None and self.column(column.merge.by).merge != needed:
+                raise ValueError(
+                    f"table {self.name} must merge {column.merge.by} by {needed.rule}, as {column.name} needs"
+                )
+        for computed in derived.computed:
+            if self.has(computed.name):
+                raise ValueError(f"table {self.name} declares {computed.name} twice")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
         if {*self.sort_by} != {*self.key} - {TENANT}:
@@ -223,6 +231,8 @@ def markdown(specs: Iterable[TableSpec]) -> str:
                 f"| `{column.name}` | {type_name(column.type)} | {column.source.replace('|', chr(92) + '|')} "
                 f"| {column.doc} |"
             )
+        for made in spec.derived.computed if spec.derived is not None else ():
+            lines.append(f"| `{made.name}` | {type_name(made.type)} | computed: `{made.sql}` | {made.doc} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ from frazil.tables.derived.log_rollups import LOG_ROLLUPS
 from frazil.tables.derived.metric_rollups import METRIC_ROLLUPS
 from frazil.tables.derived.series import SERIES
 from frazil.tables.derived.span_metrics import SPAN_METRICS
+from frazil.tables.derived.traces import TRACES
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
@@ -255,7 +256,7 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, SPAN_METRICS, SERIES, METRIC_ROLLUPS)
+_OWN = (SET_ASIDE, LOG_ROLLUPS, SPAN_METRICS, SERIES, METRIC_ROLLUPS, TRACES)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}
