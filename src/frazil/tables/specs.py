@@ -19,6 +19,7 @@ from frazil.tables.columns import (
     View,
     in_tier_order,
 )
+from frazil.tables.derived.log_patterns import LOG_PATTERNS
 from frazil.tables.derived.log_rollups import LOG_ROLLUPS
 from frazil.tables.derived.span_metrics import SPAN_METRICS
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
@@ -253,7 +254,7 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, SPAN_METRICS)
+_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}

@@ -222,7 +222,7 @@ def _at_extreme(groups: Groups, values: pa.Array, by: pa.Array, rule: str) -> pa
     tied = usable & (times == extreme[groups.of_row])
     if pa.types.is_nested(values.type) or int(tied.sum()) == int(groups.any(usable).sum()):
         return _chosen(groups, values, tied)
-    ranks = values.rank("ascending", null_placement="at_end", tiebreaker="dense").to_numpy().astype(np.int64)
+    ranks = pc.rank(values, "ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     best = groups.reduce(function, np.where(tied, ranks, _limit(ranks, limit)))
     return _chosen(groups, values, tied & (ranks == best[groups.of_row]))
 
