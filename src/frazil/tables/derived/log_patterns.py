@@ -3,7 +3,7 @@
 `templates_of` masks identifiers and numbers of every distinct line by one RE2 expression. What else a template needs
 (quoted values, runs of masks, white space) is done to the distinct results, which are few.
 
-Two promises: a template has no ASCII digits, and lines that differ only in ASCII digits of numbers have one template.
+Two promises: a template has no ASCII digits, and replacing digits of a line by other digits does not change its template.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import string
 import time
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -58,9 +59,9 @@ LINES = {
         "java.lang.IllegalStateException: Timeout after 3000ms waiting for pool HikariPool-1",
         "java.lang.IllegalStateException: Timeout after 12.5s waiting for pool HikariPool-12",
     ),
-    "Exception in thread <*> java.lang.NullPointerException: Cannot read <*>: <*> is null": (
-        'Exception in thread "main" java.lang.NullPointerException: Cannot read "a.B.c": "x" is null',
-        'Exception in thread "pool-1-thread-2" java.lang.NullPointerException: Cannot read "D": "<f>" is null',
+    "Exception in thread <*> NullPointerException: Cannot read <*> as <*> is null": (
+        'Exception in thread "main" NullPointerException: Cannot read "a.B.c" as "x" is null',
+        'Exception in thread "pool-1-thread-2" NullPointerException: Cannot read "D" as "<f>" is null',
     ),
     "at com.shop.Cart.add(Cart.java:<*>)": (
         "\tat com.shop.Cart.add(Cart.java:214)",
@@ -530,6 +531,28 @@ def test_a_line_that_reads_other_is_not_the_bound() -> None:
     (row,) = derived(log_rows([(OTHER, 0)]))
     assert row["pattern_id"] != OTHER_ID
     assert row["example"] == OTHER
+
+
+# What the table answers
+
+NEW_SINCE_YESTERDAY = """
+SELECT service_name, template, sum(records) AS records, arg_min(example, first_time) AS example
+FROM log_patterns
+WHERE resolution = 3600 AND pattern_id <> 0
+GROUP BY service_name, pattern_id, template
+HAVING min(first_time) >= $now - INTERVAL 1 DAY
+"""
+
+
+def test_one_query_gives_the_templates_that_are_new_since_yesterday() -> None:
+    hour = 60 * MINUTE
+    orders = [("order 1 placed", 0), ("order 2 placed", 90 * hour)]
+    lines = [*orders, ("disk 7 full", 80 * hour), ("disk 8 full", 85 * hour)]
+    log_patterns = rolled_up(log_pattern_rows(log_rows(lines)), LOG_PATTERNS)
+    with duckdb.connect() as connection:
+        connection.register("log_patterns", log_patterns)
+        found = connection.execute(NEW_SINCE_YESTERDAY, {"now": at(96 * hour)}).fetchall()
+    assert found == [("web", "disk <*> full", 2, "disk 7 full")]
 
 
 # Any cut into landings gives the same
