@@ -487,6 +487,11 @@ def test_the_trace_is_of_the_first_record_that_has_one() -> None:
         (row,) = derived(pa.concat_tables([rows[place] for place in order]))
         assert (row["example_trace_id"], row["example_trace_time"]) == ("e" * 32, at(3))
         assert (row["example"], row["first_time"]) == ("a 1", at(1))
+        landings = [pa.concat_tables([rows[order[0]], rows[order[1]]]), rows[order[2]]]
+        parts = [rolled_up(log_pattern_rows(each), LOG_PATTERNS) for each in landings]
+        assert set(combine(pa.concat_tables(parts), LOG_PATTERNS)["example_trace_id"].to_pylist()) == {
+            "e" * 32
+        }
     (row,) = derived(rows[0])
     assert (row["example_trace_id"], row["example_trace_time"]) == (None, None)
 
