@@ -20,6 +20,7 @@ from frazil.tables.columns import (
     View,
     in_tier_order,
 )
+from frazil.tables.derived.log_patterns import LOG_PATTERNS
 from frazil.tables.derived.log_rollups import LOG_ROLLUPS
 from frazil.tables.derived.metric_rollups import METRIC_ROLLUPS
 from frazil.tables.derived.series import SERIES
@@ -256,7 +257,7 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, SPAN_METRICS, SERIES, METRIC_ROLLUPS, TRACES)
+_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS, TRACES, SERIES, METRIC_ROLLUPS)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}
