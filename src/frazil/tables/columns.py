@@ -129,8 +129,12 @@ class TableSpec:
                 raise ValueError(f"table {self.name} does not declare {column.merge.by}")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
-        if {*self.sort_by} != {*self.key} - {TENANT}:
+        if {*self.sort_by} != {*self.key} - {TENANT} or self.merged_as == "time_ordered":
             raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
+        if self.has(RESOLUTION) and self.sort_by[0] != RESOLUTION:
+            raise ValueError(
+                f"table {self.name} must be sorted by {RESOLUTION} first, so that a file can have one of them"
+            )
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -138,6 +142,11 @@ class TableSpec:
         return tuple(
             column.name for column in self.columns if column.merge is not None and column.merge.rule == "key"
         )
+
+    @property
+    def is_split_by_resolution(self) -> bool:
+        """Whether merged files of closed days have rows of one resolution each."""
+        return self.derived is not None and self.has(RESOLUTION) and len(self.derived.resolutions) != 1
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
