@@ -123,7 +123,8 @@ class RetentionRule(Section):
 class RetentionConfig(Section):
     rules: tuple[RetentionRule, ...] = Field(
         (),
-        description="Retention rules. All rules apply. Empty: all rows are kept forever, except in derived tables. Rules that name a derived table replace its built-in rules.",
+        description="Retention rules. All rules apply. Empty: all rows are kept forever, except in derived "
+        "tables. Rules that name a derived table replace its built-in rules.",
     )
     interval_seconds: Seconds = Field(HOUR_SECONDS, gt=0, description="Interval between checks.")
     set_aside_seconds: Seconds = Field(

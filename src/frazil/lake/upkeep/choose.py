@@ -21,9 +21,9 @@ Each file of a derived table costs its readers one more partial row of each key,
 - Files are small below three quarters of `target_bytes`. An open day has at most `_DERIVED_FILES_MAX` of
   them: with more, the smallest are merged even if there are fewer than `fan_in` of similar size.
 - When the day is closed, all files with rows of several resolutions, of any size, are merged into files of
-  one resolution each. Such a file is only merged again with late rows, or with others of its resolution. If
-  that rewrites more than `file_cost_bytes` for each file that it removes, it waits until no small file was
-  added for a day.
+  one resolution each. Such a file is only merged again if it is small: with late rows, or with others of its
+  resolution. If that rewrites more than `file_cost_bytes` for each file that it removes, it waits until no
+  late rows were added for a day.
 """
 
 from __future__ import annotations
@@ -118,11 +118,13 @@ def _due_derived(
     unsplit = [file for file in files if is_split and file.resolution is None]
     split = [file for file in files if not is_split or file.resolution is not None]
     small = [file for file in split if file.bytes < _SMALL_SHARE * config.target_bytes]
-    if day is not None and closed_at(day, [*unsplit, *small], config) <= now_seconds:
-        joined = small if unsplit else _repeated(small)
-        since = _joined_at(day, unsplit, joined, config)
+    late = unsplit if is_split else small  # split files come from merges, and keep no day open
+    if day is not None and (closed := closed_at(day, late, config)) <= now_seconds:
+        joined = small if unsplit and _fits([*unsplit, *small], config) else []
+        joined = joined if unsplit else _repeated(small)
+        since = closed + _wait_seconds(len(unsplit), joined, config)
         for window in _bounded_windows([*unsplit, *joined], config) if since <= now_seconds else ():
-            if len(window) > 1 or (is_split and window[0].resolution is None):
+            if unsplit or len({file.resolution for file in window}) < len(window):
                 yield Group(tenant, day, window, _gain(window, config.file_cost_bytes), True, since)
         return
     eager = config.model_copy(update={"file_cost_bytes": config.target_bytes})
@@ -142,20 +144,22 @@ def _repeated(small: Sequence[FileFacts]) -> list[FileFacts]:
     return sorted(found, key=lambda file: (file.resolution or 0, file.path))
 
 
-def _joined_at(
-    day: int, unsplit: Sequence[FileFacts], joined: Sequence[FileFacts], config: CompactConfig
-) -> float:
-    """Returns when a closed day's files are merged with `joined`, of which some were merged before: later if
-    that costs more than it saves.
+def _wait_seconds(unsplit: int, joined: Sequence[FileFacts], config: CompactConfig) -> float:
+    """Returns how long `joined`, files of which some were merged before, are left alone after the day closes:
+    not at all, unless rewriting them costs more than it saves.
     """
     largest: dict[int | None, int] = {}
     for file in joined:
         largest[file.resolution] = max(file.bytes, largest.get(file.resolution, 0))
-    fewer = len(unsplit) + len(joined) - len(largest)
-    since = closed_at(day, [*unsplit, *joined], config)
+    fewer = unsplit + len(joined) - len(largest)
     if sum(largest.values()) <= fewer * config.file_cost_bytes:
-        return since
-    return since + max(0.0, DAY_SECONDS - config.closed_after_seconds)
+        return 0.0
+    return max(0.0, DAY_SECONDS - config.closed_after_seconds)
+
+
+def _fits(files: Sequence[FileFacts], config: CompactConfig) -> bool:
+    """Returns whether one merge may read all files."""
+    return len(files) <= FILES_MAX and sum(file.bytes for file in files) <= config.round_bytes_max
 
 
 def _bounded_windows(files: Sequence[FileFacts], config: CompactConfig) -> Iterator[tuple[FileFacts, ...]]:

@@ -37,13 +37,13 @@ class TaskReport:
     bytes_out: int = 0
     rows: int = 0
     rows_removed: int = 0
-    rows_combined: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     detail: Mapping[str, Any] = field(default_factory=dict)
     is_unfinished: bool = False
     held: str = ""
     due_since: float | None = None
+    rows_combined: int = 0
 
     @property
     def is_nothing(self) -> bool:

@@ -205,8 +205,8 @@ class Retention:
         return True
 
     def _searched_bytes(self, group: Sequence[Due]) -> int:
-        """Returns the bytes that count for the limit of the round. Files that are dropped unread do not count,
-        and neither do files that are skipped or have only failed rules: they are due in every round.
+        """Returns the bytes that count for the limit of the round. Files that are dropped unread do not
+        count, and neither do files that are skipped or have only failed rules: these are due in every round.
         """
         return sum(
             due.bytes

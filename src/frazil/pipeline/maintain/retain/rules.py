@@ -108,8 +108,8 @@ def newest_day(rule: RetentionRule, now_seconds: float) -> int:
 
 
 def rules_of(spec: TableSpec, rules: Iterable[RetentionRule]) -> list[RetentionRule]:
-    """Returns the rules that apply to a table: those that concern it, or the built-in rules of a derived table
-    that no rule names.
+    """Returns the rules that apply to a table: those that concern it, or the built-in rules of a derived
+    table that no rule names.
     """
     found = [rule for rule in rules if concerns(rule, spec)]
     return found or built_in_rules(spec)
