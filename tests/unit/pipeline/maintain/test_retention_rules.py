@@ -23,6 +23,7 @@ from frazil.pipeline.maintain.retain.rules import (
     rules_of,
     write_applied,
 )
+from frazil.tables import landed_spec
 
 DAY = 86_400
 NOW = 20_000 * DAY + DAY // 2
