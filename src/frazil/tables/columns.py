@@ -131,9 +131,13 @@ class TableSpec:
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
         if {*self.sort_by} != {*self.key} - {TENANT} or self.merged_as == "time_ordered":
             raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
-        if self.has(RESOLUTION) and self.sort_by[0] != RESOLUTION:
+        if not self.has(RESOLUTION):
+            return
+        resolution = self.column(RESOLUTION)
+        if self.sort_by[0] != RESOLUTION or resolution.tier != "hot" or not resolution.required:
             raise ValueError(
-                f"table {self.name} must be sorted by {RESOLUTION} first, so that a file can have one of them"
+                f"table {self.name} must be sorted by {RESOLUTION} first, a required and hot column, so that "
+                "files can have one resolution each, and bounds that show it"
             )
 
     @property

@@ -28,6 +28,8 @@ from frazil.pipeline.maintain.merge.merge import Merge, MergeSettings, merge
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport, Totals
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
+from frazil.sql.index import Index, of_files
+from frazil.tables import Fill
 from frazil.tables.columns import Column
 from frazil.tables.derived.rules import ANY
 from frazil.tables.derived.span_metrics import SPAN_METRICS
@@ -118,6 +120,18 @@ def test_a_closed_day_becomes_one_file_of_each_resolution_and_stays_so(lake: Der
     assert {each.path for each in lake.facts()} == files
     health = measure(lake.table(NAME), lake.config.maintain, now, spec=SPAN_METRICS)
     assert (health.waiting_files, health.lag_seconds) == (0, 0.0)
+
+
+def test_both_readers_of_manifests_know_the_resolution_of_a_file(lake: DerivedLake) -> None:
+    lake.derive(batch(0), batch(1))
+    lake.maintainer(lake.now + NEVER).run("compact", NAME)
+    lake.derive(batch(2))
+    table = lake.table(NAME)
+    data = [live.file for live in live_files(table)]
+    index = Index([of_files(data, table.spec(), table.schema(), NAME, Fill({}))])
+    found = {facts.path: facts.resolution for facts in index.facts(table.schema(), {})}
+    assert found == {facts.path: facts.resolution for facts in lake.facts()}
+    assert sorted(each or 0 for each in found.values()) == [0, 60, 300, 3600, 86_400]
 
 
 def test_late_rows_of_a_closed_day_are_merged_with_its_files(lake: DerivedLake) -> None:
