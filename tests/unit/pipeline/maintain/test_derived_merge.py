@@ -24,6 +24,7 @@ from frazil.lake.live_files import live_files
 from frazil.lake.snapshots import COMBINED
 from frazil.lake.state.health import measure
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.merge import combined
 from frazil.pipeline.maintain.merge.merge import Merge, MergeSettings, merge
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.maintain.report import TaskReport, Totals
@@ -321,6 +322,7 @@ SPANS = st.lists(
     by_resolution=st.booleans(),
     row_group_bytes=st.sampled_from([2_000, 10_000, 2**25]),
     target_bytes=st.sampled_from([4_000, 2**29]),
+    rows_at_once=st.sampled_from([1, 7, 2**16]),
 )
 def test_a_merge_keeps_the_view_and_splits_no_key(
     written: DerivedLake,
@@ -328,11 +330,14 @@ def test_a_merge_keeps_the_view_and_splits_no_key(
     by_resolution: bool,
     row_group_bytes: int,
     target_bytes: int,
+    rows_at_once: int,
 ) -> None:
     layout, checkpoint = layout_of(written), written.checkpoint
     inputs = [file for spans in batches for file in written.write(spans, checkpoint)]
     job = Merge(tuple(inputs), "acme", TODAY, by_resolution)
-    merged = merge(layout, job, MergeSettings(target_bytes, row_group_bytes, 3, False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(combined, "_ROWS_AT_ONCE", rows_at_once)
+        merged = merge(layout, job, MergeSettings(target_bytes, row_group_bytes, 3, False))
     assert (merged.unreadable, merged.vanished) == ({}, [])
     found = read(merged.added)
     assert_sorted(pa.concat_tables(found))

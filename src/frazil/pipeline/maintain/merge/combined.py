@@ -14,11 +14,15 @@ from frazil.tables.columns import RESOLUTION, Column
 from frazil.tables.derived.combine import combine, completed
 from frazil.tables.derived.rules import ANY
 
+_ROWS_AT_ONCE = 65_536
+"""Rows that are combined at once. Their text is not dictionary-encoded then, so a whole row group would need
+several times its memory.
+"""
+
 
 class CombinedMerge:
     """A sorted merge with one row for each key. Equal keys are adjacent, because `sort_by` is the key. The
-    last row of each group is held back until the next group is read, so no key is in two row groups or two
-    files.
+    last row is held back until the next rows are read, so no key is in two row groups or two files.
     """
 
     is_sorted = True
@@ -72,18 +76,23 @@ class CombinedMerge:
 
     def _combined(self) -> Iterator[pa.Table]:
         held: pa.Table | None = None
-        for group in self._merge.groups():
-            rows = completed(group, self._spec)
+        for part in self._parts():
+            rows = completed(part, self._spec)
             if held is not None:
                 rows = pa.concat_tables([held, rows])
             found = self._sorted(combine(rows, self._spec))
             self.combined += rows.num_rows - found.num_rows
             last = found.num_rows - 1
-            held = found.take(pa.array([last]))  # a copy: a slice would keep the whole group in memory
+            held = found.take(pa.array([last]))  # a copy: a slice would keep all rows in memory
             if last:
                 yield found.slice(0, last)
         if held is not None:
             yield held
+
+    def _parts(self) -> Iterator[pa.Table]:
+        for group in self._merge.groups():
+            for first in range(0, group.num_rows, _ROWS_AT_ONCE):
+                yield group.slice(first, _ROWS_AT_ONCE)
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
         (key,) = row_keys([rows], self._spec.sort_by)
