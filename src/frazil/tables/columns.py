@@ -138,8 +138,16 @@ class TableSpec:
                 raise ValueError(f"table {self.name} declares {computed.name} twice")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
-        if {*self.sort_by} != {*self.key} - {TENANT}:
+        if {*self.sort_by} != {*self.key} - {TENANT} or self.merged_as == "time_ordered":
             raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
+        if not self.has(RESOLUTION):
+            return
+        resolution = self.column(RESOLUTION)
+        if self.sort_by[0] != RESOLUTION or resolution.tier != "hot" or not resolution.required:
+            raise ValueError(
+                f"table {self.name} must be sorted by {RESOLUTION} first, a required and hot column, so that "
+                "files can have one resolution each, and bounds that show it"
+            )
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -147,6 +155,11 @@ class TableSpec:
         return tuple(
             column.name for column in self.columns if column.merge is not None and column.merge.rule == "key"
         )
+
+    @property
+    def is_split_by_resolution(self) -> bool:
+        """Whether merged files of closed days have rows of one resolution each."""
+        return self.derived is not None and self.has(RESOLUTION) and len(self.derived.resolutions) != 1
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
