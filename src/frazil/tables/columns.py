@@ -27,6 +27,7 @@ other in time, and each is sorted by `sort_by`, which keeps the rows of a trace 
 TENANT, TIME, RECEIVED, RESOLUTION = "tenant_id", "time", "received_time", "resolution"
 PARTITIONS = (TENANT, f"day({TIME})")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
+QUANTILE = pa.struct({"quantile": pa.float64(), "value": pa.float64()})
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 Longs = npt.NDArray[np.int64]
