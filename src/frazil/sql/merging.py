@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from frazil.sql.types import quoted
 from frazil.tables.columns import Column, TableSpec
-from frazil.tables.derived.rules import LIST_VALUES_MAX
+from frazil.tables.derived.rules import LIST_VALUES_MAX, Merge
 
 Dialect = Literal["duckdb", "spark", "trino"]
 _INDENT = "  "
@@ -54,36 +54,44 @@ def with_needed_columns(spec: TableSpec, names: Collection[str]) -> frozenset[st
     """
     needed = {*names, *spec.key}
     for column in spec.columns:
-        if column.merge is None or column.name not in names:
+        merge = column.merge
+        if merge is None or column.name not in names:
             continue
-        if column.merge.by:
-            needed.add(column.merge.by)
-        if column.merge.rule == "counted":
+        if merge.by:
+            needed.add(merge.by)
+        if merge.rule == "counted":
             needed.add(_counts_of(column, spec))
+        if merge.rule in ("first", "last"):
+            group = [each for each in spec.columns if each.merge == merge]
+            needed.update(each.name for each in _until(column, group))
     return frozenset(needed)
 
 
 def _expression(column: Column, spec: TableSpec, dialect: Dialect) -> str:
-    assert column.merge is not None  # noqa: S101
-    quote = _quote(dialect)
-    name, by = quote(column.name), quote(column.merge.by)
-    match column.merge.rule:
+    merge, quote = _merge_of(column), _quote(dialect)
+    name = quote(column.name)
+    match merge.rule:
         case "sum":
             return _sum(name, column.type, dialect)
         case "min" | "max" as rule:
             return _extreme(rule, name, column.type, dialect)
         case "any":
             return f"any_value({name}, true)" if dialect == "spark" else f"any_value({name})"
-        case "first" | "last" as rule:
-            return _at_extreme(rule, name, by, column.type, dialect)
+        case "first" | "last":
+            return _at_extreme(column, spec, dialect)
         case "counted":
             return _pair(name, quote(_counts_of(column, spec)), 1, dialect)
         case "counts":
-            return _pair(by, name, 2, dialect)
+            return _pair(quote(merge.by), name, 2, dialect)
         case "union":
             return _union(name, dialect)
         case "key":
             return name
+
+
+def _merge_of(column: Column) -> Merge:
+    assert column.merge is not None  # noqa: S101
+    return column.merge
 
 
 def _quote(dialect: Dialect) -> Callable[[str], str]:
@@ -119,14 +127,35 @@ def _extreme(rule: str, name: str, type_: pa.DataType, dialect: Dialect) -> str:
     return f"coalesce({found} FILTER (WHERE NOT {is_nan}({name})), {found})"
 
 
-def _at_extreme(rule: str, name: str, by: str, type_: pa.DataType, dialect: Dialect) -> str:
-    usable = f"FILTER (WHERE {name} IS NOT NULL AND {by} IS NOT NULL)"
-    first = rule == "first"
+def _at_extreme(column: Column, spec: TableSpec, dialect: Dialect) -> str:
+    """Returns the value in the row in which the column `by` is smallest or largest. Columns of one rule and
+    `by` take their values from the same row. Of several such rows, DuckDB takes the same as `combine`: that
+    with the best values of these columns, as far as this one. The other dialects take any.
+    """
+    merge = _merge_of(column)
+    group = [each for each in spec.columns if each.merge == merge]
+    quote, is_last = _quote(dialect), merge.rule == "last"
+    by = quote(merge.by)
     if dialect == "duckdb":
-        order = by if pa.types.is_nested(type_) else f"{{'by': {by}, 'value': {name}}}"
-        return f"{'arg_min' if first else 'arg_max'}({name}, {order}) {usable}"
-    order = f"{'struct' if dialect == 'spark' else 'ROW'}({by}, {name})"
-    return f"{'min_by' if first else 'max_by'}({name}, {by if pa.types.is_nested(type_) else order}) {usable}"
+        fields = [f"'by': {by}"]
+        for number, each in enumerate(_until(column, group)):
+            name = quote(each.name)
+            fields.append(f"'has{number}': {name} IS {'NOT ' * is_last}NULL")
+            if pa.types.is_floating(each.type):
+                fields.append(f"'is{number}': {'NOT ' * is_last}isnan({name})")
+            fields.append(f"'{each.name}': {name}")
+        row = f"{'max' if is_last else 'min'}({{{', '.join(fields)}}}) FILTER (WHERE {by} IS NOT NULL)"
+        return f"({row}).{quote(column.name)}"
+    function = "max_by" if is_last else "min_by"
+    names = ", ".join(quote(each.name) for each in group)
+    if dialect == "spark":
+        return f"{function}(struct({names}), {by}).{quote(column.name)}"
+    return f"{function}(ROW({names}), {by})[{group.index(column) + 1}]"
+
+
+def _until(column: Column, group: Sequence[Column]) -> Sequence[Column]:
+    """Returns the columns that decide which row is taken: the column, and those declared before it."""
+    return group[: group.index(column) + 1]
 
 
 def _pair(values: str, counts: str, part: int, dialect: Dialect) -> str:

@@ -14,7 +14,7 @@ from frazil.tables.derived.sketch import GAMMA, INFINITE, OFFSET
 
 _LOG_GAMMA = math.log(GAMMA)
 _LOG_MIDDLE = math.log(2 / (GAMMA + 1))
-"""From the upper end of a bucket to its estimate. As a logarithm: the upper end of the last bucket overflows."""
+"""From the upper end of a bucket to its estimate. As a logarithm: the upper end of the last one overflows."""
 _INFINITY = "'infinity'::DOUBLE"
 _RANK = "greatest(0, least(1, share::DOUBLE)) * list_sum(list_transform(pairs_, lambda pair_: pair_.count))"
 
