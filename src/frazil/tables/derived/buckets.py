@@ -50,7 +50,8 @@ _COARSE, _FINE = _roots()
 def power_bounds(index: Longs, scale: Longs) -> Doubles:
     """Returns 2^(index * 2^-scale), with equal bits for equal exponents."""
     with np.errstate(over="ignore", under="ignore"):
-        steps = np.ceil(np.ldexp(index.astype(np.float64), (SCALE_MAX - scale).astype(np.int32)))
+        shift = np.clip(SCALE_MAX - scale, -_EXPONENT_MAX, _EXPONENT_MAX).astype(np.int32)
+        steps = np.ceil(np.ldexp(index.astype(np.float64), shift))
         steps = np.clip(steps, -_EXPONENT_MAX * 2**SCALE_MAX, _EXPONENT_MAX * 2**SCALE_MAX).astype(np.int64)
         fraction = steps & (2**SCALE_MAX - 1)
         mantissa = _COARSE[fraction >> _HALF] * _FINE[fraction & (2**_HALF - 1)]

@@ -361,21 +361,23 @@ def _ranks(values: pa.Array, *, nulls_last: bool) -> Longs:
         values = values.cast(pa.int8())
     elif pa.types.is_nested(type_):
         values = _comparable(values)
-    placement = "at_end" if nulls_last else "at_start"
-    ranks: Longs = pc.rank(values, "ascending", null_placement=placement, tiebreaker="dense").to_numpy()
-    return ranks.astype(np.int64)
+    ranks: Longs = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64) + 2  # then NaN, then NULL
+    if not nulls_last:
+        if pa.types.is_floating(values.type):
+            ranks[pc.is_nan(values).fill_null(False).to_numpy(zero_copy_only=False)] = 1
+        ranks[~_present(values)] = 0
+    return ranks
 
 
 def _comparable(values: pa.Array) -> pa.Array:
     """Returns bytes that sort as lists, maps and structs do: the ranks of their elements, big-endian."""
-    if pa.types.is_struct(values.type):
+    type_ = values.type
+    if pa.types.is_map(type_):
+        values = values.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))
+    if pa.types.is_struct(type_):
         fields, lengths = values.flatten(), np.ones(len(values), np.int64)
     else:
         lengths = pc.list_value_length(values).fill_null(0).to_numpy().astype(np.int64)
-        if pa.types.is_map(values.type):
-            values = values.cast(
-                pa.list_(pa.struct([("k", values.type.key_type), ("v", values.type.item_type)]))
-            )
         elements = values.flatten()
         fields = elements.flatten() if pa.types.is_struct(elements.type) else [elements]
     ranks = [_ranks(field, nulls_last=False) for field in fields]
