@@ -143,9 +143,9 @@ def _at_extreme(column: Column, spec: TableSpec, dialect: Dialect) -> str:
             fields.append(f"'has{number}': {name} IS {'NOT ' * is_last}NULL")
             if pa.types.is_floating(each.type):
                 fields.append(f"'is{number}': {'NOT ' * is_last}isnan({name})")
-            fields.append(f"'{each.name}': {name}")
+            fields.append(f"'value{number}': {name}")
         row = f"{'max' if is_last else 'min'}({{{', '.join(fields)}}}) FILTER (WHERE {by} IS NOT NULL)"
-        return f"({row}).{quote(column.name)}"
+        return f"({row}).value{group.index(column)}"
     function = "max_by" if is_last else "min_by"
     names = ", ".join(quote(each.name) for each in group)
     if dialect == "spark":
