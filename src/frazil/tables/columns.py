@@ -133,6 +133,8 @@ class TableSpec:
                 raise ValueError(
                     f"table {self.name} must merge {column.merge.by} by {needed.rule}, as {column.name} needs"
                 )
+        if self.erased != "no":
+            raise ValueError(f"table {self.name} is erased with its source: set erased to no")
         for computed in derived.computed:
             if self.has(computed.name):
                 raise ValueError(f"table {self.name} declares {computed.name} twice")

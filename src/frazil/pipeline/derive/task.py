@@ -144,7 +144,7 @@ class _Writer:
 
     def _merge(self) -> None:
         if len(self._partial) > 1:
-            merged = combine(pa.concat_tables(self._partial), self._layout.spec)
+            merged = combine(pa.concat_tables(self._partial), self._layout.spec, within_day=True)
             self._partial, self._bytes = [merged], merged.nbytes
 
     def flush(self) -> None:

@@ -18,6 +18,7 @@ Longs = npt.NDArray[np.int64]
 Values = npt.NDArray[np.generic]
 Mask = npt.NDArray[np.bool_]
 _RADIX_MAX = 2**62
+_DAY_MICROS = 86_400_000_000
 _DIGIT = 2**16
 
 
@@ -39,7 +40,7 @@ def rolled_up(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """
     assert spec.derived is not None  # noqa: S101
     if not spec.derived.resolutions:
-        return combine(rows, spec)
+        return combine(rows, spec, within_day=True)
     parts: list[pa.Table] = []
     for seconds in sorted(spec.derived.resolutions):
         rows = _combined(at_resolution(rows, seconds), spec)
@@ -58,12 +59,14 @@ def at_resolution(rows: pa.Table, seconds: int) -> pa.Table:
     return pa.table([made[name] if name in made else rows.column(name) for name in names], names)
 
 
-def combine(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Returns one row for each key, with all columns of the spec, in no particular order."""
-    return completed(_combined(rows, spec), spec)
+def combine(rows: pa.Table, spec: TableSpec, *, within_day: bool = False) -> pa.Table:
+    """Returns one row for each key, with all columns of the spec, in no particular order. `within_day`: rows of
+    different days stay apart also if `time` is not in the key, so that a day can be derived again alone.
+    """
+    return completed(_combined(rows, spec, within_day=within_day), spec)
 
 
-def _combined(rows: pa.Table, spec: TableSpec) -> pa.Table:
+def _combined(rows: pa.Table, spec: TableSpec, *, within_day: bool = False) -> pa.Table:
     """Returns one row for each key, with those columns of the spec that `rows` has. Text may stay
     dictionary-encoded: measured, decoding it before it is merged costs more than all else.
     """
@@ -71,6 +74,8 @@ def _combined(rows: pa.Table, spec: TableSpec) -> pa.Table:
     arrays = {column.name: _array(rows, column) for column in columns}
     if rows.num_rows:
         keys = [arrays[column.name] for column in columns if _rule(column).rule == "key"]
+        if within_day and TIME not in spec.key:
+            keys.append(pc.divide(arrays[TIME].cast(pa.int64()), _DAY_MICROS))
         groups = Groups.of(keys, rows.num_rows)
         if groups.count < rows.num_rows or not all(_is_merged(column, arrays) for column in columns):
             merging = _Merging(groups, columns, arrays)
