@@ -1,13 +1,15 @@
-"""The buckets of histograms in one form for both kinds: a list of upper bounds and a list of counts. Histograms merge by
-adding the counts of equal bounds.
+"""The buckets of histograms in one form for both kinds: a list of upper bounds and a list of counts.
+Histograms merge by adding the counts of equal bounds.
 
-The bounds of exponential histograms are computed so that equal numbers are equal bits: buckets of a scale have all
-bounds of the lower scales, on every machine. So histograms of different scales merge without rescaling.
+The bounds of exponential histograms are computed so that equal numbers are equal bits: buckets of a scale
+have all bounds of the lower scales, on every machine. So histograms of different scales merge without
+rescaling.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +28,15 @@ SCALE_MAX = 20
 _HALF = SCALE_MAX // 2
 _EXPONENT_MAX = 1100
 """Powers of 2 beyond it are infinite, or zero."""
+_BLOCK_ROWS = 4096
+"""Histograms whose buckets are computed together. Measured: twice as fast as all at once, which does not fit
+into the processor's cache.
+"""
 
 
 def _roots() -> tuple[Doubles, Doubles]:
-    """Returns 2^(i / 2^10) and 2^(i / 2^20) for i below 2^10. Made of square roots and products, which are the same on
-    every machine; `exp2` is not.
+    """Returns 2^(i / 2^10) and 2^(i / 2^20) for i below 2^10. Made of square roots and products, which are
+    the same on every machine; `exp2` is not.
     """
     roots = [2.0]
     for _ in range(SCALE_MAX):
@@ -123,15 +129,22 @@ def _exponential(points: pa.Table, mask: Mask) -> tuple[Entries, Mask] | None:
     rows = np.flatnonzero(mask)
     if not len(rows):
         return None
+    parts = [_block(points, rows[start : start + _BLOCK_ROWS]) for start in range(0, len(rows), _BLOCK_ROWS)]
+    return _joined(parts), mask
+
+
+def _block(points: pa.Table, rows: Longs) -> Entries:
     scale = _longs(points, "scale", rows)
     negative, positive = (_side(points, side, rows, scale) for side in ("negative", "positive"))
-    parts = (negative, _zero(points, rows), positive)
-    found_rows = np.concatenate([part.rows for part in parts])
-    bounds = np.concatenate([part.bounds for part in parts])
-    counts = np.concatenate([part.counts for part in parts])
+    found = _joined([negative, _zero(points, rows), positive])
     # Rows are ascending within each part, and a stable sort by row keeps negative, zero and positive in order.
-    order = np.argsort(found_rows, kind="stable")
-    return _ascending(Entries(found_rows[order], bounds[order], counts[order])), mask
+    order = np.argsort(found.rows, kind="stable")
+    return _ascending(Entries(found.rows[order], found.bounds[order], found.counts[order]))
+
+
+def _joined(parts: Sequence[Entries]) -> Entries:
+    rows, bounds, counts = ([part[place] for part in parts] for place in range(3))
+    return Entries(np.concatenate(rows), np.concatenate(bounds), np.concatenate(counts))
 
 
 def _longs(points: pa.Table, name: str, rows: Longs) -> Longs:
@@ -140,8 +153,9 @@ def _longs(points: pa.Table, name: str, rows: Longs) -> Longs:
 
 
 def _side(points: pa.Table, side: str, rows: Longs, scale: Longs) -> Entries:
-    """Returns the buckets with measurements, and an empty one before each run of them, which ends where the run starts.
-    Bucket i has numbers from 2^(i * 2^-scale) to 2^((i + 1) * 2^-scale), with the sign of the side.
+    """Returns the buckets with measurements, and an empty one before each run of them, which ends where the
+    run starts. Bucket i has numbers from 2^(i * 2^-scale) to 2^((i + 1) * 2^-scale), with the sign of the
+    side.
     """
     lists = _array(points, f"{side}_bucket_counts", rows)
     lengths = _lengths(lists)
@@ -180,8 +194,8 @@ def _zero(points: pa.Table, rows: Longs) -> Entries:
 
 
 def _ascending(entries: Entries) -> Entries:
-    """Merges equal bounds of a row, and sorts the bounds where they are not ascending: zero thresholds may overlap other
-    buckets.
+    """Merges equal bounds of a row, and sorts the bounds where they are not ascending: zero thresholds may
+    overlap other buckets.
     """
     rows, bounds, counts = entries
     is_same_row = rows[1:] == rows[:-1]

@@ -12,15 +12,16 @@ Which columns have values depends on the type of the metric:
 
 "Histograms" are also exponential ones. A sum or histogram is cumulative unless its temporality is delta.
 
-`points` counts all points. A point without a value counts nowhere else: one with the flag for no recorded value, and a
-gauge or sum without a number or with NaN. A NaN in `sum`, `min` or `max` is NULL.
+`points` counts all points. A point without a value counts nowhere else: one with the flag for no recorded
+value, and a gauge or sum without a number or with NaN. A NaN in `sum`, `min` or `max` is NULL.
 
-A cumulative value restarts from zero when its source restarts. The start time, which changes then, is part of the key,
-so that rows of one key have no restart between them, and merge in any order. The increase is computed at read, of rows
-of one series, resolution and start in order of time: from each row to the next it is the difference of `last_value`; of
-the first row it is all of `last_value` if the start is in its bucket, else `last_value` - `first_value`. Sources without
-start times have NULL there. A reader sees a restart as a decrease of `last_value`, and counts the value after it in full;
-what was counted between the last point before the restart and the restart is lost.
+A cumulative value restarts from zero when its source restarts. The start time, which changes then, is part of
+the key, so that rows of one key have no restart between them, and merge in any order. The increase is
+computed at read, of rows of one series, resolution and start in order of time: from each row to the next it
+is the difference of `last_value`; of the first row it is all of `last_value` if the start is in its bucket,
+else `last_value` - `first_value`. Sources without start times have NULL there. A reader sees a restart as a
+decrease of `last_value`, and counts the value after it in full; what was counted between the last point
+before the restart and the restart is lost.
 """
 
 from __future__ import annotations

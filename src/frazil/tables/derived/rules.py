@@ -18,13 +18,14 @@ Rule = Literal["key", "sum", "min", "max", "any", "first", "last", "counts", "co
 only if all values are.
 
 - `key`: part of the key.
-- `sum`, `min`, `max`: of numbers; `min` and `max` also of times and booleans. `min` and `max` ignore NaN like NULL, but
-  prefer it to NULL.
+- `sum`, `min`, `max`: of numbers; `min` and `max` also of times and booleans. `min` and `max` ignore NaN, unless
+  there is no number.
 - `any`: all rows of a key have the same value.
-- `first`, `last`: the value of the row in which the column `by` is smallest or largest, even if that value is NULL.
-  Rows in which `by` is NULL are ignored. `by` has rule `min` or `max` itself. All columns of one rule and `by` get their
-  values from the same row: of several rows with that `by`, the one whose values in these columns, compared one after
-  the other as declared, are smallest (`first`) or largest (`last`); a number is preferred to NaN, a value to NULL.
+- `first`, `last`: the value of the row in which the column `by` is smallest or largest, even if that value is
+  NULL. Rows in which `by` is NULL are ignored. `by` is an integer or a time and has rule `min` or `max` itself.
+  All columns with the same rule and `by` get their values from the same row. Of several rows with that `by`, it
+  is the one whose values in these columns, compared in the order in which they are declared, are smallest
+  (`first`) or largest (`last`). A number is preferred to NaN, and any value to NULL.
 - `counts` and `counted`: two lists of the same length. The column with rule `counts` has the number of times that
   the value in the column `by` (rule `counted`) occurred. Merging adds the counts of equal values and sorts by value.
 - `union`: the distinct values of lists of text, sorted.

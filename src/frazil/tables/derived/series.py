@@ -1,5 +1,5 @@
-"""The time series of each day, with the attributes that identify them. A query finds series here, and their points by
-`series_id` in `metrics` and `metric_rollups`, without reading the attribute maps of every point.
+"""The time series of each day, with the attributes that identify them. A query finds series here, and their
+points by `series_id` in `metrics` and `metric_rollups`, without reading the attribute maps of every point.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_SERIES = (
 
 
 def series_rows(metrics: pa.Table) -> pa.Table:
-    """Returns one row for each series and day. Attribute maps, which are the cost, are taken of those rows only."""
+    """Returns one row for each series and day. Attribute maps, the greatest cost, are read of those rows only."""
     if metrics.num_rows == 0:
         return metrics.select(["tenant_id", "time", "series_id", *_OF_SERIES])
     micros = metrics.column("time").cast(pa.int64()).to_numpy()
@@ -39,19 +39,18 @@ def series_rows(metrics: pa.Table) -> pa.Table:
     firsts = groups.first.to_numpy()
     is_first = np.zeros(metrics.num_rows, np.bool_)
     is_first[firsts] = True
-    # Not `take`, which would copy the maps of all rows into one chunk.
+    # `take` would copy the maps of all rows into one chunk. Groups are in order of their first rows, too.
     rows = metrics.select(["tenant_id", "series_id", *_OF_SERIES]).filter(pa.array(is_first))
     for name in ("attributes", "resource_attributes"):
         plain = rows.column(name).cast(ATTRIBUTES)
         rows = rows.set_column(rows.schema.get_field_index(name), name, plain)
-    in_order = np.argsort(firsts)
     times = {
         "time": days[firsts],
         "first_time": groups.reduce(np.minimum, micros),
         "last_time": groups.reduce(np.maximum, micros),
     }
     for name, found in times.items():
-        rows = rows.append_column(name, pa.array(found[in_order]).cast(TIMESTAMP))
+        rows = rows.append_column(name, pa.array(found).cast(TIMESTAMP))
     return rows
 
 

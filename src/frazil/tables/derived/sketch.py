@@ -1,8 +1,9 @@
-"""A quantile sketch of numbers: how often each bucket of relative width occurs, in two lists that any engine can merge.
+"""A quantile sketch of numbers: how often each bucket of relative width occurs, in two lists that any engine
+can merge.
 
-A number v is counted in bucket ceil(log(|v|) / log(GAMMA)), so that all numbers of a bucket are within 1 % of its
-`estimate`. The bucket is stored as one integer, the *code*, that sorts as the numbers do: negative for negative
-numbers, 0 for zero. Infinite numbers have codes of their own. NaN is not counted.
+A number v is counted in bucket ceil(log(|v|) / log(GAMMA)), so that all numbers of a bucket are within 1 % of
+its `estimate`. The bucket is stored as one integer, the *code*, that sorts as the numbers do: negative for
+negative numbers, 0 for zero. Infinite numbers have codes of their own. NaN is not counted.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import pyarrow as pa
 
 GAMMA = 1.01 / 0.99
 OFFSET = 40_000
-"""Added to the bucket of a positive number: the smallest double has bucket -37,222, the largest has 35,488."""
+"""Added to the bucket of a positive number: the smallest double has bucket -37,222, the largest has
+35,488."""
 INFINITE = 100_000
 """The code of infinity."""
 _LOG_GAMMA = math.log(GAMMA)
 _LOG_MIDDLE = math.log(2 / (GAMMA + 1))
-"""From the upper end of a bucket to its estimate. As a logarithm, because the upper end of the last bucket overflows."""
+"""From the upper end of a bucket to its estimate. As a logarithm, because the upper end of the last bucket
+overflows."""
 
 Codes = npt.NDArray[np.int32]
 Doubles = npt.NDArray[np.float64]

@@ -371,6 +371,20 @@ def test_the_smallest_values_of_a_long_list_are_added_up() -> None:
     check_same([merged_one(found, other)], [merged_one(long, other)], SPEC)
 
 
+def test_the_smallest_values_of_each_of_several_long_lists_stay_in_their_row() -> None:
+    size = LIST_VALUES_MAX + 2
+    long = [
+        row(name=name, codes=list(range(size)), code_counts=[count] * size)
+        for name, count in (("a", 1), ("b", 5))
+    ]
+    found = {
+        each["name"]: each["code_counts"] for each in combine(table([row(name="c"), *long]), SPEC).to_pylist()
+    }
+    assert found == {name: [3 * n] + [n] * (LIST_VALUES_MAX - 1) for name, n in (("a", 1), ("b", 5))} | {
+        "c": None
+    }
+
+
 def test_a_union_keeps_the_first_values_in_order() -> None:
     many = [f"{i:05}" for i in range(LIST_VALUES_MAX)]
     found = merged_one(row(words=many[1::2]), row(words=["x", *many[::2]]), row())

@@ -1,4 +1,4 @@
-"""Rollups of metric points: the columns that each type of metric fills, and merging of points in any parts."""
+"""Rollups of metric points: the columns that each type of metric fills, and merging in any parts."""
 
 from __future__ import annotations
 
@@ -213,9 +213,11 @@ def test_rollups_agree_with_a_reference_point_by_point(parts: list[list[Row]]) -
 
 
 @patient
-@given(batches)
-def test_incremental_equals_batch(parts: list[list[Row]]) -> None:
-    cut = pa.concat_tables([derived([]), *(derived(part) for part in parts)])
+@given(batches, st.randoms())
+def test_incremental_equals_batch(parts: list[list[Row]], random: Any) -> None:
+    """Whatever arrives when: parts merge in another order than that of their points."""
+    shuffled = random.sample(parts, len(parts))
+    cut = pa.concat_tables([derived([]), *(derived(part) for part in shuffled)])
     whole = derived([each for part in parts for each in part])
     check_same(combine(cut, METRIC_ROLLUPS), whole, METRIC_ROLLUPS)
 
@@ -362,6 +364,16 @@ def test_a_cumulative_histogram_keeps_the_buckets_of_its_last_point() -> None:
         None,
         None,
     )
+
+
+def test_of_points_at_the_same_time_one_gives_all_last_values() -> None:
+    values = {"aggregation_temporality": 2, "start_time_unix_nano": 1, "sum": 1.0}
+    short = point("histogram", count=9, explicit_bounds=[7.0], bucket_counts=[4, 5], **values)
+    long = point("histogram", count=8, explicit_bounds=[1.0, 9.0], bucket_counts=[6, 1, 1], **values)
+    for rows in ((short, long), (long, short), (short, long, short)):
+        (row,) = rows_of(60, *rows)
+        assert row["last_count"] == sum(row["last_bucket_counts"]) == 9
+        assert row["last_bucket_bounds"] == [7.0, math.inf]
 
 
 def test_a_summary_keeps_the_quantiles_of_its_last_point() -> None:
