@@ -120,8 +120,7 @@ def _due_derived(
     small = [file for file in split if file.bytes < _SMALL_SHARE * config.target_bytes]
     late = unsplit if is_split else small  # split files come from merges, and keep no day open
     if day is not None and (closed := closed_at(day, late, config)) <= now_seconds:
-        joined = small if unsplit and _fits([*unsplit, *small], config) else []
-        joined = joined if unsplit else _repeated(small)
+        joined = _joined(unsplit, small, config)
         since = closed + _wait_seconds(len(unsplit), joined, config)
         for window in _bounded_windows([*unsplit, *joined], config) if since <= now_seconds else ():
             if unsplit or len({file.resolution for file in window}) < len(window):
@@ -137,8 +136,14 @@ def _due_derived(
         yield Group(tenant, day, window, _gain(window, config.file_cost_bytes), False)
 
 
-def _repeated(small: Sequence[FileFacts]) -> list[FileFacts]:
-    """Returns the files of which there are several with the same resolution."""
+def _joined(
+    unsplit: Sequence[FileFacts], small: Sequence[FileFacts], config: CompactConfig
+) -> Sequence[FileFacts]:
+    """Returns which small files of one resolution to merge with those that are to be split: all, because late
+    rows are of all resolutions. If there are none to split: those of which there are several.
+    """
+    if unsplit:
+        return small if _fits([*unsplit, *small], config) else ()
     counts = Counter(file.resolution for file in small)
     found = [file for file in small if counts[file.resolution] > 1]
     return sorted(found, key=lambda file: (file.resolution or 0, file.path))

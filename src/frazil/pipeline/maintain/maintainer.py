@@ -134,6 +134,7 @@ class Maintainer:
                     bytes_in=report.bytes_in,
                     bytes_out=report.bytes_out,
                     rows_removed=report.rows_removed,
+                    rows_combined=report.rows_combined,
                 )
         except Exception:
             self._metrics.record_run(task, table, "failed", time.monotonic() - begin)
