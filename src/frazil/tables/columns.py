@@ -93,7 +93,9 @@ class TableSpec:
     retained: Retained = "rules"
     """Which rows retention removes: by `maintain.retention.rules`, by age, or none."""
     erased: Erased = "rows"
-    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none."""
+    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none. From a
+    derived table it removes what came from the rows that it removes from the source.
+    """
     tagged: bool = True
     """Whether `frazil tag` tags it."""
     queried: bool = True
@@ -133,8 +135,6 @@ class TableSpec:
                 raise ValueError(
                     f"table {self.name} must merge {column.merge.by} by {needed.rule}, as {column.name} needs"
                 )
-        if self.erased != "no":
-            raise ValueError(f"table {self.name} is erased with its source: set erased to no")
         for computed in derived.computed:
             if self.has(computed.name):
                 raise ValueError(f"table {self.name} declares {computed.name} twice")

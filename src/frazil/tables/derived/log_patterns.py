@@ -230,7 +230,6 @@ LOG_PATTERNS = TableSpec(
         Column("example_trace_time", TIMESTAMP, "logs.time", "Exact time of the record that `example_trace_id` comes from", merge=MIN),
     ),
     sort_by=("resolution", "service_name", "severity_number", "pattern_id", "time"),
-    erased="no",
     derived=Derived(
         "logs",
         ("service_name", "severity_number", "body", "body_type", "trace_id"),

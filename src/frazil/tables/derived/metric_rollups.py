@@ -273,7 +273,6 @@ METRIC_ROLLUPS = TableSpec(
         "aggregation_temporality",
         "is_monotonic",
     ),
-    erased="no",
     derived=Derived(
         "metrics",
         (*(name for name in _KEPT if name not in ("tenant_id", "time")), *_VALUES),

@@ -80,7 +80,6 @@ SERIES = TableSpec(
         Column("scope_name", pa.string(), "metrics.scope_name", "Instrumentation scope", coded=True, merge=ANY),
     ),
     sort_by=("series_id", "time"),
-    erased="no",
     derived=Derived(
         "metrics",
         ("series_id", *_OF_SERIES),

@@ -52,7 +52,6 @@ SPAN_METRICS = TableSpec(
         Column("duration_counts", pa.list_(pa.int64()), "spans.duration_nano", "Sketch of the durations: how often each code of `duration_codes` occurs", merge=Merge("counts", by="duration_codes")),
     ),
     sort_by=("resolution", "service_name", "operation", "kind", "status_code", "time"),
-    erased="no",
     derived=Derived(
         "spans",
         ("service_name", "name", "kind", "status_code", "duration_nano"),

@@ -140,7 +140,6 @@ TRACES = TableSpec(
     ),
     sort_by=("trace_id",),
     bloom_filters=("trace_id",),
-    erased="no",
     derived=Derived(
         "spans",
         (

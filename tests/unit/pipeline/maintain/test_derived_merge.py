@@ -34,9 +34,9 @@ from frazil.tables import Fill
 from frazil.tables.columns import Column
 from frazil.tables.derived.rules import ANY
 from frazil.tables.derived.span_metrics import SPAN_METRICS
-from tests.support.partial_lake import NAME, PartialLake, Span, as_view, partial_rows
 from tests.support.known_lake import DAY, KnownLake
 from tests.support.local_runner import LocalRunner
+from tests.support.partial_lake import NAME, PartialLake, Span, as_view, partial_rows
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -22,8 +22,8 @@ from frazil.pipeline.maintain.retain.check import check_rules
 from frazil.pipeline.maintain.retain.rules import built_in_rules, rules_of
 from frazil.tables import derived_specs, landed_spec, table_specs
 from frazil.tables.derived.span_metrics import SPAN_METRICS
-from tests.support.partial_lake import NAME, PartialLake, Span
 from tests.support.known_lake import DAY, KnownLake
+from tests.support.partial_lake import NAME, PartialLake, Span
 
 
 @contextlib.contextmanager

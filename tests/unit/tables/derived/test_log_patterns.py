@@ -415,7 +415,6 @@ def test_the_table_is_declared_and_keeps_coarse_rows_for_90_days() -> None:
     assert table_specs()["log_patterns"] is LOG_PATTERNS
     assert LOG_PATTERNS.derived is not None
     assert dict(LOG_PATTERNS.derived.kept_days) == {60: 14, 300: 60, 3600: 90, 86_400: 90}
-    assert LOG_PATTERNS.erased == "rows"  # templates and examples are text that users sent
 
 
 def test_lines_are_counted_by_template_and_minute() -> None:
