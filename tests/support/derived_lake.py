@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
+from frazil.objectives import Objectives
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.position import SourcePosition, source_position
 from frazil.tables import Signal, TableSpec, table_specs
 from frazil.tables.derived.combine import combine, completed, rolled_up
 from tests.support.known_lake import KnownLake
-
 
 
 class DerivedLake(KnownLake):
@@ -34,7 +34,8 @@ class DerivedLake(KnownLake):
         """A new one, which remembers nothing, as after a crash."""
         self.registry = CollectorRegistry()
         options = {} if clock is None else {"clock": clock}
-        metrics = DeriveMetrics(self.registry)
+        objectives = Objectives(self.registry, self.config, ["derive_lag"])
+        metrics = DeriveMetrics(self.registry, self.config, objectives)
         made = Deriver(self.config, source, self.catalog, self.runner, metrics, **options)
         self.derivers[source] = made
         return made
