@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from frazil.client.status_screen import render_status
-from tests.support.status_roles import down
-from tests.unit.status.test_watcher import Said, Story, deriving, pipeline, receiver
+from tests.unit.status.test_watcher import Said, Story, deriving, pipeline
 
 RED = "\x1b[31m"
 
