@@ -8,7 +8,7 @@ there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -45,6 +45,9 @@ _RETRY_SECONDS, _RETRY_SECONDS_MAX = 60.0, 3600.0
 _ADVANCE_SECONDS = 600.0
 """How old a position may become while only maintenance changes the source. Snapshots since then are kept."""
 
+_VANISHED_MAX = 3
+"""Attempts in which live files may be missing: another process may be merging them."""
+
 log = structlog.get_logger("frazil.derive")
 Round = Literal["idle", "derived", "more"]
 
@@ -71,6 +74,8 @@ class _Memory:
 
     written: dict[str, Hashes] = field(default_factory=dict)
     failures: dict[str, _Failures] = field(default_factory=dict)
+    vanished: int = 0
+    """Attempts in a row in which live files of the source did not exist."""
     head: int | None = None
     """The source's snapshot when all tables were complete."""
 
@@ -88,8 +93,10 @@ class Deriver:
         runner: Runner,
         metrics: DeriveMetrics,
         *,
+        specs: Sequence[TableSpec] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`specs` are the tables; by default those of the source that are not disabled."""
         self.source = source
         self._config = config
         self._catalog = catalog
@@ -99,7 +106,8 @@ class Deriver:
         self._committer = committer_of(config, catalog)
         self._source_spec = table_specs(promoted(config))[source]
         disabled = config.derive.disabled_tables
-        self._specs = [spec for spec in derived_specs(source) if spec.name not in disabled]
+        enabled = [spec for spec in derived_specs(source) if spec.name not in disabled]
+        self._specs = enabled if specs is None else specs
         self._memory = _Memory()
 
     @property
@@ -142,7 +150,7 @@ class Deriver:
             for name in self.tables:
                 self._metrics.pending(name, None)
             return "idle"
-        states = self._states(head)
+        states = self._states()
         due = [state for state in states if self._is_due(state.spec.name)]
         self._describe(states, head)
         results = [self._derive(table, position, group) for position, group in _by_position(due, head)]
@@ -155,7 +163,7 @@ class Deriver:
     def day(self) -> bool:
         """Derives the newest of the past days that are left. Returns whether there was one."""
         table = self._load()
-        states = [] if table is None else self._states(head_of(table))
+        states = [] if table is None else self._states()
         left = {state.spec.name: days_left(state.checkpoint.table.metadata) for state in states}
         for name, days in left.items():
             self._metrics.days_left(name, len(days))
@@ -172,21 +180,29 @@ class Deriver:
                 self._metrics.days_left(state.spec.name, len(days_left(metadata)))
         return True
 
-    def rederive(self, names: Collection[str], days: Collection[int], tenant: str | None = None) -> None:
-        """Computes the rows of these days (of one tenant) again from what the source holds now. Raises
-        Conflict if a table was changed at the same time: the caller tries again.
+    def rederive(
+        self,
+        names: Collection[str],
+        days: Collection[int],
+        tenant: str | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> set[str]:
+        """Computes the rows of these days (of one tenant) again from what the source holds now. The snapshot
+        summaries get `facts`. Returns the tables that could not be derived.
+
+        Raises Conflict if a table was changed at the same time: the caller tries again.
         """
         table = self._load()
         if table is None or not days:
-            return
-        states = [state for state in self._states(head_of(table)) if state.spec.name in names]
-        self._rederive(table, states, days, tenant)
+            return set()
+        states = [state for state in self._states() if state.spec.name in names]
+        return self._rederive(table, states, days, tenant, facts)
 
     def _load(self) -> Table | None:
         with catalog_errors():
             return table_or_none(self._catalog, self._config.lake.namespace, self.source)
 
-    def _states(self, head: SourcePosition) -> list[_State]:
+    def _states(self) -> list[_State]:
         """Reads the tables. Creates those that do not exist."""
         first = nowhere(self.source).to_text()
         states = []
@@ -267,9 +283,22 @@ class Deriver:
                 if spec.name in self._memory.written
             },
         )
-        return self._runner.run_job(
+        results = self._runner.run_job(
             partial(derive_files, work), tasks(cut.files, self._config.derive.task_bytes_max)
         )
+        self._note_unreadable({path: why for each in results for path, why in each.unreadable.items()})
+        return results
+
+    def _note_unreadable(self, files: Mapping[str, str]) -> None:
+        """Reports corrupt files. Their rows are left out: waiting for the files would stop all tables."""
+        self._metrics.unreadable(self.source, len(files))
+        for path, reason in files.items():
+            log.error(
+                "rows not derived: data file not readable; restore it, then run `frazil backfill`",
+                table=self.source,
+                path=path,
+                reason=reason,
+            )
 
     def _run_again(
         self, table: Table, states: Sequence[_State], since: SourcePosition, results: Sequence[Derivation]
@@ -279,7 +308,11 @@ class Deriver:
         table.refresh()
         cut = unread_by_segment(table, since)
         again = self._run(table, states, cut)
-        if vanished := sorted({path for result in again for path in result.vanished}):
+        vanished = sorted({path for result in again for path in result.vanished})
+        self._memory.vanished = self._memory.vanished + 1 if vanished else 0
+        if vanished and self._memory.vanished >= _VANISHED_MAX:
+            self._note_unreadable(dict.fromkeys(vanished, "the file does not exist"))
+        elif vanished:
             self._discard(states, again)
             raise StoreUnavailable(
                 f"{full_name(table)}: {len(vanished)} data files could not be read (first: {vanished[0]}): "
@@ -365,10 +398,17 @@ class Deriver:
             log.info("past days will be derived in the background", table=state.spec.name, days=len(cut.days))
 
     def _rederive(
-        self, table: Table, states: Sequence[_State], days: Collection[int], tenant: str | None = None
-    ) -> None:
+        self,
+        table: Table,
+        states: Sequence[_State],
+        days: Collection[int],
+        tenant: str | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> set[str]:
+        failed: set[str] = set()
         for position, group in _by_position(states):
-            self._replace_days(table, position, group, days, tenant)
+            failed |= self._replace_days(table, position, group, days, tenant, facts or {})
+        return failed
 
     def _replace_days(
         self,
@@ -377,7 +417,8 @@ class Deriver:
         states: Sequence[_State],
         days: Collection[int],
         tenant: str | None,
-    ) -> None:
+        facts: Mapping[str, str],
+    ) -> set[str]:
         """Replaces all rows of these days by what the source holds of them up to the tables' position.
         Rows that are derived at the same time are after the position, so they stay.
         """
@@ -395,12 +436,19 @@ class Deriver:
         for state in states:
             name = state.spec.name
             if name not in failed:
-                self._replace(state, _files_of(results, name), days, tenant, began)
+                self._replace(state, _files_of(results, name), days, tenant, facts, began)
                 self._memory.failures.pop(name, None)
-                self._metrics.day(name)
+                self._metrics.days(name, len(days))
+        return failed
 
     def _replace(
-        self, state: _State, added: list[DataFile], days: Collection[int], tenant: str | None, began: float
+        self,
+        state: _State,
+        added: list[DataFile],
+        days: Collection[int],
+        tenant: str | None,
+        facts: Mapping[str, str],
+        began: float,
     ) -> None:
         table = state.checkpoint.table
         removed = [
@@ -411,7 +459,7 @@ class Deriver:
         ]
         if not removed and not added:
             return
-        facts = {"frazil.rederived-days": str(len(days))}
+        facts = {**facts, "frazil.rederived-days": str(len(days))}
         try:
             self._committer.overwrite(table, removed, added, lambda text: text, facts=facts, began=began)
         except (Conflict, Fenced):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import TIMESTAMP, Column, TableSpec
 from frazil.tables.derived.rules import KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
-from frazil.tables.derived.sketch import sketch_codes
+from frazil.tables.derived.sketch import sketch_of
 
 _ERROR = 2
 
@@ -30,20 +29,6 @@ def span_metric_rows(spans: pa.Table) -> pa.Table:
     for name, column in made.items():
         rows = rows.append_column(name, column)
     return rows
-
-
-def sketch_of(values: pa.Array) -> tuple[pa.ListArray, pa.ListArray]:
-    """Returns for each number a sketch of that number alone: its code and the count 1. NULL for NULL and NaN."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    numbers = values.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
-    codes, counted = sketch_codes(numbers)
-    offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counted, dtype=np.int32)))
-    nulls = None if counted.all() else pa.array(~counted)
-    ones = pa.repeat(pa.scalar(1, pa.int64()), int(counted.sum()))
-    of_value = [pa.array(codes[counted]), ones]
-    made = [pa.ListArray.from_arrays(pa.array(offsets), each, mask=nulls) for each in of_value]
-    return made[0], made[1]
 
 
 SPAN_METRICS = TableSpec(
@@ -73,6 +58,7 @@ SPAN_METRICS = TableSpec(
         ("service_name", "name", "kind", "status_code", "duration_nano"),
         span_metric_rows,
         RESOLUTIONS,
+        counts="calls",
         kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
     ),
 )  # fmt: skip
