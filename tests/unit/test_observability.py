@@ -45,8 +45,8 @@ COUNTS = {  # gauges and histograms of things that are counted
     "frazil_table_rows", "frazil_table_small_files", "frazil_table_snapshots", "frazil_wal_landed_segments",
 }  # fmt: skip
 BOUNDED_LABELS = {
-    "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "source", "status",
-    "store", "table", "task", "transport", "version",
+    "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "source",
+    "status", "store", "table", "task", "transport", "version",
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from frazil.client.status_screen import render_status
+from frazil.tables import derived_specs
 from tests.unit.status.test_watcher import Said, Story, deriving, pipeline
 
 RED = "\x1b[31m"
@@ -36,7 +37,7 @@ def said_of_derivation(*roles: Said) -> str:
 @pytest.mark.parametrize(
     ("role", "said"),
     [
-        (deriving(), "1 of 2 tables up to date, lag 0"),
+        (deriving(), "1 of 6 tables up to date, lag 0"),
         (deriving(failing=1, problem="no such column"), "log_rollups failing: no such column"),
         (deriving(failing=1), "log_rollups failing: see the log"),
         (deriving(days=3), "log_rollups: 3 past days left"),
@@ -52,5 +53,5 @@ def test_derivation_is_one_line_and_one_more_for_each_table_that_needs_it(role: 
 
 
 def test_derivation_that_is_off_says_so() -> None:
-    parts = [deriving(name, off=1).text for name in ("log_rollups", "span_metrics")]
+    parts = [deriving(spec.name, off=1).text for spec in derived_specs()]
     assert said_of_derivation(Said("pipeline", "\n".join(parts))) == "off"

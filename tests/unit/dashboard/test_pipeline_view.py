@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from frazil.dashboard import pipeline_view
+from frazil.tables import derived_specs
 from tests.support.status_roles import down
 from tests.unit.status.test_watcher import Said, Story, api, deriving, pipeline, receiver
 
@@ -123,3 +125,35 @@ def test_derived_tables_that_fail_or_are_behind_are_named_with_the_reason() -> N
     assert problems(deriving(age=600)) == ["log_rollups is 10 min 00 s behind its source"]
     assert problems(deriving(days=5, age=600)) == []
     assert problems(deriving()) == []
+
+
+def drawn(role: Said) -> AppTest:
+    """What the Pipeline page shows of derived tables."""
+
+    def script() -> None:
+        import streamlit as st
+
+        from frazil.dashboard.pages import pipeline as page
+
+        page._derived(st.session_state["status"])
+
+    app = AppTest.from_function(script, default_timeout=60)
+    app.session_state["status"] = Story().look(role).status
+    app.run()
+    assert not app.exception
+    return app
+
+
+def test_the_page_shows_derived_tables_with_state_and_names_those_that_are_behind() -> None:
+    app = drawn(deriving(age=600))
+    (shown,) = app.dataframe
+    states = dict(zip(shown.value["table"], shown.value["state"], strict=True))
+    assert states["log_rollups"] == "behind"
+    assert [warning.value for warning in app.warning] == [r"log\_rollups is 10 min 00 s behind its source"]
+
+
+def test_the_page_says_that_derivation_is_off_in_place_of_a_table() -> None:
+    text = "\n".join(deriving(spec.name, off=1).text for spec in derived_specs())
+    app = drawn(Said("pipeline", text))
+    assert not app.dataframe
+    assert "Derivation is off" in app.caption[0].value
