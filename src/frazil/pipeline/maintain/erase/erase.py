@@ -368,8 +368,9 @@ def _unmatched(derived: Mapping[str, DerivedEraser]) -> list[str]:
     if not names:
         return []
     return [
-        f"rows of {', '.join(names)} of days that the source no longer holds: the condition names columns that "
-        "these tables do not have; if they copy such values, erase with --table and a condition on their columns"
+        f"rows of {', '.join(names)} of days that the source no longer holds: the condition names columns "
+        "that these tables do not have; if they copy such values, erase from them with --table and a "
+        "condition on their own columns"
     ]
 
 
