@@ -179,7 +179,7 @@ def test_an_erasure_takes_the_tenants_rows_from_all_that_it_was(lake: Edges) -> 
     assert erasure.is_proven
     assert erasure.rows_removed == 1
     assert lake.callees() == ["old", "vault", "web"]
-    with pytest.raises(Refused, match="there are: logs, spans, metrics, edges"):
+    with pytest.raises(Refused, match=r"there are: logs, spans, metrics, .*edges"):
         lake.erase("callee = 'cart'", tables=("edge",))
 
 
