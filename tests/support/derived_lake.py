@@ -17,7 +17,6 @@ from frazil.tables.derived.combine import combine, completed, rolled_up
 from tests.support.known_lake import KnownLake
 
 
-
 class DerivedLake(KnownLake):
     def __init__(self, data_dir: Path, **settings: Any) -> None:
         super().__init__(data_dir, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from frazil.position import (
     KafkaPosition,
     LandingPosition,
     Left,
+    NewRows,
     PartitionPosition,
     Position,
     SourcePosition,
@@ -101,7 +103,7 @@ def test_thousands_of_streams_are_packed_to_some_forty_characters_each(count: in
     assert len(text) < 45 * count
 
 
-SOURCE = '{"v":3,"source":{"table":"spans","snapshot":7,"landing":{"v":1}}}'
+SOURCE = '{"v":3,"source":{"table":"spans","snapshot":7,"sequence":0,"landing":{"v":1}}}'
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,35 @@ def test_a_derived_table_is_at_a_snapshot_of_its_source_and_at_the_landing_posit
     with pytest.raises(ValueError, match="in the table spans"):
         landing_position(SOURCE)
     assert without({f"{ONE}/0": 3}, SOURCE) == SOURCE
+
+
+def test_the_number_of_counted_rows_is_part_of_a_derived_position_and_follows_removals() -> None:
+    position = SourcePosition("spans", 7, LandingPosition(), 3, counted=12, replacements=2)
+    assert parse_position(position.to_text()) == position
+    assert parse_position(without({"": 4}, position.to_text(), counted=5)) == replace(position, counted=7)
+    assert without({"": 4}, position.to_text()) == position.to_text()
+    assert without({"": 4}, SOURCE, counted=5) == SOURCE, "a table that does not count rows"
+
+
+def test_rows_of_a_stream_that_ended_before_the_position_are_not_new() -> None:
+    """Also if the stream began after all streams that go on."""
+    since = LandingPosition(WalPosition({"20260101": StreamPosition(5, 50, 50)}, Left(2, 30, 30)))
+    head = LandingPosition(WalPosition({"20260101": StreamPosition(6, 60, 60)}, Left(2, 30, 30)))
+    new_rows = NewRows(since, head)
+    assert not new_rows.is_new("20260501/0")
+    assert not new_rows.is_uncertain("20260501/0")
+    assert new_rows.is_new("20260101/5")
+    assert not new_rows.is_new("20260101/4")
+
+
+def test_only_the_name_tells_if_a_stream_is_new_when_streams_have_ended_since_the_position() -> None:
+    since = LandingPosition(WalPosition({"20260101": StreamPosition(5, 50, 50)}, Left(2, 30, 30)))
+    head = LandingPosition(WalPosition({"20260701": StreamPosition(1, 1, 1)}, Left(3, 80, 80)))
+    new_rows = NewRows(since, head)
+    assert new_rows.is_uncertain("20260501/0")
+    assert [new_rows.is_uncertain(f"{name}/0") for name in ("20260101", "20260701")] == [False, False]
+    assert not NewRows(LandingPosition(), head).is_uncertain("20260501/0")
+    assert NewRows(LandingPosition(), head).is_new("20260501/0")
 
 
 WRITTEN_BEFORE = {

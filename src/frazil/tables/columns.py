@@ -127,10 +127,16 @@ class TableSpec:
                 raise ValueError(f"table {self.name} does not say how {column.name} merges")
             if column.merge.by and not self.has(column.merge.by):
                 raise ValueError(f"table {self.name} does not declare {column.merge.by}")
+        if derived.counts and self._rule_of(derived.counts) != "sum":
+            raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
         if {*self.sort_by} != {*self.key} - {TENANT}:
             raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
+
+    def _rule_of(self, name: str) -> str | None:
+        merge = self.column(name).merge if self.has(name) else None
+        return None if merge is None else merge.rule
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -92,8 +92,8 @@ class DeriveMetrics:
     def fenced(self, table: str) -> None:
         self._counters["frazil_derive_fenced"].labels(table).inc()
 
-    def day(self, table: str) -> None:
-        self._counters["frazil_derived_days"].labels(table).inc()
+    def days(self, table: str, days: int) -> None:
+        self._counters["frazil_derived_days"].labels(table).inc(days)
 
     def days_left(self, table: str, days: int) -> None:
         self._gauges["frazil_derive_days_left"].labels(table).set(days)

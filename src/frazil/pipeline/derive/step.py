@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from frazil.config import Config
-from frazil.errors import Conflict
+from frazil.errors import Conflict, Fenced
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
@@ -27,9 +27,16 @@ class DeriveStep(Step):
     stop_seconds = 30.0  # time to commit a batch whose job is running
 
     def __init__(
-        self, config: Config, deriver: Deriver, runner: Runner, clock: Callable[[], float] = time.monotonic
+        self,
+        config: Config,
+        deriver: Deriver,
+        runner: Runner,
+        is_command_running: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """While a command runs in this pipeline, no past day begins: the command may derive the same days."""
         super().__init__()
+        self._is_command_running = is_command_running
         self.deriver = deriver
         self._interval_seconds = config.derive.interval_seconds
         self._runner = runner
@@ -61,10 +68,12 @@ class DeriveStep(Step):
                 self._landed.set()
                 return 0.0
             self._has_days = True  # a round may have left days
+        elif self._is_command_running():
+            self._has_days = True  # the command may leave days
         elif self._has_days:
             try:
                 self._has_days = self.deriver.day()
-            except Conflict:
+            except (Conflict, Fenced):
                 return _POLL_SECONDS
             return 0.0 if self._has_days else _POLL_SECONDS
         return _POLL_SECONDS

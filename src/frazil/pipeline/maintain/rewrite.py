@@ -39,6 +39,8 @@ class Swap:
     """Seconds since 1970. No file of `added` is older."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows of `removed` that are not in `added`, by `_segment`."""
+    counted: int = 0
+    """Source rows that these rows of a derived table count."""
 
     @classmethod
     def of(cls, found: Iterable[tuple[DataFile, SearchResult]], began: float) -> Swap:
@@ -49,6 +51,7 @@ class Swap:
             [searched.added for _, searched in matched if searched.added is not None],
             began,
             sum((searched.removed for _, searched in matched), Counter()),
+            counted=sum(searched.counted for _, searched in matched),
         )
 
     @property
@@ -138,8 +141,9 @@ class Rewrite:
         began = min(swap.began for swap in swaps)
         if dropped:
             facts = {**self._facts, **({self._counted_as: str(dropped.total())} if self._counted_as else {})}
+            advance = partial(without, dropped, counted=sum(swap.counted for swap in swaps))
             committed = self._committer.overwrite(
-                self._table, removed, added, partial(without, dropped), facts=facts, began=began
+                self._table, removed, added, advance, facts=facts, began=began
             )
         else:
             committed = self._committer.replace(self._table, removed, added, facts=self._facts, began=began)

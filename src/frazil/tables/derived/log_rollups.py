@@ -35,6 +35,7 @@ LOG_ROLLUPS = TableSpec(
         ("service_name", "severity_number", "body"),
         log_rollup_rows,
         RESOLUTIONS,
+        counts="records",
         kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
     ),
 )  # fmt: skip

@@ -68,9 +68,24 @@ class Derived:
     resolutions: tuple[int, ...] = ()
     kept_days: tuple[tuple[int, int | None], ...] = ((0, 90),)
     """How many days rows are kept, by resolution; 0 stands for all rows. None: forever."""
+    counts: str = ""
+    """The column with rule `sum` that counts the rows of the source, if there is one. Each row of the source is counted
+    once in each resolution.
+    """
     spread_seconds: int = 0
     """How far apart in `time` rows of one key may be, if `time` is not part of the key. A query for a time range reads
     rows of this much more time before and after it.
     """
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
+
+    def kept_days_of(self, resolution: int) -> int | None:
+        """Returns how many days rows of a resolution are kept. None: forever."""
+        kept = dict(self.kept_days)
+        return kept.get(resolution, kept.get(0))
+
+    @property
+    def longest_kept(self) -> int:
+        """The resolution whose rows are kept longest; 0 if there are none."""
+        kept = {each: self.kept_days_of(each) for each in self.resolutions}
+        return max(kept, key=lambda each: (kept[each] is None, kept[each] or 0, each), default=0)

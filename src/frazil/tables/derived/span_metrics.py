@@ -73,6 +73,7 @@ SPAN_METRICS = TableSpec(
         ("service_name", "name", "kind", "status_code", "duration_nano"),
         span_metric_rows,
         RESOLUTIONS,
+        counts="calls",
         kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
     ),
 )  # fmt: skip

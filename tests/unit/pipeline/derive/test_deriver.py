@@ -255,7 +255,9 @@ def test_random_landings_merges_expiries_and_restarts_are_equal_to_a_single_pass
     rng = random.Random(seed)
     with contextlib.closing(DerivedLake(tmp_path)) as lake:
         for _ in range(12):
-            match rng.choice(["land", "land", "land", "derive", "derive", "compact", "expire", "restart", "day"]):
+            match rng.choice(
+                ["land", "land", "land", "derive", "derive", "compact", "expire", "restart", "day"]
+            ):
                 case "land":
                     names = rng.choices(["cart", "web", "gate"], k=rng.randint(1, 6))
                     days = rng.choice([0, 0, 0, 1, 3])
@@ -295,7 +297,9 @@ def crashing_at(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, number: int) 
         return real()
 
     with monkeypatch.context() as patched:
-        patched.setattr(LakeFileIO, "write", lambda *args, **more: struck("write", lambda: write(*args, **more)))
+        patched.setattr(
+            LakeFileIO, "write", lambda *args, **more: struck("write", lambda: write(*args, **more))
+        )
         patched.setattr(catalog, "commit_table", lambda *args: struck("commit", lambda: commit(*args)))
         yield seen
 
