@@ -30,7 +30,7 @@ PUT_DOLLARS = 0.005 / 1000
 """The public price of one PUT in S3 Standard, us-east-1."""
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
-LANDING = ("land", "backlog", "commits", "cluster", "idle", "whole")
+LANDING = ("land", "backlog", "commits", "cluster", "derive", "idle", "whole")
 ASKING = ("query", "queries", "freshness", "tail")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
@@ -227,7 +227,7 @@ def receiving(bench: Bench, only: str | None) -> None:
 
 def landing(bench: Bench, only: str | None, records: int | None) -> None:
     """`land` runs all parts; each part can run alone."""
-    from bench import cluster, commits, idle, land, whole
+    from bench import cluster, commits, derive, idle, land, whole
 
     configure_logging(LogConfig(level="warning"))
     everything = only in (None, "land")
@@ -237,6 +237,8 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
         commits.commits(bench)
     if only == "cluster" or (everything and not bench.quick):
         cluster.cluster(bench)
+    if everything or only == "derive":
+        derive.derivation(bench)
     if everything or only == "idle":
         idle.idle(bench)
     if only == "whole" or (everything and not bench.quick):

@@ -64,6 +64,14 @@ def test_on_a_small_laptop_objectives_are_not_cut_and_cards_fill_their_rows(visi
     assert [tops.count(top) for top in sorted(set(tops))] == [3, 3]
 
 
+def test_on_a_small_laptop_the_links_of_each_service_are_on_the_screen(visit: Visit, up: Up) -> None:
+    visitor = visit(up)
+    visitor.page.set_viewport_size(TABLET)
+    visitor.open_with_data("overview", "live=false")
+    table = visitor.page.locator("[data-testid=stDataFrame] .dvn-scroller").first
+    assert table.evaluate("e => [e.scrollWidth, e.clientWidth]") == [table.evaluate("e => e.clientWidth")] * 2
+
+
 def test_on_a_small_laptop_chosen_services_can_be_read(visit: Visit, up: Up) -> None:
     visitor = visit(up)
     visitor.page.set_viewport_size(TABLET)

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TRACES = 60
 SECOND = 10**9
 SENT = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
-RANGE = "..".join(f"{SENT + dt.timedelta(minutes=minutes):%Y-%m-%dT%H:%MZ}" for minutes in (-14, 1))
-"""A fixed range, in which the traces are however long the tests take."""
+RANGE = "..".join(f"{SENT + dt.timedelta(minutes=minutes):%Y-%m-%dT%H:%MZ}" for minutes in (-14, 0))
+"""A fixed range, which has these traces however long the tests take, and not LOGGED, which is sent later."""
 WORD = marked("shipped")
 LOGGED = os.urandom(16).hex()
 FAILED = os.urandom(8).hex()
@@ -290,6 +290,29 @@ def test_on_a_narrow_screen_names_of_services_are_not_cut(visit: Visit, parts: P
     assert row.locator(".chip").evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")
     expect(row.locator(".more")).to_have_text("+1")
     expect(row.locator(".more")).to_have_attribute("title", "stock")
+
+
+def test_on_a_narrow_screen_a_waterfall_has_whole_names_of_services_or_none(
+    visit: Visit, parts: Parts
+) -> None:
+    """A service that does not fit beside its operation is told by its colour, and in the details."""
+    trace, root, child = os.urandom(16).hex(), os.urandom(8).hex(), os.urandom(8).hex()
+    begin = (int(SENT.timestamp()) - 1200) * SECOND
+    operation = "shop.recommendation.v1.Recommendations/ListForReturningCustomers"
+    parts.send("traces", at(span("GET /home", "shop", trace, root), begin, 40))
+    parts.send("traces", at(span(operation, "recommendation", trace, child, root), begin, 20))
+    visitor = visit(parts)
+    visitor.page.set_viewport_size({"width": 1100, "height": 800})
+    visitor.open(f"traces?trace={trace}&span={child}")
+    is_open(visitor, "GET /home")
+    is_seen = "e.offsetTop < e.parentElement.offsetTop + e.parentElement.clientHeight"
+    services = visitor.find("waterfall-row").locator(".service")
+    seen = services.evaluate_all(f"all => all.filter(e => {is_seen}).map(e => e.textContent)")
+    assert seen == ["shop"]
+    origin = visitor.page.locator("[data-testid=stMain] [data-testid=stCode] pre").last
+    assert origin.evaluate("e => e.scrollWidth <= e.clientWidth")
+    keys = visitor.find("attributes").first.locator("td:first-child").all_inner_texts()
+    assert keys == ["test.text"]
 
 
 def box(found: Locator) -> Any:

@@ -7,6 +7,8 @@ WAL, without SQL.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import time
 from collections import Counter, defaultdict
@@ -20,10 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from frazil.demo import DemoOptions, VirtualClock, run_demo
+from frazil.lake.catalog import open_catalog
+from frazil.tables import table_specs
 from tests.support.integration.api import running_api
 from tests.support.integration.clients import SIGNALS
 from tests.support.integration.documented import COMPACTS_EARLY, Stack
 from tests.support.integration.known_faults import NEW_ERROR, OLD_ERROR, SECOND, KnownFaults
+from tests.support.query.derived_rows import append_derived
 
 pytestmark = pytest.mark.slow
 
@@ -90,12 +95,26 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         planted.send(receiver)
         lake.land()
         lake.compact()
+        _derive(lake)
         [pinning] = [line for line in _lines(40) if "tag create" in line]
         lake.sh(pinning)
         late = KnownFaults()
         late.log("storage", AFTER_THE_TAG, age_seconds=1, severity=17)
         late.send(receiver)
         yield lake
+
+
+def _derive(lake: Lake) -> None:
+    """Fills the tables of section "Rollups" from all rows that have landed, twice: in two halves."""
+    config = lake.receiver.config
+    with contextlib.closing(open_catalog(config)) as catalog:
+        for spec in (table_specs()["span_metrics"], table_specs()["log_rollups"]):
+            assert spec.derived is not None
+            names = ("tenant_id", "time", *spec.derived.columns)
+            source = catalog.load_table(f"otel.{spec.derived.source}").scan(selected_fields=names).to_arrow()
+            half = source.num_rows // 2
+            append_derived(config, catalog, spec, source.slice(0, half))
+            append_derived(config, catalog, spec, source.slice(half))
 
 
 def _lines(number: int) -> list[str]:
@@ -350,3 +369,31 @@ def test_the_past_is_asked_as_the_page_says(lake: Lake) -> None:
     [sql] = re.findall(r'"([^"]+)"', asking)
     assert ["storage", 4] in lake.api.rows(sql), "what was said after the tag is there now"
     assert "incident-42" in lake.sh(_lines(40)[-1])
+
+
+def test_services_of_the_week_are_those_of_the_log(lake: Lake, spans: list[dict[str, Any]]) -> None:
+    served = defaultdict[str, list[dict[str, Any]]](list)
+    for span in spans:
+        if span["kind"] in (2, 5):
+            served[span["service_name"]].append(span)
+    found = {row["service_name"]: row for row in lake.rows(41)}
+    assert found.keys() == served.keys()
+    for service, of_it in served.items():
+        failed = sum(span["status_code"] == 2 for span in of_it)
+        assert (found[service]["requests"], found[service]["failed_percent"]) == (
+            len(of_it),
+            pytest.approx(100 * failed / len(of_it), abs=0.01),
+        )
+        durations = sorted(span["duration_nano"] / 1e6 for span in of_it)
+        exact = durations[math.ceil(0.99 * len(durations)) - 1]
+        assert found[service]["p99_ms"] == pytest.approx(exact, rel=0.0101, abs=0.01)
+
+
+def test_the_busiest_operations_and_the_volume_of_logs_are_those_of_the_records(
+    lake: Lake, spans: list[dict[str, Any]]
+) -> None:
+    calls = Counter((span["service_name"], span["name"]) for span in spans)
+    for row in lake.rows(42):
+        assert row["calls"] <= calls[row["service_name"], row["operation"]]
+    landed = lake.api.rows("SELECT count(*) FROM logs WHERE body <> ?", AFTER_THE_TAG)[0][0]
+    assert 0 < sum(row["records"] for row in lake.rows(43)) <= landed

@@ -45,6 +45,7 @@ STARTS_ALL = "starts all roles in the foreground; tests/browser runs `frazil up`
 MAKES_A_KEY = "makes a key, reads no data; tests/unit/test_keys.py"
 NEEDS_TRINO = "needs Trino, which is not among the tests' components"
 ENGINES = "tests/integration/test_engines.py"
+PARTIAL_ROWS = "tests/unit/query/test_engines_merge_rows.py"
 
 ELSEWHERE = {
     ("docs/cookbook.md", "frazil query"): "tests/integration/test_cookbook.py",
@@ -64,6 +65,9 @@ ELSEWHERE = {
     ("docs/engines.md", "pyspark"): ENGINES,
     ("docs/engines.md", "-- Spark: an attribute"): ENGINES,
     ("docs/engines.md", "CREATE TEMPORARY FUNCTION kind_name"): ENGINES,
+    ("docs/engines.md", "-- DuckDB: calls, errors"): PARTIAL_ROWS,
+    ("docs/engines.md", "import math"): PARTIAL_ROWS,
+    ("docs/engines.md", "from frazil.sql.merging"): PARTIAL_ROWS,
 }
 """Blocks that another test reads from the page and runs. test_cookbook.py runs all SQL of docs/cookbook.md,
 after a compaction too."""
@@ -83,6 +87,8 @@ NOT_RUN = {
     ("docs/engines.md", "connector.name=iceberg"): NEEDS_TRINO,
     ("docs/engines.md", "SELECT service_name"): NEEDS_TRINO,
     ("docs/engines.md", "WITH\nFUNCTION"): NEEDS_TRINO,
+    ("docs/engines.md", "-- Trino: the same."): f"{NEEDS_TRINO}; compared with DuckDB's in {PARTIAL_ROWS}",
+    ("docs/engines.md", "-- Spark: the same."): f"compared with DuckDB's in {PARTIAL_ROWS}",
     ("docs/erasure.md", "frazil erase"): "deletes rows; tests/unit/pipeline/maintain/test_erase.py",
     ("docs/operations.md", '{"ok": false, "role": "receiver"'): OUTPUT,
     (
@@ -121,6 +127,7 @@ NOT_RUN = {
 STATEMENTS = {
     ("README.md", "-- The slowest operations"): {},
     ("docs/querying.md", "-- Rows that contain all words"): {},
+    ("docs/querying.md", "SELECT service_name, sum(calls)"): {},
     ("docs/self-observability.md", "-- time spent per query stage"): {"frazil-api": "cart"},
 }
 """Blocks of SQL for frazil, and what is put in place of names that the demo does not have."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.compute as pc
 import pytest
 
 from frazil.pipeline.java import java_home
@@ -22,6 +23,7 @@ from tests.support.spark.land_process import (
     PROMPT,
     PipelineProcess,
     landed_bodies,
+    rows_in,
     running_pipeline,
     verified,
 )
@@ -54,6 +56,7 @@ def receiver(tmp_path: Path, cluster: SparkCluster, moto_s3: S3Server) -> Iterat
             "settings": both | local,
         },
         "receive": {"workers": 1},
+        "derive": {"interval_seconds": 1},
     }
     with running_receiver(tmp_path, settings) as running:
         yield running
@@ -92,6 +95,34 @@ def test_landing_runs_on_both_workers(cluster: SparkCluster, receiver: Receiver)
         assert all(python_workers(pid) for pid in executors)
         assert pipeline.stop() == 0
     assert wait_until(lambda: cluster.executor_pids() == [], seconds_max=60)
+
+
+def test_derivation_runs_on_the_cluster_and_counts_each_row_once(
+    cluster: SparkCluster, receiver: Receiver
+) -> None:
+    account = Account()
+    with running_pipeline(receiver.config_path) as pipeline:
+        for _ in range(2):
+            large_texts(receiver, account)
+            settled(pipeline, receiver, account)
+        total = landed_bodies(receiver.config_path).total()
+        pipeline.until("all derived", lambda: derived_records(receiver.config_path) == total)
+        executors = cluster.executor_pids()
+        assert len(executors) == 2
+        assert all(python_workers(pid) for pid in executors)
+        assert pipeline.metric("frazil_derive_errors_total") == 0
+        assert pipeline.stop() == 0
+    assert derived_records(receiver.config_path) == total
+    assert wait_until(lambda: cluster.executor_pids() == [], seconds_max=60)
+
+
+def derived_records(config_path: Path) -> int:
+    """The sum over all partial rows of the coarsest resolution."""
+    rows = rows_in(config_path, "log_rollups", "resolution", "records")
+    if rows is None:
+        return 0
+    whole_days = rows.filter(pc.equal(rows["resolution"], 86_400))
+    return int(pc.sum(whole_days["records"]).as_py() or 0)
 
 
 @pytest.mark.soak

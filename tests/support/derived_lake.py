@@ -64,7 +64,7 @@ class DerivedLake(KnownLake):
         source = table_specs()[spec.derived.source]
         rows = self.table(spec.derived.source).scan().to_arrow()
         plain = _plain(rows, source)
-        return rows_of(rolled_up(spec.derived.derive(plain), spec), spec)
+        return rows_of(combine(rolled_up(spec.derived.derive(plain), spec), spec), spec)
 
 
 def rows_of(rows: pa.Table, spec: TableSpec) -> list[tuple[Any, ...]]:

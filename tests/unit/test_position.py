@@ -49,7 +49,7 @@ topics = st.dictionaries(
 )
 wals = st.builds(WalPosition, streams, st.builds(Left, counts, counts, counts, removed))
 landings = st.builds(LandingPosition, wals, st.builds(KafkaPosition, topics))
-sources = st.builds(SourcePosition, st.text(min_size=1), counts, landings)
+sources = st.builds(SourcePosition, st.text(min_size=1), counts, landings, counts)
 
 
 @settings(max_examples=100, deadline=None)
@@ -103,7 +103,7 @@ def test_thousands_of_streams_are_packed_to_some_forty_characters_each(count: in
     assert len(text) < 45 * count
 
 
-SOURCE = '{"v":3,"source":{"table":"spans","snapshot":7,"sequence":0,"landing":{"v":1}}}'
+SOURCE = '{"v":3,"source":{"table":"spans","snapshot":7,"sequence":3,"landing":{"v":1}}}'
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_text_of_a_later_release_is_refused_with_both_versions() -> None:
 
 
 def test_a_derived_table_is_at_a_snapshot_of_its_source_and_at_the_landing_position_of_that() -> None:
-    position = SourcePosition("spans", 7, LandingPosition())
+    position = SourcePosition("spans", 7, LandingPosition(), 3)
     assert position.to_text() == SOURCE
     with pytest.raises(ValueError, match="in the table spans"):
         landing_position(SOURCE)
@@ -158,6 +158,24 @@ def test_only_the_name_tells_if_a_stream_is_new_when_streams_have_ended_since_th
     assert [new_rows.is_uncertain(f"{name}/0") for name in ("20260101", "20260701")] == [False, False]
     assert not NewRows(LandingPosition(), head).is_uncertain("20260501/0")
     assert NewRows(LandingPosition(), head).is_new("20260501/0")
+
+
+def test_rows_are_new_if_they_landed_after_a_position() -> None:
+    topic = TopicPosition("id", {0: PartitionPosition(10), 1: PartitionPosition(0)})
+    since = LandingPosition(
+        WalPosition({"20261001T08-a": StreamPosition(3, 10, 10)}), KafkaPosition({"otlp_logs": topic})
+    )
+    one_ended = WalPosition({"20261001T07-b": StreamPosition(5, 20, 20)}, Left(1, 9, 9))
+    head = LandingPosition(one_ended, since.kafka)
+    new = NewRows(since, head)
+    assert [new.is_new(f"20261001T08-a/{number}") for number in (2, 3)] == [False, True]
+    assert new.is_new("20261001T07-b/0"), "a stream that only the later position has"
+    assert not new.is_new("20261001T06-c/9"), "a stream that ended before"
+    assert new.is_new("20261001T09-d/9"), "a stream that began after, and has ended"
+    assert [new.is_new(f"otlp_logs/0/{offset}") for offset in (9, 10)] == [False, True]
+    assert [new.is_new(f"otlp_logs/{part}/0") for part in (1, 2)] == [True, True]
+    assert not new.is_new("not a source")
+    assert NewRows(LandingPosition(), head).is_new("20261001T06-c/9")
 
 
 WRITTEN_BEFORE = {

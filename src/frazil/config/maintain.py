@@ -97,7 +97,9 @@ class OrphansConfig(Section):
 
 
 class RetentionRule(Section):
-    table: str | None = Field(None, min_length=1, description="Table. Absent: all tables.", examples=["logs"])
+    table: str | None = Field(
+        None, min_length=1, description="Table. Absent: all tables that are not derived.", examples=["logs"]
+    )
     tenant: TenantId | None = Field(None, description="Tenant. Absent: all tenants.")
     where: str | None = Field(
         None,
@@ -120,7 +122,9 @@ class RetentionRule(Section):
 
 class RetentionConfig(Section):
     rules: tuple[RetentionRule, ...] = Field(
-        (), description="Retention rules. All rules apply. Empty: all rows are kept forever."
+        (),
+        description="Retention rules. All rules apply. Empty: all rows are kept forever, except in derived "
+        "tables. Rules that name a derived table replace its built-in rules.",
     )
     interval_seconds: Seconds = Field(HOUR_SECONDS, gt=0, description="Interval between checks.")
     set_aside_seconds: Seconds = Field(

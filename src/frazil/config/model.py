@@ -73,7 +73,9 @@ class TablesConfig(Section):
     promoted: tuple[PromotedColumn, ...] = Field(
         (),
         description="Attributes that get their own columns, in addition to the built-in ones. They are fast "
-        "to filter and cost a few bytes per row.",
+        "to filter and cost a few bytes per row. If you remove an entry, queries no longer have its "
+        "column. The column stays in the Iceberg tables, with NULL in new files; the attribute stays in the "
+        "map.",
     )
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from frazil.errors import Refused
 from frazil.lake.catalog import full_name
 from frazil.lake.snapshots import commit_times
-from frazil.tables.columns import TENANT, TIME
+from frazil.tables.columns import RESOLUTION, TENANT, TIME
 from frazil.times import day_number
 
 T = TypeVar("T")
@@ -122,6 +122,8 @@ class FileFacts:
     sequence: int
     committed_seconds: float | None = None
     """Seconds since 1970. None if the snapshot that added the file has expired."""
+    resolution: int | None = None
+    """The `resolution` that all rows have. None if there are several, or no such column."""
 
 
 def all_facts(
@@ -141,7 +143,8 @@ def _facts(
 ) -> FileFacts:
     tenant, day = _partition(file, specs[file.spec_id], schema)
     begin = 0 if day is None else day * DAY_MICROS
-    time_id = next((field.field_id for field in schema.fields if field.name == TIME), None)
+    ids = {field.name: field.field_id for field in schema.fields}
+    time_id = ids.get(TIME)
     return FileFacts(
         path=file.file_path,
         tenant=tenant,
@@ -152,7 +155,18 @@ def _facts(
         last_micros=_micros(file.upper_bounds, time_id, begin + DAY_MICROS - 1),
         sequence=sequence,
         committed_seconds=None if committed_ms is None else committed_ms / 1000,
+        resolution=only_value(file, ids.get(RESOLUTION)),
     )
+
+
+def only_value(file: DataFile, field_id: int | None) -> int | None:
+    """Returns the value of an integer column if its bounds show that all rows have the same."""
+    if field_id is None:
+        return None
+    lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+    if lower is None or lower != upper or (file.null_value_counts or {}).get(field_id) != 0:
+        return None
+    return int.from_bytes(lower, "little", signed=True)
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema) -> FilePartition:

@@ -18,6 +18,7 @@ from frazil.tables.promoted import Fill
 _PARTITION_FIELD_ID_FIRST = 1000
 _METADATA_VERSIONS_KEPT = 10
 _FIELD_ID = b"PARQUET:field_id"
+_PARTIAL = "Rows are partial: merge rows of one key with GROUP BY."
 
 
 def iceberg_schema(spec: TableSpec) -> Schema:
@@ -68,7 +69,7 @@ def sort_order(spec: TableSpec, schema: Schema) -> SortOrder:
 def properties(spec: TableSpec) -> dict[str, str]:
     """Returns the table properties that writers of any engine should follow."""
     found = {
-        "comment": spec.doc,
+        "comment": spec.doc if spec.derived is None else f"{spec.doc} {_PARTIAL}",
         "format-version": "2",
         "write.format.default": "parquet",
         "write.parquet.compression-codec": "zstd",

@@ -25,6 +25,13 @@ id. It does not reveal which data was erased.
 """
 ERASED_TENANT = "frazil.erased-tenant"
 """Summary key next to `ERASED`: the tenant whose rows were erased."""
+REMOVED_BY = "frazil.removed-by"
+"""Summary key: why a snapshot removes rows, if not by an erasure. What was derived from rows that retention
+removed stays; what was derived from erased rows does not.
+"""
+BY_RETENTION = {REMOVED_BY: "retention"}
+COMBINED = "frazil.combined"
+"""Summary key: the number of rows that are missing because partial rows of a key were combined into one."""
 _DIGITS_MAX = 18
 
 

@@ -23,7 +23,8 @@ from frazil.otlp.columns import (
 from frazil.otlp.ids import hex_ids
 from frazil.otlp.series import series_ids
 from frazil.otlp.values import Attributes, DuplicateOneof
-from frazil.tables.specs import EXEMPLAR, QUANTILE, table_spec
+from frazil.tables.columns import QUANTILE
+from frazil.tables.specs import EXEMPLAR, table_spec
 
 TYPES = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 _COMMON = ("attributes", "start_time_unix_nano", "time_unix_nano", "flags")

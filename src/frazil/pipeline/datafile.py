@@ -227,6 +227,11 @@ class DataFileWriter:
         self.rows = 0
         self.row_groups = 0
 
+    @property
+    def bytes(self) -> int:
+        """The bytes written so far."""
+        return int(self._sink.tell())
+
     def write(self, rows: pa.Table) -> None:
         self._writer.write(rows)
         self.rows += rows.num_rows

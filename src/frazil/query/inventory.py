@@ -54,7 +54,7 @@ def health_of(
         now,
         known_since=oldest_snapshot_seconds(metadata),
         table=None if tenant is not None else state_of(metadata, version.index.manifests),
-        is_merged=spec.merged_as is not None,
+        spec=spec,
     )
 
 

@@ -32,7 +32,7 @@ from frazil.lake.catalog import LEASES, catalog_errors, full_name, metadata_loca
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.snapshots import ancestors, erasures
-from frazil.position import WalPosition, landing_position
+from frazil.position import SourcePosition, WalPosition, parse_position
 from frazil.query.manifests import Manifests, metadata_errors
 from frazil.query.model import AsOf
 from frazil.sql.constraint import Constraints
@@ -64,7 +64,9 @@ class TableVersion:
     committed_at: int | None
     """Microseconds since 1970."""
     position: WalPosition
-    """The position up to which rows have landed. Empty for an `as_of` version, which has no tail."""
+    """The position up to which rows have landed. Empty for an `as_of` version and for a derived table, which
+    have no tail.
+    """
     schema: Schema
     """The current schema, also for an `as_of` version."""
     stale: str | None
@@ -316,7 +318,7 @@ class Lake:
         ):
             return replace(before, loaded_at=since, table=table)
         try:
-            position = landing_position(checkpoint_of(table).position).wal
+            position = _wal_position(checkpoint_of(table).position)
         except ValueError as error:
             raise DataLost(
                 full_name(table), f"its position cannot be read: {error}: upgrade frazil"
@@ -380,6 +382,12 @@ class Lake:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def _wal_position(text: str) -> WalPosition:
+    """Return the position in the WAL; an empty one for a derived table, which has no rows there."""
+    position = parse_position(text)
+    return WalPosition() if isinstance(position, SourcePosition) else position.wal
 
 
 def _last_known(known: _CatalogState | None, outage: _Outage) -> tuple[_CatalogState, str]:

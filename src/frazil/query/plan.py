@@ -18,12 +18,14 @@ from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.bloom import BloomFilters, hashes_of
-from frazil.sql.constraint import UNCONSTRAINED, Constraints, union_all
+from frazil.sql.constraint import UNCONSTRAINED, Constraints, union_all, widened
 from frazil.sql.index import File
+from frazil.sql.merging import merged_columns, with_needed_columns
 from frazil.sql.promoted_fallback import from_map, source_columns
 from frazil.sql.statement import Statement
 from frazil.sql.types import duckdb_type
 from frazil.tables import Promoted, TableSpec, table_specs
+from frazil.tables.columns import TIME
 from frazil.tables.promoted import promoted
 
 _ATTEMPTS_MAX = 4
@@ -135,6 +137,7 @@ class Planner:
         statement: Statement,
     ) -> None:
         needed = _needed_columns(spec, statement.columns)
+        uses = [_on_partial_rows(spec, use) for use in uses]
         found = self._cut(spec, uses, query, needed)
         version, cut = found.lookup.version, found.tail
         if cut is not None:
@@ -278,9 +281,22 @@ class Planner:
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
+def _on_partial_rows(spec: TableSpec, use: Constraints) -> Constraints:
+    """Return the constraints on the stored rows of a table, from those on the rows that SQL sees. In a
+    derived table the latter are merged: only conditions on the key also hold for each partial row. If `time`
+    is not part of the key, the partial rows of a key are spread over some time around the merged one.
+    """
+    if spec.derived is None:
+        return use
+    found = {name: constraint for name, constraint in use.items() if name in spec.key}
+    if TIME in use and TIME not in spec.key:
+        found[TIME] = widened(use[TIME], spec.derived.spread_seconds * 1_000_000)
+    return found
+
+
 def _times(uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
     """Return the first and last `time` of the rows that a query needs."""
-    bounds = union_all(uses).get("time")
+    bounds = union_all(uses).get(TIME)
     if bounds is None:
         return None, None
     lower, upper = (each if isinstance(each, int) else None for each in (bounds.lower, bounds.upper))
@@ -294,6 +310,11 @@ def reads_unowned(query: Query, spec: TableSpec) -> bool:
 def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: Any) -> dict[str, Any]:
     """Return the arguments of a `TableSource`; without rows unless `more` has some."""
     views = {view.name: view.not_null for view in spec.views}
+    merged = None
+    if spec.derived is not None:
+        names = {name for name, _, _ in columns}
+        expressions = merged_columns(spec, "duckdb").items()
+        merged = {name: expression for name, expression in expressions if name in names}
     return {
         "name": spec.name,
         "columns": columns,
@@ -302,16 +323,20 @@ def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: An
         "tail": [],
         "names": None,
         "views": views,
+        "merged": merged,
         **more,
     }
 
 
 def _needed_columns(spec: TableSpec, names: Collection[str] | None) -> frozenset[str]:
-    """Return the table's columns among the names, or its first one if there are none. None: all columns."""
+    """Return the table's columns among the names, or its first one if there are none. None: all columns. Of a
+    derived table, also the columns that are needed to merge those.
+    """
     columns = [column.name for column in spec.sql_columns]
-    return frozenset(columns if names is None else (n for n in columns if n in names)) or frozenset(
-        columns[:1]
-    )
+    found = frozenset(columns if names is None else (n for n in columns if n in names))
+    if spec.derived is not None:
+        return with_needed_columns(spec, found)
+    return found or frozenset(columns[:1])
 
 
 def _group_by_promotion(

@@ -51,6 +51,15 @@ def union(constraints: Sequence[Constraint]) -> Constraint:
     )
 
 
+def widened(constraint: Constraint, margin: int) -> Constraint:
+    """Return a constraint that is met by all numbers at most `margin` away from one that meets this one."""
+    bounds = _as_bounds(constraint)
+    return Constraint(
+        bounds.lower - margin if isinstance(bounds.lower, int | float) else None,
+        bounds.upper + margin if isinstance(bounds.upper, int | float) else None,
+    )
+
+
 def _no_bounds(constraint: Constraint) -> bool:
     return constraint.lower is None and constraint.upper is None
 

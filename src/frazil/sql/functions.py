@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frazil.sql.plain_json import ATTR_JSON, PLAIN_JSON
+from frazil.sql.quantiles import (
+    HISTOGRAM_QUANTILE,
+    MERGED_HISTOGRAM_QUANTILE,
+    MERGED_QUANTILE,
+    SKETCH_QUANTILE,
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,30 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "status_code",
         "CASE WHEN status_code BETWEEN 0 AND 2 THEN ['unset','ok','error'][status_code + 1] END",
         "The name of a span status: status_name(status_code) is unset, ok or error",
+    ),
+    SqlFunction(
+        "sketch_quantile",
+        "codes, counts, share",
+        SKETCH_QUANTILE,
+        "A quantile of one sketch, within 1 %: sketch_quantile(duration_codes, duration_counts, 0.99)",
+    ),
+    SqlFunction(
+        "merged_quantile",
+        "codes, counts, share",
+        MERGED_QUANTILE,
+        "Aggregate: a quantile of the sketches of all rows together, within 1 %",
+    ),
+    SqlFunction(
+        "histogram_quantile",
+        "bounds, counts, share",
+        HISTOGRAM_QUANTILE,
+        "A quantile of one histogram, interpolated in a bucket. Bounds are upper ones, the last is infinity",
+    ),
+    SqlFunction(
+        "merged_histogram_quantile",
+        "bounds, counts, share",
+        MERGED_HISTOGRAM_QUANTILE,
+        "Aggregate: a quantile of the histograms of all rows together",
     ),
 )
 

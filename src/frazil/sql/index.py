@@ -35,7 +35,7 @@ from frazil.lake.live_files import FileFacts
 from frazil.sql.bounds import Column, Flags, Kind, Longs, may_match, numbers
 from frazil.sql.constraint import Constraints
 from frazil.tables import Fill
-from frazil.tables.columns import TENANT, TIME
+from frazil.tables.columns import RESOLUTION, TENANT, TIME
 from frazil.tables.promoted import fingerprint_of
 from frazil.times import day_number
 
@@ -287,6 +287,7 @@ class Index:
         if field is None or _KINDS.get(type(field.field_type)) != "integer":
             return []
         times = self._column(field.field_id, "integer").part(part)
+        resolutions = self._resolutions(schema)[part]
         days = self._days(field.field_id)[part].tolist()
         return [
             FileFacts(
@@ -299,16 +300,27 @@ class Index:
                 last_micros=0 if last == _LONG.max else last,
                 sequence=0,
                 committed_seconds=None if snapshot is None else committed.get(snapshot),
+                resolution=resolution,
             )
-            for file, (owner, snapshot), day, first, last in zip(
+            for file, (owner, snapshot), day, first, last, resolution in zip(
                 self._files[part],
                 self._origins[part],
                 days,
                 times.lower.tolist(),
                 times.upper.tolist(),
+                resolutions,
                 strict=True,
             )
         ]
+
+    def _resolutions(self, schema: Schema) -> list[int | None]:
+        """Return the resolution of each file whose rows all have the same."""
+        field = next((field for field in schema.fields if field.name == RESOLUTION), None)
+        if field is None or not isinstance(field.field_type, IntegerType):
+            return [None] * len(self)
+        column = self._column(field.field_id, "integer")
+        pairs = zip(column.lower.tolist(), column.upper.tolist(), strict=True)
+        return [low if low == high else None for low, high in pairs]
 
     @cached_property
     def _origins(self) -> list[tuple[str | None, int | None]]:

@@ -16,9 +16,11 @@ from typing import Any
 import duckdb
 
 from frazil.sql.functions import CLOCK, FUNCTIONS, set_clock
+from frazil.sql.merging import select_merged
 from frazil.sql.statement import folded
 from frazil.sql.types import quoted, text
 from frazil.sql.utc_functions import macros_for
+from frazil.tables.columns import TIME
 
 _SESSION_SETTINGS = (
     "TimeZone='UTC'",
@@ -50,6 +52,10 @@ class TableSource:
     """Views of the table by name: each has the rows in which this column is not NULL."""
     times: tuple[int | None, int | None] = (None, None)
     """The first and last `time` of the rows that the query needs, in microseconds since 1970; None: any."""
+    merged: Mapping[str, str] | None = None
+    """For a derived table, the expressions that merge its partial rows, by column. Rows with equal values in
+    the other columns, the key, become one row. None: the rows are used as they are.
+    """
 
     @property
     def paths(self) -> list[str]:
@@ -120,12 +126,15 @@ class Sandbox:
         macros = macros_for(sql)
         self.connection.execute(";".join((set_clock(now), *macros)))
         for table in tables:
-            # DuckDB cannot derive a range of time from a condition on a macro.
-            self._add(table, _where(table) if macros else "")
+            # DuckDB cannot derive a range of time from a condition on a macro, or on a merged time.
+            needs_range = macros or (table.merged is not None and TIME in table.merged)
+            self._add(table, _where(table) if needs_range else "")
         self._lock([path for table in tables for path in table.paths])
 
     def declare(self, tables: Sequence[TableSource]) -> None:
-        """Create empty tables, to plan queries that are not run, then lock the configuration."""
+        """Create empty tables, to plan queries that are not run, then lock the configuration. Derived tables
+        are tables too: so the conditions on their columns are found, also on merged ones.
+        """
         for table in tables:
             columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.columns)
             self.connection.execute(f"CREATE TABLE main.{quoted(table.name)} ({columns})")
@@ -156,7 +165,11 @@ class Sandbox:
         if not parts:
             nothing = ", ".join(f"NULL::{type_} AS {quoted(name)}" for name, type_, _ in table.columns)
             parts.append(f"SELECT {nothing} WHERE false")
-        self.connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS {' UNION ALL '.join(parts)}")
+        rows = " UNION ALL ".join(parts)
+        if table.merged is not None:
+            # The partial rows have no name, so that no query can read them.
+            rows = select_merged([name for name, _, _ in table.columns], table.merged, f"({rows})")
+        self.connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS {rows}")
         self._add_views(table)
 
     def _add_views(self, table: TableSource) -> None:
@@ -229,7 +242,7 @@ def _where(table: TableSource) -> str:
     conditions = [
         f"time {operator} make_timestamptz({bound})"
         for operator, bound in zip((">=", "<="), table.times, strict=True)
-        if bound is not None and any(name == "time" for name, _, _ in table.columns)
+        if bound is not None and any(name == TIME for name, _, _ in table.columns)
     ]
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from frazil.tables.derived.rules import Derived, Merge
+from frazil.tables.derived.rules import MAX, MIN, Derived, Merge
 from frazil.tables.encoding import CODED, FEW_VALUES
 from frazil.tables.promoted import Promoted
 
@@ -27,6 +27,7 @@ other in time, and each is sorted by `sort_by`, which keeps the rows of a trace 
 TENANT, TIME, RECEIVED, RESOLUTION = "tenant_id", "time", "received_time", "resolution"
 PARTITIONS = (TENANT, f"day({TIME})")
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
+QUANTILE = pa.struct({"quantile": pa.float64(), "value": pa.float64()})
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 Longs = npt.NDArray[np.int64]
@@ -92,7 +93,9 @@ class TableSpec:
     retained: Retained = "rules"
     """Which rows retention removes: by `maintain.retention.rules`, by age, or none."""
     erased: Erased = "rows"
-    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none."""
+    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none. From
+    a derived table it removes what came from the rows that it removes from the source.
+    """
     tagged: bool = True
     """Whether `frazil tag` tags it."""
     queried: bool = True
@@ -129,10 +132,26 @@ class TableSpec:
                 raise ValueError(f"table {self.name} does not declare {column.merge.by}")
         if derived.counts and self._rule_of(derived.counts) != "sum":
             raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
+            needed = {"first": MIN, "last": MAX}.get(column.merge.rule)
+            if needed is not None and self.column(column.merge.by).merge != needed:
+                raise ValueError(
+                    f"table {self.name} must merge {column.merge.by} by {needed.rule}, as {column.name} needs"
+                )
+        for computed in derived.computed:
+            if self.has(computed.name):
+                raise ValueError(f"table {self.name} declares {computed.name} twice")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
-        if {*self.sort_by} != {*self.key} - {TENANT}:
+        if {*self.sort_by} != {*self.key} - {TENANT} or self.merged_as == "time_ordered":
             raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
+        if not self.has(RESOLUTION):
+            return
+        resolution = self.column(RESOLUTION)
+        if self.sort_by[0] != RESOLUTION or resolution.tier != "hot" or not resolution.required:
+            raise ValueError(
+                f"table {self.name} must be sorted by {RESOLUTION} first, a required and hot column, so that "
+                "files can have one resolution each, and bounds that show it"
+            )
 
     def _rule_of(self, name: str) -> str | None:
         merge = self.column(name).merge if self.has(name) else None
@@ -144,6 +163,11 @@ class TableSpec:
         return tuple(
             column.name for column in self.columns if column.merge is not None and column.merge.rule == "key"
         )
+
+    @property
+    def is_split_by_resolution(self) -> bool:
+        """Whether merged files of closed days have rows of one resolution each."""
+        return self.derived is not None and self.has(RESOLUTION) and len(self.derived.resolutions) != 1
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -228,6 +252,8 @@ def markdown(specs: Iterable[TableSpec]) -> str:
                 f"| `{column.name}` | {type_name(column.type)} | {column.source.replace('|', chr(92) + '|')} "
                 f"| {column.doc} |"
             )
+        for made in spec.derived.computed if spec.derived is not None else ():
+            lines.append(f"| `{made.name}` | {type_name(made.type)} | computed: `{made.sql}` | {made.doc} |")
         lines.append("")
     return "\n".join(lines)
 

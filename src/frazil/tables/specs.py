@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from frazil.tables.columns import (
     ATTRIBUTES,
+    QUANTILE,
     TIMESTAMP,
     Column,
     MergedAs,
@@ -19,8 +20,12 @@ from frazil.tables.columns import (
     View,
     in_tier_order,
 )
+from frazil.tables.derived.log_patterns import LOG_PATTERNS
 from frazil.tables.derived.log_rollups import LOG_ROLLUPS
+from frazil.tables.derived.metric_rollups import METRIC_ROLLUPS
+from frazil.tables.derived.series import SERIES
 from frazil.tables.derived.span_metrics import SPAN_METRICS
+from frazil.tables.derived.traces import TRACES
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
@@ -63,7 +68,6 @@ EXEMPLAR = pa.struct(
         "filtered_attribute_types": _STRING,
     }
 )
-QUANTILE = pa.struct({"quantile": _DOUBLE, "value": _DOUBLE})
 
 
 def _attributes(prefix: str, source: str, doc: str, *, tier: Tier = "warm") -> list[Column]:
@@ -253,7 +257,7 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, SPAN_METRICS)
+_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS, TRACES, SERIES, METRIC_ROLLUPS)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from itertools import combinations, product
 from operator import mul
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -142,6 +144,24 @@ def test_colours_are_legible_on_both_backgrounds_and_differ_to_the_eye() -> None
     reserved = [theme.BAD, theme.CAUTION]
     pairs = [*combinations(theme.SERVICE_COLOURS, 2), *product(theme.SERVICE_COLOURS, reserved)]
     assert min(distance(*pair) for pair in pairs) >= DISTANCE_MIN
+
+
+def test_coloured_text_of_logs_can_be_read_on_both_backgrounds() -> None:
+    """The names of services and levels, which are small: colours are mixed with the colour of the text."""
+    style = (Path(theme.__file__).parent / "parts" / "records.css").read_text()
+    for name, colours in (("service", theme.SERVICE_COLOURS), ("level", theme.SEVERITY_COLOURS.values())):
+        rule = rf"\.{name} \{{[^}}]*color: color-mix\(in srgb, var\(--tint\) (\d+)%, var\(--st-text-color\)\)"
+        found = re.search(rule, style)
+        assert found is not None, name
+        for colour, look in product(colours, (run._LIGHT, run._DARK)):
+            text = mixed(colour, look["textColor"], int(found[1]) / 100)
+            for ground in (look["backgroundColor"], look["secondaryBackgroundColor"]):
+                assert contrast(text, ground) >= 4.5, f"{name} {colour}: less than WCAG requires of text"
+
+
+def mixed(one: str, other: str, share: float) -> str:
+    parts = ((int(colour[at : at + 2], 16) for colour in (one, other)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(first * share + second * (1 - share)):02x}" for first, second in parts)
 
 
 def linear(colour: str) -> list[float]:

@@ -11,6 +11,7 @@ import duckdb
 import pytest
 
 from frazil.config import Config
+from frazil.errors import QueryInvalid
 from frazil.lake.catalog import open_catalog
 from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
@@ -66,6 +67,19 @@ def test_a_column_that_is_promoted_now_has_the_values_of_before(config: Config, 
         spec = landed_spec("logs", promoted(config))
         open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
     assert service.execute(sql + " WHERE true").rows == expected
+
+
+def test_queries_do_not_have_a_column_that_is_promoted_no_longer_but_its_attribute(config: Config) -> None:
+    with closing(open_catalog(config)) as catalog:
+        spec = landed_spec("logs", promoted(config))
+        open_table(catalog, config.lake.namespace, spec, LandingPosition().to_text())
+    service = Service(Config(data_dir=config.data_dir))
+    service.start()
+    with closing(service):
+        with pytest.raises(QueryInvalid, match="there is no column a_number"):
+            service.execute("SELECT a_number FROM logs")
+        [[found]] = service.execute("SELECT count(*) FROM logs WHERE attributes['number'] = '3'").rows
+        assert found == DAYS + 1
 
 
 @pytest.mark.parametrize(

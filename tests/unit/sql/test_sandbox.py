@@ -15,6 +15,7 @@ import pytest
 from frazil.config import Config
 from frazil.errors import FrazilError, LimitReached, QueryInvalid, QueryRefused, RequestTooLarge
 from frazil.sql.sandbox import Sandbox, Settings, TableSource, without_constants
+from frazil.tables import derived_specs
 from tests.support.query.small_lake import TENANTS, Service, files_of, rows_of, running, secret_of
 
 FILES = (
@@ -416,7 +417,8 @@ def test_errors_show_no_path_of_the_server_and_nothing_of_others(service: Servic
 def test_lists_of_tables_show_what_is_there_and_no_more(service: Service) -> None:
     for sql in ("SHOW TABLES", "SELECT table_name FROM information_schema.tables"):
         names = {row[0] for row in service.execute(sql).rows}
-        assert names == {"logs", "spans", "metrics", "events", "set_aside"}
+        derived = {spec.name for spec in derived_specs()}
+        assert names == {"logs", "spans", "metrics", "events", "set_aside"} | derived
     for sql in ("SELECT * FROM information_schema.tables", "SELECT * FROM information_schema.columns"):
         body = service.execute(sql).body.decode()
         assert str(service.config.data_dir) not in body

@@ -30,6 +30,8 @@ _NEWEST_CACHE_SECONDS = 1.0
 """Short, because the age of the newest data is shown: a cached result adds its own age."""
 _SERVICES_SHOWN = 12
 _SERVICES_IN_VIEW = 20
+_CHART_PIXELS, _LINK_PIXELS = 96, 52
+"""Widths of columns, so that the whole table is on a screen of 1,100 pixels."""
 
 BucketsByService = dict[str, list[BucketFigures]]
 
@@ -53,6 +55,7 @@ def _draw(view: View) -> None:
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer range.", icon=":material/search_off:")
         return
+    theme.service_colours(spans.by_service)  # also of services outside the charts, which other pages show
     over_time = {name: spans.over_time(name, time_range, buckets) for name in spans.by_service}
     busiest = sorted(spans.by_service, key=lambda name: -spans.by_service[name].requests)[:_SERVICES_SHOWN]
     _charts({name: over_time[name] for name in busiest}, time_range)
@@ -145,15 +148,17 @@ def _services(
         ),
         column_config={
             "service": "Service",
-            "traffic": st.column_config.AreaChartColumn("Traffic", y_min=0),
+            "traffic": st.column_config.AreaChartColumn("Traffic", y_min=0, width=_CHART_PIXELS),
             "rate": st.column_config.NumberColumn("Requests/s", format="%.2f"),
-            "failed": st.column_config.ProgressColumn("Failed", format="%.2f%%", min_value=0, max_value=100),
+            "failed": st.column_config.ProgressColumn(
+                "Failed", format="%.2f%%", min_value=0, max_value=100, width=_CHART_PIXELS
+            ),
             "p50": st.column_config.NumberColumn("p50", format="%.1f ms"),
             "p95": st.column_config.NumberColumn("p95", format="%.1f ms"),
             "p99": st.column_config.NumberColumn("p99", format="%.1f ms"),
             "log_errors": st.column_config.NumberColumn("Error logs"),
-            "traces": st.column_config.LinkColumn("", display_text="traces"),
-            "logs": st.column_config.LinkColumn("", display_text="logs"),
+            "traces": st.column_config.LinkColumn("", display_text="traces", width=_LINK_PIXELS),
+            "logs": st.column_config.LinkColumn("", display_text="logs", width=_LINK_PIXELS),
         },
         hide_index=True,
         width="stretch",

@@ -67,9 +67,9 @@ function drawRow(state, given, data) {
   const edge = make("span", "edge");
   edge.style.background = data.levels[given.level];
   const level = make("span", "level", given.level === "unset" ? "" : given.level);
-  level.style.color = data.levels[given.level];
+  level.style.setProperty("--tint", data.levels[given.level]);
   const service = make("span", "service", given.service, "record-service");
-  service.style.color = data.services[given.service];
+  service.style.setProperty("--tint", data.services[given.service]);
   service.title = given.service;
   const text = make("span", "text", undefined, "record-text");
   row.append(edge, make("span", "time", given.time), level, service, text);
@@ -200,7 +200,7 @@ function makeGroup(state, group) {
   for (const row of group.rows) {
     const pair = make("div", isTyped ? "pair" : "pair plain");
     pair.dataset.name = row.name;
-    pair.append(make("span", "name", row.name));
+    pair.append(breakable(make("span", "name"), row.name));
     if (isTyped) pair.append(make("span", "kind", row.kind, "record-kind"));
     pair.append(make("span", "value", row.value));
     if (row.filter) {

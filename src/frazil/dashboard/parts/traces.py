@@ -176,7 +176,8 @@ def _attribute_row(item: Attribute, has_links: bool) -> str:
     if len(item.text) > _VALUE_CHARS_MAX:
         value += f" … ({len(item.text):,} characters)"
     link = _link(item) if has_links else ""
-    return f"<tr><td>{html.escape(item.key)}</td><td>{value}{link}</td><td>{item.type}</td></tr>"
+    key = html.escape(item.key).replace(".", ".<wbr>")  # a narrow column breaks lines between words
+    return f"<tr><td>{key}</td><td>{value}{link}</td><td>{item.type}</td></tr>"
 
 
 def _link(item: Attribute) -> str:

@@ -138,8 +138,9 @@ function drawName(chart, row, cell) {
     made.textContent = "async";
     made.dataset.testid = "waterfall-async";
   }
-  element(cell, "span", "operation").textContent = row.n;
-  if (row.v !== undefined) element(cell, "span", "service").textContent = chart.data.services[row.v][0];
+  const texts = element(cell, "span", "texts");
+  element(texts, "span", "operation").textContent = row.n;
+  if (row.v !== undefined) element(texts, "span", "service").textContent = chart.data.services[row.v][0];
   if (chart.closed.has(nameOf(row))) element(cell, "span", "hidden-count").textContent = `+${row.b}`;
   if (row.k > 1) element(cell, "span", "kind").textContent = chart.data.kinds[row.k];
 }

@@ -65,7 +65,7 @@ def full_text(result: pa.Table, row: int, column: str) -> str:
     if pa.types.is_timestamp(kind):
         value = _time_texts(value)
     value = value[0].as_py()
-    return "" if value is None else value if isinstance(value, str) else _to_text(value)
+    return "" if value is None else value if isinstance(value, str) else _to_text(value, kind)
 
 
 def _time_texts(times: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -105,7 +105,7 @@ def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
         return column
     if pa.types.is_date(kind):
         return column
-    return pa.array([_text(value) for value in column.to_pylist()], pa.string())
+    return pa.array([_text(value, kind) for value in column.to_pylist()], pa.string())
 
 
 def _is_small(column: pa.ChunkedArray) -> bool:
@@ -114,31 +114,33 @@ def _is_small(column: pa.ChunkedArray) -> bool:
     return greatest is None or greatest <= _EXACT_MAX
 
 
-def _text(value: Any) -> str | None:
+def _text(value: Any, kind: pa.DataType) -> str | None:
     if value is None:
         return None
-    text = value if isinstance(value, str) else _to_text(value)
+    text = value if isinstance(value, str) else _to_text(value, kind)
     return text if len(text) <= _CELL_CHARACTERS_MAX else f"{text[:_CELL_CHARACTERS_MAX]}…"
 
 
-def _to_text(value: Any) -> str:
+def _to_text(value: Any, kind: pa.DataType) -> str:
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, list | dict | tuple):
-        return orjson.dumps(_to_json(value), default=str).decode()
+    if isinstance(value, list | dict):
+        return orjson.dumps(_to_json(value, kind), default=str).decode()
     return str(value)
 
 
-def _to_json(value: Any) -> Any:
-    """Returns a value for JSON. Arrow returns maps as lists of pairs."""
+def _to_json(value: Any, kind: pa.DataType) -> Any:
+    """Returns a value for JSON. Arrow returns maps as lists of pairs. `kind` tells empty maps from lists, and
+    is null inside a union, which does not tell the type of its value.
+    """
     if isinstance(value, list):
-        if value and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
-            return {str(key): _to_json(part) for key, part in value}
-        return [_to_json(part) for part in value]
-    if isinstance(value, tuple):
-        return [_to_json(part) for part in value]
+        if pa.types.is_map(kind) or (value and all(isinstance(pair, tuple) for pair in value)):
+            item = getattr(kind, "item_type", pa.null())
+            return {str(key): _to_json(part, item) for key, part in value}
+        return [_to_json(part, getattr(kind, "value_type", pa.null())) for part in value]
     if isinstance(value, dict):
-        return {str(key): _to_json(part) for key, part in value.items()}
+        kinds = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+        return {str(key): _to_json(part, kinds.get(key, pa.null())) for key, part in value.items()}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, decimal.Decimal):

@@ -160,7 +160,7 @@ def _origin(span: SpanRecord) -> None:
     }
     lines += [f"dropped {count} {name}" for name, count in dropped.items() if count]
     st.caption("Origin")
-    st.code("\n".join(lines), language=None)
+    st.code("\n".join(lines), language=None, wrap_lines=True)
 
 
 def _format_offset(nano: int) -> str:

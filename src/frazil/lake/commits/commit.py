@@ -28,7 +28,15 @@ from frazil.errors import CatalogUnavailable, DataLost, Fenced
 from frazil.lake.catalog import full_name
 from frazil.lake.commits.metadata_commit import Change, CommitLoop, same_table
 from frazil.lake.commits.staging import FileChange, Staged
-from frazil.lake.snapshots import LANDED, POSITION, ancestors, is_ancestor, landed_snapshot, position_text
+from frazil.lake.snapshots import (
+    COMBINED,
+    LANDED,
+    POSITION,
+    ancestors,
+    is_ancestor,
+    landed_snapshot,
+    position_text,
+)
 
 
 @dataclass(frozen=True)
@@ -134,19 +142,23 @@ class Committer:
         *,
         facts: Mapping[str, str] | None = None,
         began: float | None = None,
+        combined: int = 0,
     ) -> Committed:
         """Moves the same rows to other files. The position does not change, so landing can run concurrently.
+        `combined`: by how many rows `added` has fewer, because partial rows of a derived table were combined.
 
         Raises Conflict if one of `removed` is no longer part of the table, and CatalogUnavailable if the
         outcome is unknown at the deadline. The caller must not delete `added` then: they may be part of the
         table. If not, they are removed as orphans.
         """
-        if (before := _rows(removed)) != (after := _rows(added)):
+        if (before := _rows(removed)) != (after := _rows(added)) + combined or combined < 0:
             raise ValueError(
-                f"replace must keep the number of rows, got {before:,} and {after:,}: use overwrite"
+                f"replace must keep the number of rows, got {before:,} and {after:,} with {combined:,} "
+                "combined: use overwrite"
             )
         files = FileChange(table.metadata, Operation.REPLACE, added=added, removed=removed)
-        return self.commit(table, _Replace(table, files, facts or {}), began)
+        facts = {**(facts or {}), **({COMBINED: str(combined)} if combined else {})}
+        return self.commit(table, _Replace(table, files, facts), began)
 
     def overwrite(
         self,

@@ -17,6 +17,7 @@ from frazil.lake.commits.metadata_commit import MAINTENANCE, json_property, numb
 from frazil.lake.live_files import FileFacts, all_facts, live_files
 from frazil.lake.snapshots import commit_times
 from frazil.lake.upkeep.choose import Group, closed_at, due, small_bytes
+from frazil.tables.columns import TableSpec
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES_MAX: tuple[int | None, ...] = (64 * KIB, MIB, 8 * MIB, 32 * MIB, 128 * MIB, 512 * MIB, None)
@@ -82,14 +83,15 @@ def health(
     *,
     known_since: float | None = None,
     table: TableState | None = None,
-    is_merged: bool = True,
+    spec: TableSpec | None = None,
 ) -> TableHealth:
     """Computes the health from file facts, without I/O. `files` are all of the table, or those of one tenant
     if `table` is None. Commit times before `known_since` are unknown, because their snapshots have expired.
-    If the table is never merged (`is_merged`), no files wait.
+    `spec` says how files are merged; None: as those of a landed table.
     """
     ordered = sorted(files, key=_partition)
-    waiting = due(ordered, config.compact, now_seconds) if is_merged else []
+    is_merged = spec is None or spec.merged_as is not None
+    waiting = due(ordered, config.compact, now_seconds, spec) if is_merged else []
     known_since = now_seconds if known_since is None else known_since
     due_since = [min(now_seconds, _due_since(group, config.compact, known_since)) for group in waiting]
     total = sum(file.bytes for file in ordered)
@@ -123,16 +125,18 @@ def state_of(metadata: TableMetadata, manifests: int, metadata_bytes: int | None
 
 
 def measure(
-    table: Table, config: MaintainConfig, now_seconds: float | None = None, *, is_merged: bool = True
+    table: Table, config: MaintainConfig, now_seconds: float | None = None, *, spec: TableSpec | None = None
 ) -> TableHealth:
-    """Returns the health of a whole table. Reads its metadata and manifests, and lists no files."""
+    """Returns the health of a whole table. Reads its metadata and manifests, and lists no files. `spec` is as
+    in `health`.
+    """
     snapshot = table.current_snapshot()
     manifests = 0 if snapshot is None else len(snapshot.manifests(table.io))
     state = state_of(table.metadata, manifests, len(table.io.new_input(table.metadata_location)))
     now = time.time() if now_seconds is None else now_seconds
     files = all_facts(live_files(table), table, now_seconds=now)
     since = oldest_snapshot_seconds(table.metadata, now)
-    return health(files, config, now, known_since=since, table=state, is_merged=is_merged)
+    return health(files, config, now, known_since=since, table=state, spec=spec)
 
 
 def oldest_snapshot_seconds(metadata: TableMetadata, now_seconds: float | None = None) -> float | None:
@@ -169,6 +173,8 @@ def _files_per_moment(files: Sequence[FileFacts]) -> float | None:
 
 def _due_since(group: Group, config: CompactConfig, known_since: float) -> float:
     """Returns the latest time at which the group can have become due."""
+    if group.due_since is not None:
+        return group.due_since
     if group.closed and group.day is not None:
         return closed_at(group.day, group.files, config)
     commits = [file.committed_seconds for file in group.files if file.committed_seconds is not None]

@@ -14,16 +14,28 @@ day:
 4. Files adjacent in time are merged together, up to the target size.
 5. In all cases, the number of removed files times `file_cost_bytes` must be at least the bytes rewritten.
 6. The groups that save most per byte rewritten come first, up to `round_bytes_max`.
+
+Each file of a derived table costs its readers one more partial row of each key, whatever its size. So rules
+1, 2 and 5 differ:
+
+- Files are small below three quarters of `target_bytes`. An open day has at most `_DERIVED_FILES_MAX` of
+  them: with more, the smallest are merged even if there are fewer than `fan_in` of similar size.
+- When the day is closed, all files with rows of several resolutions, of any size, are merged into files of
+  one resolution each. Such a file is only merged again if it is small: with late rows, or with others of its
+  resolution. If that rewrites more than `file_cost_bytes` for each file that it removes, it waits until no
+  late rows were added for a day.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
 from frazil.lake.live_files import FileFacts, all_facts
+from frazil.tables.columns import TableSpec
 
 __all__ = ["FileFacts", "Group", "all_facts", "choose", "due"]
 
@@ -31,6 +43,11 @@ FILES_MAX = 512
 """Maximum number of inputs of one merge: each input costs memory."""
 _SMALL_SHARE = 0.75
 _OVERSIZE_SHARE = 1.25
+_DERIVED_FILES_MAX = 48
+"""Small files of an open day of a derived table, before some are merged. Less than the 64 partial rows that a
+key may have: more files are added while a merge runs.
+"""
+_DERIVED_FILES_LEFT = 24
 
 
 @dataclass(frozen=True)
@@ -41,9 +58,11 @@ class Group:
     day: int | None
     files: tuple[FileFacts, ...]
     gain: float
-    """Cost that readers save per byte rewritten: at least 1."""
+    """Cost that readers save per byte rewritten: at least 1, except in derived tables."""
     closed: bool
     """Whether the day is closed."""
+    due_since: float | None = None
+    """Seconds since 1970, if known."""
 
     @property
     def bytes(self) -> int:
@@ -54,21 +73,32 @@ class Group:
         return sum(file.rows for file in self.files)
 
 
-def choose(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float) -> list[Group]:
-    """Returns the groups to merge in one round, best first, up to `round_bytes_max` in total."""
+def choose(
+    files: Iterable[FileFacts], config: CompactConfig, now_seconds: float, spec: TableSpec | None = None
+) -> list[Group]:
+    """Returns the groups to merge in one round, best first, up to `round_bytes_max` in total. Derived tables
+    require `spec`.
+    """
     chosen: list[Group] = []
     left = config.round_bytes_max
-    for group in due(files, config, now_seconds):
+    for group in due(files, config, now_seconds, spec):
         if group.bytes <= left:
             chosen.append(group)
             left -= group.bytes
     return chosen
 
 
-def due(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float) -> list[Group]:
-    """Returns all groups worth merging now, best first. No group exceeds `round_bytes_max`."""
+def due(
+    files: Iterable[FileFacts], config: CompactConfig, now_seconds: float, spec: TableSpec | None = None
+) -> list[Group]:
+    """Returns all groups worth merging now, best first. No group exceeds `round_bytes_max`. Derived tables
+    require `spec`.
+    """
     found: list[Group] = []
     for (tenant, day), part in groupby(sorted(files, key=_order), key=lambda file: (file.tenant, file.day)):
+        if spec is not None and spec.derived is not None:
+            found += _due_derived(list(part), config, now_seconds, is_split=spec.is_split_by_resolution)
+            continue
         small = [file for file in part if file.bytes < small_bytes(config)]
         closed = day is not None and closed_at(day, small, config) <= now_seconds
         for window in _windows(small, config) if closed else _open_windows(small, config):
@@ -76,6 +106,79 @@ def due(files: Iterable[FileFacts], config: CompactConfig, now_seconds: float) -
             if len(window) > 1 and gain >= 1:
                 found.append(Group(tenant, day, tuple(window), gain, closed))
     return sorted(found, key=lambda group: (-group.gain, group.files[0].path))
+
+
+def _due_derived(
+    files: Sequence[FileFacts], config: CompactConfig, now_seconds: float, *, is_split: bool
+) -> Iterator[Group]:
+    """Yields the groups of one tenant and day of a derived table. `is_split`: files of closed days have one
+    resolution each.
+    """
+    tenant, day = files[0].tenant, files[0].day
+    unsplit = [file for file in files if is_split and file.resolution is None]
+    split = [file for file in files if not is_split or file.resolution is not None]
+    small = [file for file in split if file.bytes < _SMALL_SHARE * config.target_bytes]
+    late = unsplit if is_split else small  # split files come from merges, and keep no day open
+    if day is not None and (closed := closed_at(day, late, config)) <= now_seconds:
+        joined = _joined(unsplit, small, config)
+        since = closed + _wait_seconds(len(unsplit), joined, config)
+        for window in _bounded_windows([*unsplit, *joined], config) if since <= now_seconds else ():
+            if unsplit or len({file.resolution for file in window}) < len(window):
+                yield Group(tenant, day, window, _gain(window, config.file_cost_bytes), True, since)
+        return
+    eager = config.model_copy(update={"file_cost_bytes": config.target_bytes})
+    left = [file for file in (unsplit if is_split else small) if file.bytes < small_bytes(eager)]
+    windows = [tuple(window) for window in _open_windows(left, eager) if len(window) > 1]
+    if not windows and len(left) > _DERIVED_FILES_MAX:
+        by_size = sorted(left, key=lambda file: (file.bytes, file.path))
+        windows = list(_bounded_windows(by_size[: len(left) - _DERIVED_FILES_LEFT], config))
+    for window in windows:
+        yield Group(tenant, day, window, _gain(window, config.file_cost_bytes), False)
+
+
+def _joined(
+    unsplit: Sequence[FileFacts], small: Sequence[FileFacts], config: CompactConfig
+) -> Sequence[FileFacts]:
+    """Returns which small files of one resolution to merge with those that are to be split: all, because late
+    rows are of all resolutions. If there are none to split: those of which there are several.
+    """
+    if unsplit:
+        return small if _fits([*unsplit, *small], config) else ()
+    counts = Counter(file.resolution for file in small)
+    found = [file for file in small if counts[file.resolution] > 1]
+    return sorted(found, key=lambda file: (file.resolution or 0, file.path))
+
+
+def _wait_seconds(unsplit: int, joined: Sequence[FileFacts], config: CompactConfig) -> float:
+    """Returns how long `joined`, files of which some were merged before, are left alone after the day closes:
+    not at all, unless rewriting them costs more than it saves.
+    """
+    largest: dict[int | None, int] = {}
+    for file in joined:
+        largest[file.resolution] = max(file.bytes, largest.get(file.resolution, 0))
+    fewer = unsplit + len(joined) - len(largest)
+    if sum(largest.values()) <= fewer * config.file_cost_bytes:
+        return 0.0
+    return max(0.0, DAY_SECONDS - config.closed_after_seconds)
+
+
+def _fits(files: Sequence[FileFacts], config: CompactConfig) -> bool:
+    """Returns whether one merge may read all files."""
+    return len(files) <= FILES_MAX and sum(file.bytes for file in files) <= config.round_bytes_max
+
+
+def _bounded_windows(files: Sequence[FileFacts], config: CompactConfig) -> Iterator[tuple[FileFacts, ...]]:
+    """Yields groups of files, as large as one merge may be."""
+    window: list[FileFacts] = []
+    total = 0
+    for file in files:
+        if window and (total + file.bytes > config.round_bytes_max or len(window) == FILES_MAX):
+            yield tuple(window)
+            window, total = [], 0
+        window.append(file)
+        total += file.bytes
+    if window:
+        yield tuple(window)
 
 
 def small_bytes(config: CompactConfig) -> float:

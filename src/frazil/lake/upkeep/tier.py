@@ -21,6 +21,7 @@ from frazil.errors import Refused
 from frazil.lake.commits.metadata_commit import set_properties
 from frazil.lake.live_files import FileFacts
 from frazil.lake.upkeep.choose import closed_at, due, small_bytes
+from frazil.tables.columns import TableSpec
 
 _PROPERTY_PREFIX = "frazil.tier."
 """One property per folder, so that two concurrent processes do not overwrite each other's."""
@@ -63,14 +64,20 @@ def record_folder(catalog: Catalog, table: Table, folder: str) -> None:
 
 
 def choose_tier(
-    files: Iterable[FileFacts], folder: str, tier: TierConfig, compact: CompactConfig, now_seconds: float
+    files: Iterable[FileFacts],
+    folder: str,
+    tier: TierConfig,
+    compact: CompactConfig,
+    now_seconds: float,
+    spec: TableSpec | None = None,
 ) -> list[FileFacts]:
     """Returns the files to move in one round, oldest day first, up to `round_bytes_max`, but at least one.
 
-    Only days are moved that have no files left to merge, and no recent small file.
+    Only days are moved that have no files left to merge, and no recent small file. Derived tables require
+    `spec`.
     """
     files = list(files)
-    groups = due(files, compact, now_seconds) if compact.enabled else []
+    groups = due(files, compact, now_seconds, spec) if compact.enabled else []
     busy = {(group.tenant, group.day) for group in groups}
     found: list[FileFacts] = []
     for (tenant, day), part in groupby(sorted(files, key=_order), key=lambda each: (each.tenant, each.day)):

@@ -106,8 +106,9 @@ def _losses_text(found: Backfill) -> str:
     ]
     more = f" and {len(named) - _NAMED_MAX:,} more" if len(named) > _NAMED_MAX else ""
     return (
-        f"{found.table} has more rows than {found.source} still holds on {len(found.losing)} days: the "
-        f"others have been removed from {found.source}, or were counted twice: {', '.join(named[:_NAMED_MAX])}{more}"
+        f"{found.table} has more rows than {found.source} still holds on {len(found.losing)} days; the "
+        f"others have been removed from {found.source}, or were counted twice: "
+        f"{', '.join(named[:_NAMED_MAX])}{more}"
     )
 
 
@@ -160,7 +161,8 @@ class _Backfilling:
             return found
         if found.losing and not self._request.yes:
             raise Refused(
-                f"{_losses_text(found)}; choose other days, or add --yes to lose these rows (`frazil verify` says if rows were counted twice)"
+                f"{_losses_text(found)}; choose other days, or add --yes to lose these rows (`frazil verify` "
+                "says whether rows were counted twice)"
             )
         all_days = {each.day for each in found.days}
         add_days(self._catalog, self._load(), all_days, guarded=not self._request.yes)

@@ -46,6 +46,9 @@ _RETRY_SECONDS, _RETRY_SECONDS_MAX = 60.0, 3600.0
 _ADVANCE_SECONDS = 600.0
 """How old a position may become while only maintenance changes the source. Snapshots since then are kept."""
 
+_VANISHED_MAX = 3
+"""Attempts in which live files may be missing: another process may be merging them."""
+
 log = structlog.get_logger("frazil.derive")
 Round = Literal["idle", "derived", "more"]
 
@@ -71,6 +74,8 @@ class _Memory:
 
     written: dict[str, Hashes] = field(default_factory=dict)
     failures: dict[str, _Failures] = field(default_factory=dict)
+    vanished: int = 0
+    """Attempts in a row in which live files of the source did not exist."""
     head: int | None = None
     """The source's snapshot when all tables were complete."""
 
@@ -261,9 +266,22 @@ class Deriver:
                 if spec.name in self._memory.written
             },
         )
-        return self._runner.run_job(
+        results = self._runner.run_job(
             partial(derive_files, work), tasks(cut.files, self._config.derive.task_bytes_max)
         )
+        self._note_unreadable({path: why for each in results for path, why in each.unreadable.items()})
+        return results
+
+    def _note_unreadable(self, files: Mapping[str, str]) -> None:
+        """Reports corrupt files. Their rows are left out: waiting for the files would stop all tables."""
+        self._metrics.unreadable(self.source, len(files))
+        for path, reason in files.items():
+            log.error(
+                "rows not derived: data file not readable; restore it, then run `frazil backfill`",
+                table=self.source,
+                path=path,
+                reason=reason,
+            )
 
     def _run_again(
         self, table: Table, states: Sequence[_State], since: SourcePosition, results: Sequence[Derivation]
@@ -273,7 +291,11 @@ class Deriver:
         table.refresh()
         cut = unread_by_segment(table, since)
         again = self._run(table, states, cut)
-        if vanished := sorted({path for result in again for path in result.vanished}):
+        vanished = sorted({path for result in again for path in result.vanished})
+        self._memory.vanished = self._memory.vanished + 1 if vanished else 0
+        if vanished and self._memory.vanished >= _VANISHED_MAX:
+            self._note_unreadable(dict.fromkeys(vanished, "the file does not exist"))
+        elif vanished:
             self._discard(states, again)
             raise StoreUnavailable(
                 f"{full_name(table)}: {len(vanished)} data files could not be read (first: {vanished[0]}): "
@@ -384,8 +406,8 @@ class Deriver:
         if not cut.is_certain:
             raise Conflict(
                 full_name(table),
-                "streams have ended since the tables' position, so old rows cannot be told from new ones; the "
-                "day is derived again after the next round",
+                "streams have ended since the tables' position, so old rows cannot be told from new ones; "
+                "the day is derived again after the next round",
             )
         for state in states:  # a row written for another day does not stand for one of these days
             self._memory.written.pop(state.spec.name, None)

@@ -53,6 +53,12 @@ class DeriveMetrics:
             registry=registry,
             buckets=_LAG_SECONDS,
         )
+        self._unreadable = Counter(
+            "frazil_derive_unreadable_files",
+            "Corrupt or missing data files of the source table whose rows were not derived.",
+            ["source"],
+            registry=registry,
+        )
         self._cpu = Counter(
             "frazil_derive_worker_cpu_seconds",
             "CPU seconds of Spark's Python workers during derivation.",
@@ -66,6 +72,9 @@ class DeriveMetrics:
     def round(self, source: str, seconds: float, cpu_seconds: float) -> None:
         self._seconds.labels(source).observe(seconds)
         self._cpu.labels(source).inc(cpu_seconds)
+
+    def unreadable(self, source: str, files: int) -> None:
+        self._unreadable.labels(source).inc(files)
 
     def committed(
         self, table: str, *, source_rows: int, rows: int, size: int, landed_at: float | None

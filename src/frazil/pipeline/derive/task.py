@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, reason_of
+from frazil.lake.live_files import corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.derive.once import Hashes, unwritten
 from frazil.pipeline.derive.source import SourceFile
@@ -61,6 +62,8 @@ class Derivation:
     """Tables whose rows could not be computed or written, with the reason."""
     vanished: list[str] = field(default_factory=list)
     """Source files that do not exist. If there are any, the result is not complete."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Corrupt source files, with the reason. Their rows, or some of them, are missing in the result."""
     rows: int = 0
     """Rows of the source."""
     partial_rows: dict[str, int] = field(default_factory=dict)
@@ -141,7 +144,7 @@ class _Writer:
 
     def _merge(self) -> None:
         if len(self._partial) > 1:
-            merged = combine(pa.concat_tables(self._partial), self._layout.spec)
+            merged = combine(pa.concat_tables(self._partial), self._layout.spec, within_day=True)
             self._partial, self._bytes = [merged], merged.nbytes
 
     def flush(self) -> None:
@@ -182,13 +185,22 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 
 def _tables(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iterator[pa.Table]:
     for file in files:
-        layout = work.with_maps if is_unfilled(file.file, work.source) else work.source
-        with opened(layout, [file.file]) as (inputs, vanished):
-            result.vanished += vanished
-            for table in (table for each in inputs for table in each.tables(_BATCH_ROWS)):
-                chosen = _chosen(table.select(work.source.coded.names), file, work.new_rows)
-                if chosen.num_rows:
-                    yield chosen
+        try:
+            yield from _rows(work, file, result)
+        except Exception as error:
+            if isinstance(error, FrazilError) or (corruption := corruption_in(error)) is None:
+                raise
+            result.unreadable[file.file.file_path] = corruption
+
+
+def _rows(work: Work, file: SourceFile, result: Derivation) -> Iterator[pa.Table]:
+    layout = work.with_maps if is_unfilled(file.file, work.source) else work.source
+    with opened(layout, [file.file]) as (inputs, vanished):
+        result.vanished += vanished
+        for table in (table for each in inputs for table in each.tables(_BATCH_ROWS)):
+            chosen = _chosen(table.select(work.source.coded.names), file, work.new_rows)
+            if chosen.num_rows:
+                yield chosen
 
 
 def _chosen(table: pa.Table, file: SourceFile, new_rows: NewRows) -> pa.Table:

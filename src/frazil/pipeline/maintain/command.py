@@ -175,7 +175,7 @@ def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
     if not shown:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("task", "table", "files", "bytes", "rows", "removed", "seconds"):
+    for heading in ("task", "table", "files", "bytes", "rows", "removed", "combined", "seconds"):
         table.add_column(heading, justify="left" if heading in ("task", "table") else "right", no_wrap=True)
     table.add_column("", overflow="fold")
     for report in shown:
@@ -186,6 +186,7 @@ def _print(reports: Sequence[TaskReport], *, dry_run: bool) -> None:
             _from_to(report, filesize(report.bytes_in), filesize(report.bytes_out)),
             f"{report.rows:,}" if report.rows else "",
             f"{report.rows_removed:,}" if report.rows_removed else "",
+            f"{report.rows_combined:,}" if report.rows_combined else "",
             f"{report.seconds:.1f}",
             ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in report.detail.items() if value),
         )

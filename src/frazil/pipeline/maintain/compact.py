@@ -92,7 +92,14 @@ class Compaction:
         self._retry: set[tuple[str | None, int | None]] = set()
         """Tenants and days of merges that failed because of a bad file."""
         self._totals = Totals()
-        self._rewrite = Rewrite(table, committer, self._totals, self.event, counted_as="frazil.merged")
+        self._rewrite = Rewrite(
+            table,
+            committer,
+            self._totals,
+            self.event,
+            counted_as="frazil.merged",
+            combines=layout.spec.derived is not None,
+        )
         self._vanished = self._failed = self._bad_files = 0
         self._reason = ""
 
@@ -104,7 +111,7 @@ class Compaction:
         return live, self._groups(usable, now_seconds)
 
     def _groups(self, files: Sequence[LiveFile], now_seconds: float) -> list[Group]:
-        return choose(all_facts(files, self._table), self._config, now_seconds)
+        return choose(all_facts(files, self._table), self._config, now_seconds, self._layout.spec)
 
     def run(self, now_seconds: float, *, dry_run: bool, progress: Progress | None = None) -> TaskReport:
         begin = time.monotonic()
@@ -141,7 +148,7 @@ class Compaction:
                     self._log_failed(job, merged.reason)
                     continue
                 self._totals.cpu_seconds += merged.cpu_seconds
-                swap = Swap(job.inputs, merged.added, merged.began, merged.removed)
+                swap = Swap(job.inputs, merged.added, merged.began, merged.removed, merged.combined)
                 if merged.vanished or merged.unreadable:
                     self._note_bad(job, merged, now_seconds)
                 elif not swap.adds_up:
@@ -183,13 +190,16 @@ class Compaction:
 
     def _merge(self, group: Group, live: dict[str, LiveFile]) -> Merge:
         inputs = tuple(live[facts.path].file for facts in group.files)
-        return Merge(inputs, group.tenant, group.day)
+        is_split = group.closed and self._layout.spec.is_split_by_resolution
+        return Merge(inputs, group.tenant, group.day, by_resolution=is_split)
 
     def _dry_run_report(self, groups: Sequence[Group], begin: float) -> TaskReport:
+        derived = self._layout.spec.derived
         for group in groups:
+            split = len(derived.resolutions) if derived is not None and group.closed else 1
             size = sum(facts.bytes for facts in group.files)
             self._totals.files_in += len(group.files)
-            self._totals.files_out += max(1, round(size / self._config.target_bytes))
+            self._totals.files_out += max(1, split, round(size / self._config.target_bytes))
             self._totals.bytes_in += size
             self._totals.rows += sum(facts.rows for facts in group.files)
         return self._report(begin, dry_run=True)

@@ -134,6 +134,7 @@ class Maintainer:
                     bytes_in=report.bytes_in,
                     bytes_out=report.bytes_out,
                     rows_removed=report.rows_removed,
+                    rows_combined=report.rows_combined,
                 )
         except Exception:
             self._metrics.record_run(task, table, "failed", time.monotonic() - begin)
@@ -320,6 +321,7 @@ class Maintainer:
             self._committer,
             self._runner,
             self._state.bad,
+            self._specs[name],
         )
         return tiering.run(self._clock(), dry_run=dry_run, progress=self._progress)
 
@@ -402,9 +404,7 @@ class Maintainer:
         self._state.last["measure", name] = self._clock()
         try:
             with catalog_errors():
-                spec = table_specs().get(name)
-                is_merged = spec is not None and spec.merged_as is not None
-                found = measure(self._load(name), self._settings, self._clock(), is_merged=is_merged)
+                found = measure(self._load(name), self._settings, self._clock(), spec=self._specs[name])
                 self._metrics.health(name, found)
         except Exception as error:
             self._failed("measure", name, error)

@@ -15,6 +15,7 @@ Reason = Literal["retention", "identical"]
 _SECONDS = (0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600, 1800)
 _BY_TABLE = {
     "frazil_compacted_rows": "Rows rewritten by compaction.",
+    "frazil_combined_rows": "Partial rows of derived tables that compaction combined into others.",
     "frazil_compacted_bytes_in": "Bytes of data files read by compaction.",
     "frazil_compacted_bytes_out": "Bytes of data files written by compaction.",
     "frazil_compacted_files_in": "Data files replaced by compaction.",
@@ -132,6 +133,7 @@ def _changes(report: TaskReport) -> dict[str, float]:
     if report.task == "compact":
         return {
             "frazil_compacted_rows": report.rows,
+            "frazil_combined_rows": report.rows_combined,
             "frazil_compacted_bytes_in": report.bytes_in,
             "frazil_compacted_bytes_out": report.bytes_out,
             "frazil_compacted_files_in": report.files_in,

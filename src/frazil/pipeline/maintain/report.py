@@ -19,7 +19,9 @@ request.
 @dataclass(frozen=True)
 class TaskReport:
     """The result of a task, or of its dry run. `files_in` and `bytes_in` were read or removed, `files_out`
-    and `bytes_out` replace them. `detail` has counts of single tasks; its keys are shown to users.
+    and `bytes_out` replace them. `rows` were written, `rows_removed` are gone, and `rows_combined` partial
+    rows of derived tables became part of others: a merge reads the sum of the three. `detail` has counts of
+    single tasks; its keys are shown to users.
 
     `is_unfinished`: the round reached its limit, and the next one should follow at once. `held` is the reason
     why retention waits for a confirmation, or empty. `due_since` is when the oldest remaining rows fell due,
@@ -41,6 +43,7 @@ class TaskReport:
     is_unfinished: bool = False
     held: str = ""
     due_since: float | None = None
+    rows_combined: int = 0
 
     @property
     def is_nothing(self) -> bool:
@@ -57,15 +60,23 @@ class Totals:
     bytes_out: int = 0
     rows: int = 0
     rows_removed: int = 0
+    rows_combined: int = 0
     cpu_seconds: float = 0.0
 
-    def count(self, removed: Sequence[DataFile], added: Sequence[DataFile], rows_removed: int) -> None:
+    def count(
+        self,
+        removed: Sequence[DataFile],
+        added: Sequence[DataFile],
+        rows_removed: int,
+        rows_combined: int = 0,
+    ) -> None:
         self.files_in += len(removed)
         self.files_out += len(added)
         self.bytes_in += bytes_of(removed)
         self.bytes_out += bytes_of(added)
         self.rows += rows_of(added)
         self.rows_removed += rows_removed
+        self.rows_combined += rows_combined
 
     def report(self, task: Task, table: str, begin: float, **facts: Any) -> TaskReport:
         """Returns the report with these totals and further fields. `begin` is a time of the monotonic

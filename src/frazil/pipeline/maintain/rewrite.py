@@ -1,6 +1,7 @@
 """Commits that replace data files. The rows must add up, and a commit that conflicts leaves no files.
 
-Compaction, filling and tiering keep all rows; retention and erasure remove some.
+Compaction, filling and tiering keep all rows, except that compaction combines partial rows of derived tables.
+Retention and erasure remove rows.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ class Swap:
     """Rows of `removed` that are not in `added`, by `_segment`."""
     counted: int = 0
     """Source rows that these rows of a derived table count."""
+    combined: int = 0
+    """By how many rows `added` has fewer because partial rows of one key became one row. They are not
+    removed: a query returns the same before and after.
+    """
 
     @classmethod
     def of(cls, found: Iterable[tuple[DataFile, SearchResult]], began: float) -> Swap:
@@ -56,12 +61,14 @@ class Swap:
 
     @property
     def adds_up(self) -> bool:
-        return rows_of(self.removed) - rows_of(self.added) == self.dropped.total()
+        fewer = rows_of(self.removed) - rows_of(self.added)
+        return self.combined >= 0 and fewer == self.dropped.total() + self.combined
 
 
 class Rewrite:
     """Commits swaps to one table and counts them in `totals`. Logs each commit as `event`. The snapshot
-    summary gets `facts`, and the number of dropped rows under the key `counted_as`.
+    summary gets `facts`, and the number of dropped rows under the key `counted_as`. Swaps may combine
+    rows only with `combines`, for derived tables.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Rewrite:
         *,
         facts: Mapping[str, str] | None = None,
         counted_as: str = "",
+        combines: bool = False,
     ) -> None:
         self._table = table
         self._committer = committer
@@ -80,6 +88,7 @@ class Rewrite:
         self._event = event
         self._facts = facts or {}
         self._counted_as = counted_as
+        self._combines = combines
         self.conflicts = 0
         """Swaps that were discarded because another process had changed their files."""
 
@@ -134,10 +143,14 @@ class Rewrite:
         removed = [file for swap in swaps for file in swap.removed]
         added = [file for swap in swaps for file in swap.added]
         dropped: Counter[str] = sum((swap.dropped for swap in swaps), Counter())
+        combined = sum(swap.combined for swap in swaps)
         if not all(swap.adds_up for swap in swaps):
             raise AssertionError(
-                f"{rows_of(removed):,} rows became {rows_of(added):,}, but {dropped.total():,} were removed"
+                f"{rows_of(removed):,} rows became {rows_of(added):,}, but {dropped.total():,} were removed "
+                f"and {combined:,} combined"
             )
+        if combined and (dropped or not self._combines):
+            raise AssertionError(f"{combined:,} rows of {self._name} must not be combined")
         began = min(swap.began for swap in swaps)
         if dropped:
             facts = {**self._facts, **({self._counted_as: str(dropped.total())} if self._counted_as else {})}
@@ -146,8 +159,10 @@ class Rewrite:
                 self._table, removed, added, advance, facts=facts, began=began
             )
         else:
-            committed = self._committer.replace(self._table, removed, added, facts=self._facts, began=began)
-        self._totals.count(removed, added, dropped.total())
+            committed = self._committer.replace(
+                self._table, removed, added, facts=self._facts, began=began, combined=combined
+            )
+        self._totals.count(removed, added, dropped.total(), combined)
         log.info(
             self._event,
             table=self._name,
@@ -157,6 +172,7 @@ class Rewrite:
             bytes_out=bytes_of(added),
             rows=rows_of(added),
             rows_removed=dropped.total(),
+            rows_combined=combined,
             snapshot=committed.snapshot_id,
             attempts=committed.attempts,
         )

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from frazil.position import landing_position
+from frazil.position import SourcePosition, parse_position
 from frazil.times import utc_text
 
 
@@ -19,17 +19,24 @@ def output() -> Console:
 
 
 def print_tags(tagged: Sequence[Mapping[str, Any]]) -> None:
-    """Prints tags as `TaggedTables.as_dict` returns them."""
+    """Prints tags as `TaggedTables.as_dict` returns them. Of a derived table, the rows are those of its
+    source that it contains.
+    """
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("tag", "table", "committed", "snapshot", "total rows landed"):
         table.add_column(heading, justify="right" if "rows" in heading else "left", overflow="fold")
     for each in tagged:
         for tag in each["tables"]:
             committed = utc_text(tag["committed_at_ms"] / 1000)
-            rows = "" if tag["position"] is None else f"{landing_position(tag['position']).rows:,}"
+            rows = "" if tag["position"] is None else f"{_rows_landed(tag['position']):,}"
             table.add_row(each["name"], tag["table"], committed, str(tag["snapshot_id"]), rows)
         for name in each["missing"]:
             table.add_row(
                 each["name"], name, "[red]not tagged: delete and create the tag again[/red]", "", ""
             )
     output().print(table)
+
+
+def _rows_landed(text: str) -> int:
+    position = parse_position(text)
+    return (position.landing if isinstance(position, SourcePosition) else position).rows

@@ -32,6 +32,7 @@ from frazil.pipeline.maintain.compact import BadFiles, Progress
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner
+from frazil.tables import TableSpec
 from frazil.tables.promoted import file_suffix, fingerprint_of
 
 _CHUNK_BYTES = 16 << 20
@@ -76,6 +77,7 @@ class Tiering:
         committer: Committer,
         runner: Runner,
         bad: BadFiles,
+        spec: TableSpec,
     ) -> None:
         self._table = table
         self._location = location
@@ -86,6 +88,7 @@ class Tiering:
         self._catalog = catalog
         self._runner = runner
         self._bad = bad
+        self._spec = spec
         self._totals = Totals()
         self._rewrite = Rewrite(table, committer, self._totals, "files moved to colder storage")
         self._not_moved = 0
@@ -95,7 +98,7 @@ class Tiering:
         live = {each.file.file_path: each for each in live_files(self._table)}
         excluded = self._bad.excluded(self._table.name()[-1], live, now_seconds)
         facts = all_facts([each for path, each in live.items() if path not in excluded], self._table)
-        chosen = choose_tier(facts, self._folder, self._tier, self._compact, now_seconds)
+        chosen = choose_tier(facts, self._folder, self._tier, self._compact, now_seconds, self._spec)
         moves = [Move(live[each.path].file, _target(self._folder, each)) for each in chosen]
         if dry_run:
             files = [move.file for move in moves]
@@ -106,7 +109,7 @@ class Tiering:
             record_folder(self._catalog, self._table, self._folder)
             self._move(moves, now_seconds, progress)
         unbounded = self._tier.model_copy(update={"round_bytes_max": sys.maxsize})
-        all_due = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds)
+        all_due = choose_tier(facts, self._folder, unbounded, self._compact, now_seconds, self._spec)
         is_unfinished = len(all_due) > len(chosen) and self._totals.files_in > 0
         return replace(self._report(begin, dry_run=False), is_unfinished=is_unfinished)
 

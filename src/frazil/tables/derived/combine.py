@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import RESOLUTION, TIME, TIMESTAMP, Column, TableSpec
-from frazil.tables.derived.rules import LIST_VALUES_MAX
+from frazil.tables.derived.rules import LIST_VALUES_MAX, Merge
 
 Longs = npt.NDArray[np.int64]
 Values = npt.NDArray[np.generic]
 Mask = npt.NDArray[np.bool_]
 _RADIX_MAX = 2**62
+_DAY_MICROS = 86_400_000_000
+_DIGIT = 2**16
 
 
 def completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
@@ -37,12 +40,12 @@ def rolled_up(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """
     assert spec.derived is not None  # noqa: S101
     if not spec.derived.resolutions:
-        return combine(rows, spec)
+        return combine(rows, spec, within_day=True)
     parts: list[pa.Table] = []
     for seconds in sorted(spec.derived.resolutions):
-        rows = combine(at_resolution(rows, seconds), spec)
+        rows = _combined(at_resolution(rows, seconds), spec)
         parts.append(rows)
-    return pa.concat_tables(parts)
+    return completed(pa.concat_tables(parts), spec)
 
 
 def at_resolution(rows: pa.Table, seconds: int) -> pa.Table:
@@ -56,31 +59,81 @@ def at_resolution(rows: pa.Table, seconds: int) -> pa.Table:
     return pa.table([made[name] if name in made else rows.column(name) for name in names], names)
 
 
-def combine(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Returns one row for each key, with all columns of the spec, in no particular order."""
-    rows = completed(rows, spec).combine_chunks()
-    if rows.num_rows == 0:
-        return rows
-    groups = Groups.of([_array(rows, name) for name in spec.key], rows.num_rows)
-    if groups.count == rows.num_rows and not any(_has_lists(column) for column in spec.columns):
-        return rows
-    lists = {
-        column.merge.by: _merged_counts(groups, _array(rows, column.merge.by), _array(rows, column.name))
-        for column in spec.columns
-        if column.merge is not None and column.merge.rule == "counts"
-    }
-    arrays = [_merged(groups, rows, column, lists) for column in spec.columns]
-    return pa.table(arrays, schema=rows.schema)
+def combine(rows: pa.Table, spec: TableSpec, *, within_day: bool = False) -> pa.Table:
+    """Returns one row for each key, with all columns of the spec, in no particular order. `within_day`: rows of
+    different days stay apart also if `time` is not in the key, so that a day can be derived again alone.
+    """
+    return completed(_combined(rows, spec, within_day=within_day), spec)
 
 
-def _has_lists(column: Column) -> bool:
-    return column.merge is not None and column.merge.rule in ("counts", "union")
+def _combined(rows: pa.Table, spec: TableSpec, *, within_day: bool = False) -> pa.Table:
+    """Returns one row for each key, with those columns of the spec that `rows` has. Text may stay
+    dictionary-encoded. Measured: decoding it before metric points are rolled up costs 15 % more CPU.
+    """
+    columns = [column for column in spec.columns if column.name in rows.column_names]
+    arrays = {column.name: _array(rows, column) for column in columns}
+    if rows.num_rows:
+        keys = [arrays[column.name] for column in columns if _rule(column).rule == "key"]
+        if within_day and TIME not in spec.key:
+            keys.append(pc.divide(arrays[TIME].cast(pa.int64()), _DAY_MICROS))
+        groups = Groups.of(keys, rows.num_rows)
+        if groups.count < rows.num_rows or not all(_is_merged(column, arrays) for column in columns):
+            merging = _Merging(groups, columns, arrays)
+            arrays = {column.name: merging.merged(column) for column in columns}
+    return pa.table(list(arrays.values()), list(arrays))
+
+
+def _rule(column: Column) -> Merge:
+    assert column.merge is not None  # noqa: S101
+    return column.merge
+
+
+def _array(rows: pa.Table, column: Column) -> pa.Array:
+    found = rows.column(column.name)
+    if found.type != column.type and not _is_cheap_to_take(found.type):
+        found = found.cast(column.type)
+    return whole(found)
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """Returns the column as one array; without a copy if it has one chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _is_cheap_to_take(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(type_) or pa.types.is_map(type_))
+
+
+def _is_merged(column: Column, arrays: dict[str, pa.Array]) -> bool:
+    """Returns whether merging would not change the values of rows that have different keys."""
+    merge, values = _rule(column), arrays[column.name]
+    match merge.rule:
+        case "first" | "last":
+            by = arrays.get(merge.by)
+            return by is not None and not (_present(values) & ~_present(by)).any()
+        case "counted":
+            return _is_ascending(values)
+        case "union":
+            return False
+    return True
+
+
+def _is_ascending(lists: pa.Array) -> bool:
+    """Returns whether no list is too long, and each is strictly ascending."""
+    lengths = pc.list_value_length(lists).drop_null().to_numpy()
+    if not len(lengths):
+        return True
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    is_first = np.zeros(len(values) + 1, np.bool_)
+    is_first[np.cumsum(lengths) - lengths] = True
+    is_ascending = is_first[1:-1] | (values[1:] > values[:-1])
+    return bool(lengths.max() <= LIST_VALUES_MAX) and bool(is_ascending.all())
 
 
 @dataclass(frozen=True)
 class Groups:
     """Rows by key. `order` sorts the rows by group, `starts` has the first place of each group in that order, and
-    `of_row` has the group of each row.
+    `of_row` has the group of each row. Groups are numbered in order of their first rows.
     """
 
     of_row: Longs
@@ -97,27 +150,34 @@ class Groups:
         size = 1
         for column in columns:
             codes, values = _codes(column)
+            if values == 1:
+                continue
             if size * values >= _RADIX_MAX:
                 groups, size = _dense(groups)
             groups = groups * values + codes
             size *= values
         groups, count = _dense(groups)
-        order = np.argsort(groups, kind="stable")
-        starts = np.searchsorted(groups[order], np.arange(count))
-        return cls(groups, order, starts)
+        order = _sorting(groups, count)
+        lengths = np.bincount(groups, minlength=count)
+        return cls(groups, order, np.cumsum(lengths) - lengths)
 
-    @property
-    def first(self) -> Longs:
+    @cached_property
+    def is_sorted(self) -> bool:
+        return bool((self.of_row[1:] >= self.of_row[:-1]).all())
+
+    @cached_property
+    def first(self) -> pa.Array:
         """The first row of each group."""
-        found: Longs = self.order[self.starts]
-        return found
+        return pa.array(self.order[self.starts])
 
     def reduce(self, function: np.ufunc, values: Values) -> Values:
-        found: Values = function.reduceat(values[self.order], self.starts)
+        found: Values = function.reduceat(values if self.is_sorted else values[self.order], self.starts)
         return found
 
     def any(self, mask: Mask) -> Mask:
-        return self.reduce(np.logical_or, mask).astype(np.bool_)
+        found = np.zeros(self.count, np.bool_)
+        found[self.of_row[mask]] = True
+        return found
 
 
 def _dense(groups: Longs) -> tuple[Longs, int]:
@@ -125,72 +185,138 @@ def _dense(groups: Longs) -> tuple[Longs, int]:
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
+def _sorting(groups: Longs, count: int) -> Longs:
+    """Returns the stable order that sorts the groups. Measured: 3 to 7 times as fast as sorting
+    64-bit numbers, because NumPy sorts 16-bit numbers by radix.
+    """
+    order = np.argsort((groups % _DIGIT).astype(np.uint16), kind="stable")
+    while count > _DIGIT:
+        groups, count = groups // _DIGIT, -(-count // _DIGIT)
+        order = order[np.argsort((groups[order] % _DIGIT).astype(np.uint16), kind="stable")]
+    return order
+
+
 def _codes(column: pa.Array) -> tuple[Longs, int]:
-    """Returns a code for each value, and the number of codes. NULL has a code of its own."""
+    """Returns a code for each value, and a number larger than all codes. NULL has a code of its own."""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     size = len(encoded.dictionary)
-    indices = encoded.indices.fill_null(size) if encoded.indices.null_count else encoded.indices
-    return indices.to_numpy().astype(np.int64), size + 1
+    codes = encoded.indices
+    if codes.null_count:
+        codes, size = codes.fill_null(size), size + 1
+    codes = codes.to_numpy().astype(np.int64)
+    if pa.types.is_dictionary(column.type):
+        codes = _distinct(encoded.dictionary, encoded.indices.null_count > 0)[codes]
+    return codes, size
 
 
-def _array(rows: pa.Table, name: str) -> pa.Array:
-    column = rows.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _merged(
-    groups: Groups, rows: pa.Table, column: Column, lists: Mapping[str, tuple[pa.Array, pa.Array]]
-) -> pa.Array:
-    assert column.merge is not None  # noqa: S101
-    values, rule = _array(rows, column.name), column.merge.rule
-    match rule:
-        case "key":
-            return values.take(pa.array(groups.first))
-        case "any":
-            return _chosen(groups, values, _present(values))
-        case "sum" | "min" | "max":
-            return _reduced(groups, values, rule)
-        case "first" | "last":
-            return _at_extreme(groups, values, _array(rows, column.merge.by), rule)
-        case "counted":
-            return lists[column.name][0]
-        case "counts":
-            return lists[column.merge.by][1]
-        case "union":
-            return _united(groups, values)
+def _distinct(dictionary: pa.Array, with_null: bool) -> Longs:
+    """Returns the code of each place of a dictionary, and of the place after it, which stands for NULL. A
+    dictionary may have a value several times, and NULL.
+    """
+    values = pa.concat_arrays([dictionary, pa.nulls(1, dictionary.type)]) if with_null else dictionary
+    encoded = values.dictionary_encode(null_encoding="encode")
+    found: Longs = encoded.indices.to_numpy().astype(np.int64)
+    return found
 
 
 def _present(values: pa.Array) -> Mask:
+    if not pa.types.is_dictionary(values.type) and values.null_count == 0:
+        return np.ones(len(values), np.bool_)
     found: Mask = values.is_valid().to_numpy(zero_copy_only=False)
     return found
 
 
-def _chosen(groups: Groups, values: pa.Array, mask: Mask) -> pa.Array:
-    """Returns for each group the value of its first row in the mask, or NULL."""
-    places = np.where(mask, np.arange(len(mask)), len(mask))
-    found = groups.reduce(np.minimum, places)
-    return values.take(pa.array(found, mask=found == len(mask)))
+class _Merging:
+    """Merges the columns of rows in groups."""
+
+    def __init__(self, groups: Groups, columns: Sequence[Column], arrays: Mapping[str, pa.Array]) -> None:
+        self._groups, self._columns, self._arrays = groups, columns, arrays
+        self._counts = {_rule(each).by: each.name for each in columns if _rule(each).rule == "counts"}
+        self._lists: dict[str, tuple[pa.Array, pa.Array]] = {}
+        self._extremes: dict[Merge, Longs] = {}
+
+    def merged(self, column: Column) -> pa.Array:
+        merge, values, groups = _rule(column), self._arrays[column.name], self._groups
+        match merge.rule:
+            case "key":
+                return values.take(groups.first)
+            case "any":
+                return _any(groups, values)
+            case "sum" | "min" | "max":
+                return _reduced(groups, values, merge.rule)
+            case "first" | "last":
+                return self._at_extreme(merge, values)
+            case "counted":
+                return self._merged_lists(column.name)[0]
+            case "counts":
+                return self._merged_lists(merge.by)[1]
+            case "union":
+                return _united(groups, values)
+
+    def _merged_lists(self, counted: str) -> tuple[pa.Array, pa.Array]:
+        if counted not in self._lists:
+            counts = self._arrays[self._counts[counted]]
+            self._lists[counted] = _merged_counts(self._groups, self._arrays[counted], counts)
+        return self._lists[counted]
+
+    def _at_extreme(self, merge: Merge, values: pa.Array) -> pa.Array:
+        if merge.by not in self._arrays:
+            return pa.nulls(self._groups.count, values.type)
+        if merge not in self._extremes:
+            columns = [self._arrays[each.name] for each in self._columns if each.merge == merge]
+            rows = _extreme_rows(self._groups, self._arrays[merge.by], merge.rule == "last", columns)
+            self._extremes[merge] = rows
+        return _taken(values, self._extremes[merge])
+
+
+def _any(groups: Groups, values: pa.Array) -> pa.Array:
+    """Returns for each group the value of the first row that has one."""
+    present = _present(values)
+    if present.all():
+        return values.take(groups.first)
+    places = np.flatnonzero(present)[::-1]
+    rows = np.full(groups.count, -1)
+    rows[groups.of_row[places]] = (
+        places  # of several rows of a group NumPy keeps the last, here the first row
+    )
+    return _taken(values, rows)
+
+
+def _taken(values: pa.Array, rows: Longs) -> pa.Array:
+    """Returns the values of the rows; NULL for -1."""
+    missing = rows < 0
+    return values.take(pa.array(rows, mask=missing) if missing.any() else pa.array(rows))
 
 
 def _reduced(groups: Groups, values: pa.Array, rule: str) -> pa.Array:
-    present = _present(values)
+    if values.null_count == len(values):
+        return pa.nulls(groups.count, values.type)
     numbers, back = _numbers(values)
-    function, neutral = {
-        "sum": (np.add, 0),
-        "min": (np.fmin if numbers.dtype.kind == "f" else np.minimum, _limit(numbers, np.inf)),
-        "max": (np.fmax if numbers.dtype.kind == "f" else np.maximum, _limit(numbers, -np.inf)),
-    }[rule]
-    if not present.all():
+    function, neutral = _reduction(rule, numbers.dtype)
+    nulls = None
+    if values.null_count:
+        present = _present(values)
         numbers = np.where(present, numbers, neutral)
-        return back(groups.reduce(function, numbers), ~groups.any(present))
-    return back(groups.reduce(function, numbers), None)
+        nulls = ~groups.any(present)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity - infinity is NaN
+        return back(groups.reduce(function, numbers), nulls)
 
 
-def _limit(numbers: Values, infinity: float) -> float | int:
-    if numbers.dtype.kind == "f":
-        return infinity
-    limits = np.iinfo(numbers.dtype)  # type: ignore[type-var]
-    return int(limits.max if infinity > 0 else limits.min)
+def _reduction(rule: str, dtype: np.dtype[np.generic]) -> tuple[np.ufunc, float | int]:
+    """Returns the function that merges two numbers, and the number that stands for NULL."""
+    if rule == "sum":
+        return np.add, 0
+    if dtype.kind == "f":
+        return (np.fmin if rule == "min" else np.fmax), np.nan
+    return (np.minimum, _largest(dtype)) if rule == "min" else (np.maximum, _smallest(dtype))
+
+
+def _largest(dtype: np.dtype[np.generic]) -> int:
+    return int(np.iinfo(dtype).max)  # type: ignore[type-var]
+
+
+def _smallest(dtype: np.dtype[np.generic]) -> int:
+    return int(np.iinfo(dtype).min)  # type: ignore[type-var]
 
 
 def _numbers(values: pa.Array) -> tuple[Values, Callable[[Values, Mask | None], pa.Array]]:
@@ -198,53 +324,94 @@ def _numbers(values: pa.Array) -> tuple[Values, Callable[[Values, Mask | None], 
     type_ = values.type
     if pa.types.is_timestamp(type_):
         values = values.cast(pa.int64())
+    elif pa.types.is_boolean(type_):
+        values = values.cast(pa.int8())
     if values.null_count:
-        values = values.fill_null(False if pa.types.is_boolean(type_) else 0)
-    numbers = values.to_numpy(zero_copy_only=False)
+        values = values.fill_null(0)
 
     def back(found: Values, nulls: Mask | None) -> pa.Array:
-        array = pa.array(found, mask=nulls)
-        if pa.types.is_timestamp(type_):
-            return array.cast(pa.int64()).cast(pa.timestamp("us")).cast(type_)
-        return array.cast(type_)
+        return pa.array(found, mask=nulls).cast(type_)
 
-    return numbers, back
+    return values.to_numpy(), back
 
 
-def _at_extreme(groups: Groups, values: pa.Array, by: pa.Array, rule: str) -> pa.Array:
-    """Returns the value of the row in which `by` is smallest or largest, of the rows in which both have a value."""
-    usable = _present(values) & _present(by)
-    times, _ = _numbers(by)
-    is_first = rule == "first"
-    function, limit = (np.minimum, np.inf) if is_first else (np.maximum, -np.inf)
-    times = np.where(usable, times, _limit(times, limit))
-    extreme = groups.reduce(function, times)
-    tied = usable & (times == extreme[groups.of_row])
-    if pa.types.is_nested(values.type) or int(tied.sum()) == int(groups.any(usable).sum()):
-        return _chosen(groups, values, tied)
-    ranks = values.rank("ascending", null_placement="at_end", tiebreaker="dense").to_numpy().astype(np.int64)
-    best = groups.reduce(function, np.where(tied, ranks, _limit(ranks, limit)))
-    return _chosen(groups, values, tied & (ranks == best[groups.of_row]))
+def _extreme_rows(groups: Groups, by: pa.Array, is_last: bool, columns: Sequence[pa.Array]) -> Longs:
+    """Returns for each group the row in which `by` is smallest or largest; -1 if `by` is NULL in all rows.
+    Between several such rows the values of the columns decide, in order.
+    """
+    present = _present(by)
+    numbers, _ = _numbers(by)
+    function, neutral = _reduction("max" if is_last else "min", numbers.dtype)
+    numbers = np.where(present, numbers, neutral)
+    extreme = groups.reduce(function, numbers)
+    places = np.flatnonzero(present & (numbers == extreme[groups.of_row]))
+    owners = groups.of_row[places]
+    rows = np.full(groups.count, -1)
+    rows[owners] = places
+    is_tied = np.bincount(owners, minlength=groups.count)[owners] > 1
+    if is_tied.any():
+        places, owners = places[is_tied], owners[is_tied]
+        tied = [_ranks(values.take(pa.array(places)), nulls_last=not is_last) for values in columns]
+        best_at_end = np.lexsort([*(ranks if is_last else -ranks for ranks in reversed(tied)), owners])
+        rows[owners[best_at_end]] = places[best_at_end]  # of several places of a group NumPy keeps the last
+    return rows
+
+
+def _ranks(values: pa.Array, *, nulls_last: bool) -> Longs:
+    """Returns the place of each value among the distinct values. Lists are compared element by element."""
+    type_ = values.type
+    if pa.types.is_dictionary(type_):
+        values = values.cast(type_.value_type)
+    elif pa.types.is_boolean(type_):
+        values = values.cast(pa.int8())
+    elif pa.types.is_nested(type_):
+        values = _comparable(values)
+    ranks: Longs = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64) + 2  # then NaN, then NULL
+    if not nulls_last:
+        if pa.types.is_floating(values.type):
+            ranks[pc.is_nan(values).fill_null(False).to_numpy(zero_copy_only=False)] = 1
+        ranks[~_present(values)] = 0
+    return ranks
+
+
+def _comparable(values: pa.Array) -> pa.Array:
+    """Returns bytes that sort as lists, maps and structs do: the ranks of their elements, big-endian."""
+    type_ = values.type
+    if pa.types.is_map(type_):
+        values = values.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))
+    if pa.types.is_struct(type_):
+        fields, lengths = values.flatten(), np.ones(len(values), np.int64)
+    else:
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy().astype(np.int64)
+        elements = values.flatten()
+        fields = elements.flatten() if pa.types.is_struct(elements.type) else [elements]
+    ranks = [_ranks(field, nulls_last=False) for field in fields]
+    data = np.stack(ranks, axis=1).astype(">u4").tobytes()
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))) * 4 * len(ranks)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    found = pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return pc.if_else(values.is_valid(), found, None) if values.null_count else found
 
 
 def _merged_counts(groups: Groups, counted: pa.Array, counts: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Returns the distinct values of each group, sorted, and the sum of the counts of each value."""
+    nulls = ~groups.any(_present(counted))
     owners, values, numbers = _flat(groups, counted, counts)
-    if pa.types.is_floating(values.type):
-        ranks, distinct = _float_ranks(values)
+    ranks, distinct = _distinct_values(values)
+    pairs = owners * len(distinct) + ranks
+    if (numbers == 1).all():  # numbers alone are sorted much faster than their places
+        pairs = np.sort(pairs)
     else:
-        ranks, distinct = values.to_numpy().astype(np.int64), None
-    order = np.lexsort((ranks, owners))
-    owners, ranks, numbers = owners[order], ranks[order], numbers[order]
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = (owners[1:] != owners[:-1]) | (ranks[1:] != ranks[:-1])
+        order = np.argsort(pairs)
+        pairs, numbers = pairs[order], numbers[order]
+    is_new = np.ones(len(pairs), np.bool_)
+    is_new[1:] = pairs[1:] != pairs[:-1]
     starts = np.flatnonzero(is_new)
     sums = np.add.reduceat(numbers, starts) if len(starts) else numbers
-    owners, ranks = owners[starts], ranks[starts]
+    owners, ranks = np.divmod(pairs[starts], max(1, len(distinct)))
     owners, ranks, sums = _bounded(owners, ranks, sums)
     offsets = np.searchsorted(owners, np.arange(groups.count + 1)).astype(np.int32)
-    found = pa.array(ranks if distinct is None else distinct[ranks]).cast(counted.type.value_type)
-    nulls = ~groups.any(_present(counted))
+    found = pa.array(distinct[ranks])
     return _lists(offsets, found, counted.type, nulls), _lists(offsets, pa.array(sums), counts.type, nulls)
 
 
@@ -257,44 +424,48 @@ def _flat(groups: Groups, counted: pa.Array, counts: pa.Array) -> tuple[Longs, p
     return np.repeat(groups.of_row, lengths), counted.flatten(), counts.flatten().to_numpy().astype(np.int64)
 
 
-def _float_ranks(values: pa.Array) -> tuple[Longs, Values]:
-    distinct, ranks = np.unique(values.to_numpy(), return_inverse=True)
-    return ranks.astype(np.int64), distinct
+def _distinct_values(values: pa.Array) -> tuple[Longs, Values]:
+    """Returns the place of each value among the distinct values, which are sorted. Measured: with a
+    dictionary 3 times as fast as sorting all values.
+    """
+    encoded = values.dictionary_encode()
+    distinct, places = np.unique(encoded.dictionary.to_numpy(), return_inverse=True)
+    return places.astype(np.int64)[encoded.indices.to_numpy()], distinct
 
 
 def _bounded(owners: Longs, ranks: Longs, sums: Longs) -> tuple[Longs, Longs, Longs]:
     """Adds the counts of the smallest values of too long lists to the next larger value."""
-    lengths = np.bincount(owners) if len(owners) else np.zeros(0, np.int64)
+    lengths = np.bincount(owners)
     if not len(lengths) or lengths.max() <= LIST_VALUES_MAX:
         return owners, ranks, sums
     from_end = np.cumsum(lengths)[owners] - np.arange(len(owners))
     kept = from_end <= LIST_VALUES_MAX
-    group_of_kept: Longs = (
-        np.cumsum(kept) - kept
-    )  # of a dropped element: the place of the first kept one after it
+    target: Longs = np.cumsum(kept) - kept  # of a dropped element: the place of the first kept one after it
     totals = np.zeros(int(kept.sum()), np.int64)
-    np.add.at(totals, group_of_kept, sums)
+    np.add.at(totals, target, sums)
     return owners[kept], ranks[kept], totals
 
 
 def _united(groups: Groups, values: pa.Array) -> pa.Array:
     lengths = pc.list_value_length(values).fill_null(0).to_numpy().astype(np.int64)
     owners = np.repeat(groups.of_row, lengths)
-    encoded = values.flatten().dictionary_encode()
-    places = np.empty(max(1, len(encoded.dictionary)), np.int64)
-    sorting = pc.sort_indices(encoded.dictionary).to_numpy()
+    elements = values.flatten()
+    if elements.null_count:
+        owners, elements = owners[_present(elements)], elements.drop_null()
+    encoded = elements.dictionary_encode()
+    sorting = pc.sort_indices(encoded.dictionary).to_numpy().astype(np.int64)
+    places = np.empty(len(sorting), np.int64)
     places[sorting] = np.arange(len(sorting))
-    ranks = places[encoded.indices.to_numpy()] if len(encoded) else np.zeros(0, np.int64)
-    pairs = np.unique(owners * (len(sorting) + 1) + ranks)
-    owners, ranks = pairs // (len(sorting) + 1), pairs % (len(sorting) + 1)
-    first = np.searchsorted(owners, owners)
-    kept = np.arange(len(owners)) - first < LIST_VALUES_MAX
+    pairs = np.sort(owners * len(sorting) + places[encoded.indices.to_numpy()])
+    pairs = pairs[np.diff(pairs, prepend=-1) != 0]  # measured: 50 times as fast as np.unique, which hashes
+    owners, ranks = np.divmod(pairs, max(1, len(sorting)))
+    kept = np.arange(len(owners)) - np.searchsorted(owners, owners) < LIST_VALUES_MAX
     owners, ranks = owners[kept], ranks[kept]
     offsets = np.searchsorted(owners, np.arange(groups.count + 1)).astype(np.int32)
-    found = encoded.dictionary.take(pa.array(sorting[ranks] if len(ranks) else ranks))
+    found = encoded.dictionary.take(pa.array(sorting[ranks]))
     return _lists(offsets, found, values.type, ~groups.any(_present(values)))
 
 
 def _lists(offsets: npt.NDArray[np.int32], values: pa.Array, type_: pa.DataType, nulls: Mask) -> pa.Array:
     mask = pa.array(nulls) if nulls.any() else None
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=type_, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets), values.cast(type_.value_type), type=type_, mask=mask)

@@ -29,7 +29,6 @@ LOG_ROLLUPS = TableSpec(
         Column("body_bytes", pa.int64(), "logs.body", "Bytes of the records' bodies, as UTF-8 text", merge=SUM),
     ),
     sort_by=("resolution", "service_name", "severity_number", "time"),
-    erased="no",
     derived=Derived(
         "logs",
         ("service_name", "severity_number", "body"),

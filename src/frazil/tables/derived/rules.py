@@ -14,13 +14,18 @@ from typing import Literal
 import pyarrow as pa
 
 Rule = Literal["key", "sum", "min", "max", "any", "first", "last", "counts", "counted", "union"]
-"""How the values of one column merge. NULL is ignored: the result is NULL only if all values are.
+"""How the values of one column merge. Except for `first` and `last`, NULL is ignored: the result is NULL
+only if all values are.
 
 - `key`: part of the key.
-- `sum`, `min`, `max`: of numbers, or of times.
+- `sum`, `min`, `max`: of numbers; `min` and `max` also of times and booleans. `min` and `max` ignore NaN, unless
+  there is no number.
 - `any`: all rows of a key have the same value.
-- `first`, `last`: the value of the row in which the column `by` is smallest or largest. Between equal rows, the
-  smaller value (`first`) or the larger (`last`).
+- `first`, `last`: the value of the row in which the column `by` is smallest or largest, even if that value is
+  NULL. Rows in which `by` is NULL are ignored. `by` is an integer or a time and has rule `min` or `max` itself.
+  All columns with the same rule and `by` get their values from the same row. Of several rows with that `by`, it
+  is the one whose values in these columns, compared in the order in which they are declared, are smallest
+  (`first`) or largest (`last`). A number is preferred to NaN, and any value to NULL.
 - `counts` and `counted`: two lists of the same length. The column with rule `counts` has the number of times that
   the value in the column `by` (rule `counted`) occurred. Merging adds the counts of equal values and sorts by value.
 - `union`: the distinct values of lists of text, sorted.
@@ -51,6 +56,17 @@ Derive = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True)
+class Computed:
+    """A column that is not stored: the merging view computes it from merged columns. For values that no rule merges."""
+
+    name: str
+    type: pa.DataType
+    sql: str
+    """An expression of the table's columns, in SQL that DuckDB, Spark and Trino understand."""
+    doc: str
+
+
+@dataclass(frozen=True)
 class Derived:
     """What makes a table a derived one.
 
@@ -78,6 +94,7 @@ class Derived:
     """
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
+    computed: tuple[Computed, ...] = ()
 
     def kept_days_of(self, resolution: int) -> int | None:
         """Returns how many days rows of a resolution are kept. None: forever."""

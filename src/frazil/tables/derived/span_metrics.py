@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import TIMESTAMP, Column, TableSpec
 from frazil.tables.derived.rules import KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
-from frazil.tables.derived.sketch import sketch_codes
+from frazil.tables.derived.sketch import sketch_of
 
 _ERROR = 2
 
@@ -32,20 +31,6 @@ def span_metric_rows(spans: pa.Table) -> pa.Table:
     return rows
 
 
-def sketch_of(values: pa.Array) -> tuple[pa.ListArray, pa.ListArray]:
-    """Returns for each number a sketch of that number alone: its code and the count 1. NULL for NULL and NaN."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    numbers = values.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
-    codes, counted = sketch_codes(numbers)
-    offsets = np.concatenate((np.zeros(1, np.int32), np.cumsum(counted, dtype=np.int32)))
-    nulls = None if counted.all() else pa.array(~counted)
-    ones = pa.repeat(pa.scalar(1, pa.int64()), int(counted.sum()))
-    of_value = [pa.array(codes[counted]), ones]
-    made = [pa.ListArray.from_arrays(pa.array(offsets), each, mask=nulls) for each in of_value]
-    return made[0], made[1]
-
-
 SPAN_METRICS = TableSpec(
     "span_metrics",
     "Calls, errors and durations by service, operation, kind and status, in buckets of 1 minute, 5 minutes, 1 hour "
@@ -67,7 +52,6 @@ SPAN_METRICS = TableSpec(
         Column("duration_counts", pa.list_(pa.int64()), "spans.duration_nano", "Sketch of the durations: how often each code of `duration_codes` occurs", merge=Merge("counts", by="duration_codes")),
     ),
     sort_by=("resolution", "service_name", "operation", "kind", "status_code", "time"),
-    erased="no",
     derived=Derived(
         "spans",
         ("service_name", "name", "kind", "status_code", "duration_nano"),

@@ -34,6 +34,21 @@ def test_what_a_browser_cannot_show_becomes_text() -> None:
     ]
 
 
+def test_an_empty_map_is_no_list() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    event = pa.struct([("tags", kind), ("ids", pa.list_(pa.int64()))])
+    events = [[{"tags": [], "ids": []}, {"tags": [("a", "1")], "ids": [2**60]}, None], None]
+    table = pa.table({"map": pa.array([[], None], kind), "events": pa.array(events, pa.list_(event))})
+    assert shown(table).to_pylist() == [
+        {
+            "map": "{}",
+            "events": '[{"tags":{},"ids":[]},{"tags":{"a":"1"},"ids":["1152921504606846976"]},null]',
+        },
+        {"map": None, "events": None},
+    ]
+    assert full_text(table, 0, "map") == "{}"
+
+
 def test_numbers_stay_numbers_unless_a_browser_would_round_them() -> None:
     table = pa.table(
         {

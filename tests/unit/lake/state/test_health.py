@@ -18,7 +18,7 @@ from frazil.lake.live_files import all_facts, live_files
 from frazil.lake.state.health import SIZES_MAX, TableGauges, TableState, health, measure, state_of
 from frazil.lake.tables import open_table
 from frazil.position import LandingPosition
-from frazil.tables import landed_spec
+from frazil.tables import SET_ASIDE, landed_spec
 from tests.support.query.small_lake import LANDED_PER_DAY, fill
 from tests.unit.lake.upkeep.test_choose import MIB, NOON, TODAY, file_of, files_of
 
@@ -71,7 +71,7 @@ def test_what_is_due_waits_since_its_last_file_came() -> None:
 def test_a_table_that_is_not_merged_waits_for_nothing() -> None:
     files = [replace(file, committed_seconds=NOON - 300) for file in files_of(40, 20_000)]
     assert health(files, CONFIG, NOON).waiting_files > 0
-    found = health(files, CONFIG, NOON, is_merged=False)
+    found = health(files, CONFIG, NOON, spec=SET_ASIDE)
     assert (found.files, found.waiting_files, found.lag_seconds) == (40, 0, 0)
 
 

@@ -1,4 +1,6 @@
-"""Derived tables follow their source through landings, merges, erasures and lost snapshots: each row counts once."""
+"""Derived tables follow their source through landings, merges, erasures and lost snapshots: each row
+counts once.
+"""
 
 from __future__ import annotations
 

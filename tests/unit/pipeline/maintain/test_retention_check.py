@@ -44,8 +44,10 @@ def test_a_problem_names_the_rule_and_the_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", ["log", "set_aside"])
 def test_a_rule_needs_a_table_with_retention_rules(tmp_path: Path, table: str) -> None:
     problems = check_rules(_config(tmp_path, {"table": table}, {"table": table, "where": "body = 'x'"}))
-    reason = f"`table`: there is no table {table} with retention rules; there are: logs, spans, metrics"
-    assert problems == [f"maintain.retention.rules: rule {number}, {reason}" for number in (1, 2)]
+    reason = f"`table`: there is no table {table} with retention rules; there are: logs, spans, metrics, "
+    for number, problem in enumerate(problems, 1):
+        assert problem.startswith(f"maintain.retention.rules: rule {number}, {reason}")
+    assert len(problems) == 2
 
 
 def test_a_rule_for_all_tables_needs_a_column_of_all(tmp_path: Path) -> None:

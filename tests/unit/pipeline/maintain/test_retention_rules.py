@@ -23,6 +23,7 @@ from frazil.pipeline.maintain.retain.rules import (
     rules_of,
     write_applied,
 )
+from frazil.tables import landed_spec
 
 DAY = 86_400
 NOW = 20_000 * DAY + DAY // 2
@@ -68,9 +69,9 @@ def test_rules_hold_for_their_tenant_and_table_only() -> None:
         rule(tenant="globex"),
         rule(table="logs", tenant="acme", after_seconds="30d"),
     ]
-    assert rules_of("logs", rules) == rules[1:]
+    assert rules_of(landed_spec("logs"), rules) == rules[1:]
     files = [live("acme", 19_990), live("globex", 19_990), live("acme", 19_000)]
-    plan = plan_retention(files, rules_of("logs", rules), NOW, {})
+    plan = plan_retention(files, rules_of(landed_spec("logs"), rules), NOW, {})
     assert paths(plan.dropped) == ["acme/19000/1.parquet", "globex/19990/1.parquet"]
 
 

@@ -25,8 +25,14 @@ _NAMED_MAX = 20
 
 
 def checked_tables(config: Config, names: Sequence[str]) -> tuple[TableSpec, ...]:
-    """Returns the named tables; without names, all tables that support erasure. Raises Refused for others."""
-    specs = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.erased == "rows"}
+    """Returns the named tables; without names, all tables that support erasure. Derived tables follow their
+    sources. Raises Refused for others.
+    """
+    specs = {
+        name: spec
+        for name, spec in table_specs(promoted(config)).items()
+        if spec.erased == "rows" and spec.derived is None
+    }
     for name in names:
         if name not in specs:
             near = difflib.get_close_matches(name, specs, 1)

@@ -11,19 +11,24 @@ import datetime
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
+from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.errors import DataLost, Refused, StoreUnavailable
+from frazil.errors import DataLost, Refused, StoreUnavailable, Transient
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.commit import read_checkpoint
+from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
+from frazil.pipeline.maintain.erase.derived import DerivedEraser, complete_days
 from frazil.pipeline.maintain.erase.report import Erasure
 from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.pipeline.maintain.erase.set_aside import SetAsideEraser
@@ -34,7 +39,7 @@ from frazil.pipeline.runner import Runner
 from frazil.position import KafkaPosition, LandingPosition, WalPosition, landing_position
 from frazil.storage import Store
 from frazil.storage.local import LocalStore
-from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec
+from frazil.tables import SET_ASIDE, SIGNALS, Signal, TableSpec, derived_specs
 from frazil.tables.columns import RECEIVED
 from frazil.wal.immediate_delete import delete_landed_segments, write_mark
 from frazil.wal.kafka.topics import Topics
@@ -103,6 +108,7 @@ class _Erasing:
         self._set_aside = SetAsideEraser(config, self._catalog, self._store)
         self._namespace = tuple(config.lake.namespace.split("."))
         self._begin = time.monotonic()
+        self._derive_metrics = DeriveMetrics(CollectorRegistry())
         cut_micros = int(self._clock() * 1e6)
         self._erasure = Erasure(uuid.uuid4().hex, request.tenant, cut_micros, dry_run=request.dry_run)
 
@@ -131,7 +137,8 @@ class _Erasing:
             )
             if not self._request.drop_set_aside:
                 self._refuse(self._set_aside.problem(signals))
-        erasers = {
+            self._derive(signals)
+        erasers: dict[str, TableEraser] = {
             spec.name: TableEraser(
                 self._config,
                 self._catalog,
@@ -145,8 +152,11 @@ class _Erasing:
             for spec in specs
             if self._table(spec.name) is not None
         }
-        self._erasure.tables = [eraser.report for eraser in erasers.values()]
         found = self._search(erasers)
+        derived = self._derived_erasers(erasers)
+        found |= self._search(derived, of_source=False)
+        erasers |= derived
+        self._erasure.tables = [eraser.report for eraser in erasers.values()]
         self._erasure.outside = self._outside(signals)
         if not self._request.dry_run:
             self._erase(erasers, [signal for signal in signals if signal in erasers])
@@ -179,7 +189,54 @@ class _Erasing:
             where = f"({where}\n) AND {RECEIVED} < TIMESTAMPTZ '{cut:%Y-%m-%d %H:%M:%S.%f}+00'"
         return parse_predicate(where, spec)
 
-    def _search(self, erasers: dict[str, TableEraser]) -> dict[str, SearchSummary]:
+    def _derive(self, signals: Sequence[Signal]) -> None:
+        """Derives what has landed, so that no derived table reads rows that are being erased."""
+        if not self._config.derive.enabled:
+            return
+        self._say("deriving the landed rows")
+        for signal in signals:
+            deriver = Deriver(self._config, signal, self._catalog, self._runner, self._derive_metrics)
+            try:
+                while deriver.round() == "more":
+                    pass
+            except Transient as error:  # it must not prevent the erasure: only rows that are left are derived
+                log.warning("rows not derived before the erasure", source=signal, reason=str(error))
+
+    def _derived_erasers(self, erasers: dict[str, TableEraser]) -> dict[str, TableEraser]:
+        """Returns the erasers of the tables that are derived from the searched ones."""
+        found: dict[str, TableEraser] = {}
+        for source in SIGNALS:
+            specs = [spec for spec in derived_specs(source) if self._table(spec.name) is not None]
+            if source not in erasers or not specs:
+                continue
+            eraser, tenant = erasers[source], self._request.tenant
+            counting = [
+                (spec, self._load(spec.name)) for spec in specs if spec.derived and spec.derived.counts
+            ]
+            touched = set(eraser.matched_days)
+            gone = touched - complete_days(self._load(source), counting, tenant, touched)
+            deriver = Deriver(
+                self._config, source, self._catalog, self._runner, self._derive_metrics, specs=specs
+            )
+            for spec in specs:
+                found[spec.name] = DerivedEraser(
+                    self._config,
+                    self._catalog,
+                    self._runner,
+                    spec,
+                    tenant,
+                    self._request.where,
+                    self._erasure.id,
+                    deriver,
+                    partial(_matched_days, eraser),
+                    partial(_without, gone),
+                )
+        return found
+
+    def _load(self, name: str) -> Table:
+        return self._catalog.load_table((*self._namespace, name))
+
+    def _search(self, erasers: dict[str, TableEraser], *, of_source: bool = True) -> dict[str, SearchSummary]:
         """Searches all tables. Raises Refused if the operator must decide about tags or about erasing all
         rows.
         """
@@ -195,7 +252,7 @@ class _Erasing:
                 self._refuse(str(error))
         request = self._request
         tags: dict[str, Sequence[str]] = {name: each.tags for name, each in found.items() if each.tags}
-        if request.drop_set_aside and (names := self._set_aside.pinning()):
+        if of_source and request.drop_set_aside and (names := self._set_aside.pinning()):
             tags[SET_ASIDE.name] = names
         if tags and not request.drop_tags:
             self._refuse(pinned_message(tags))
@@ -297,6 +354,14 @@ class _Erasing:
         if self._store is None:
             places += kept_by_kafka(self._config, signals, deleted=self._request.delete_kafka_records)
         return tuple(places)
+
+
+def _matched_days(eraser: TableEraser) -> set[int]:
+    return eraser.matched_days
+
+
+def _without(gone: Collection[int], days: Collection[int]) -> set[int]:
+    return {*days} - {*gone}
 
 
 def delete_landed(config: Config, signal: Signal, position: KafkaPosition) -> dict[str, int]:

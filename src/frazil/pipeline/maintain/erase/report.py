@@ -47,6 +47,7 @@ class Proof:
 @dataclass
 class TableErasure:
     table: str
+    is_derived: bool = False
     rows_removed: int = 0
     rows_of_tenant: int = 0
     """Rows of the tenant in the current snapshot before the erasure."""
@@ -57,6 +58,12 @@ class TableErasure:
     snapshots_expired: list[int] = field(default_factory=list)
     tags_dropped: list[str] = field(default_factory=list)
     wal_segments_deleted: int = 0
+    days_recomputed: list[str] = field(default_factory=list)
+    """Of a derived table: days that were computed again from the rows that are left, as YYYY-MM-DD."""
+    days_kept: list[str] = field(default_factory=list)
+    """Of a derived table: days whose numbers still count erased rows, because the source no longer holds
+    all other rows of the day.
+    """
     proof: Proof = field(default_factory=Proof)
 
 
@@ -117,10 +124,7 @@ class Erasure:
             f"{utc_text(self.cut_unix_micros / 1e6)}",
         ]
         for table in self.tables:
-            lines.append(
-                f"{table.table}: {table.rows_removed:,} of {table.rows_of_tenant:,} rows {would}removed, "
-                f"{table.files_rewritten:,} files {would}rewritten, {table.files_dropped:,} {would}dropped"
-            )
+            lines += _days(table, would) if table.is_derived else _rows(table, would)
             lines += _details(table, dry_run=self.dry_run)
         if self.set_aside_dropped:
             lines.append(f"set aside: {self.set_aside_dropped:,} items {would}removed")
@@ -142,6 +146,31 @@ class Erasure:
         if self.outside:
             lines += ["not covered by this erasure:", *(f"  {each}" for each in self.outside)]
         return "\n".join(lines)
+
+
+def _rows(table: TableErasure, would: str) -> list[str]:
+    return [
+        f"{table.table}: {table.rows_removed:,} of {table.rows_of_tenant:,} rows {would}removed, "
+        f"{table.files_rewritten:,} files {would}rewritten, {table.files_dropped:,} {would}dropped"
+    ]
+
+
+def _days(table: TableErasure, would: str) -> list[str]:
+    again, kept = table.days_recomputed, table.days_kept
+    lines = [f"{table.table} (derived): {_range(again)} {would}computed again from the remaining rows"]
+    if table.rows_removed:
+        lines.append(f"  {table.rows_removed:,} rows {would}removed that match the condition themselves")
+    if kept:
+        lines.append(
+            f"  {_range(kept)}: numbers stay, because the source no longer holds all other rows of these days"
+        )
+    return lines
+
+
+def _range(days: list[str]) -> str:
+    if not days:
+        return "no days"
+    return f"{len(days):,} days ({days[0]} to {days[-1]})" if len(days) > 1 else f"1 day ({days[0]})"
 
 
 def _details(table: TableErasure, *, dry_run: bool) -> list[str]:

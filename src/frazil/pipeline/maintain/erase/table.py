@@ -98,12 +98,14 @@ class TableEraser:
         self._unknown: dict[str, SearchResult] = {}
         """Missing and unreadable files, whose content is unknown."""
         self._totals = Totals()
+        self.matched_days: set[int] = set()
+        """The days of all files with matching rows, in any snapshot."""
         self.report = TableErasure(spec.name)
 
     def search(self) -> SearchSummary:
         """Searches all snapshots. Changes nothing."""
         table = self._load()
-        history = read_history(table, self._tenant)
+        history = self._history(table)
         matched = self._matching(table, history.files.values())
         files = history.of(_main(table))
         self._refuse_unreadable(files)
@@ -139,7 +141,7 @@ class TableEraser:
         """
         for _ in range(_ROUNDS_MAX):
             table = self._load()
-            history = read_history(table, self._tenant)
+            history = self._history(table)
             reached = self._reached(table, history, self._matching(table, history.files.values()))
             if not reached:
                 return
@@ -197,8 +199,10 @@ class TableEraser:
         table = self._load()
         existing = self._names_in(table.location(), *tier_folders(table.metadata))
         orphans = find_orphans(table, 0.0, _ALL)
-        history = read_history(table, self._tenant)
-        targets = [SearchTarget.of(file, [_BEFORE_CUT]) for file in history.files.values()]
+        history = self._history(table)
+        targets = [
+            SearchTarget.of(file, [_BEFORE_CUT]) for file in history.files.values() if self._concerns(file)
+        ]
         targets += [
             SearchTarget(orphan.path, orphan.bytes, (_BEFORE_CUT,))
             for orphan in orphans
@@ -222,6 +226,13 @@ class TableEraser:
         )
         self.report.proof = proof
         return proof
+
+    def _history(self, table: Table) -> TenantHistory:
+        return read_history(table, self._tenant)
+
+    def _concerns(self, file: DataFile) -> bool:
+        """Returns whether the file must not have matching rows at the end."""
+        return True
 
     @property
     def _name(self) -> str:
@@ -266,9 +277,9 @@ class TableEraser:
         targets = [SearchTarget.of(file, [_CONDITION]) for file, yes in zip(new, may, strict=True) if yes]
         self._note(found := self._run(targets))
         self._known |= {each.path: each for each in found if each.path not in self._unknown}
-        return {
-            path for file in files if (path := file.file_path) in self._known and self._known[path].matches
-        }
+        matched = [file for file in files if (each := self._known.get(file.file_path)) and each.matches]
+        self.matched_days |= {partition_of(file).day or 0 for file in matched}
+        return {file.file_path for file in matched}
 
     def _reached(self, table: Table, history: TenantHistory, matched: Collection[str]) -> set[int]:
         past = [path for path in self._unknown if _main(table) not in history.reached_by.get(path, ())]

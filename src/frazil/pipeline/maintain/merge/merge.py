@@ -1,4 +1,6 @@
-"""Merges many small data files into few large ones: the same rows, in the table's order."""
+"""Merges many small data files into few large ones: the same rows, in the table's order. Partial rows of a
+derived table with the same key become one row.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,23 @@ import dataclasses
 import resource
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from frazil.config import CompactConfig
 from frazil.errors import FrazilError, StoreUnavailable
 from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
+from frazil.pipeline.maintain.merge.combined import CombinedMerge
 from frazil.pipeline.maintain.merge.identical import Mask, find_duplicates
 from frazil.pipeline.maintain.merge.inputs import Input, opened
 from frazil.pipeline.maintain.merge.sorted_runs import SortedMerge
 from frazil.pipeline.maintain.merge.time_ordered import TimeOrderedMerge
+from frazil.tables.columns import RESOLUTION
 
+_Plan = SortedMerge | TimeOrderedMerge | CombinedMerge
 _COPIES_MAX = 3
 """Candidates for duplicate spans that are compared at once, as a multiple of a row group's bytes."""
 
@@ -47,6 +54,8 @@ class Merge:
     inputs: tuple[DataFile, ...]
     tenant: str | None
     day: int | None
+    by_resolution: bool = False
+    """Whether each file gets rows of one resolution only."""
 
 
 @dataclass
@@ -61,6 +70,8 @@ class Merged:
     rows: int = 0
     removed: Counter[str] = field(default_factory=Counter)
     """Duplicate spans that were removed, by `_segment`."""
+    combined: int = 0
+    """Partial rows that became part of another row of the same key."""
     bytes_read: int = 0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
@@ -96,7 +107,7 @@ def _merge_or_find_damage(
 
 
 def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Input], result: Merged) -> None:
-    plan: SortedMerge | TimeOrderedMerge
+    plan: _Plan
     non_empty = [each for each in inputs if each.rows]
     if not non_empty:
         return
@@ -107,24 +118,32 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
         plan = TimeOrderedMerge(layout, non_empty, settings.row_group_bytes, kept)
     else:
         plan = SortedMerge(layout, non_empty, settings.row_group_bytes)
+        if layout.spec.derived is not None:
+            plan = CombinedMerge(layout, plan, settings.row_group_bytes, by_resolution=job.by_resolution)
     result.bytes_read = sum(file.file_size_in_bytes for file in job.inputs)
     files = max(1, round(result.bytes_read / settings.target_bytes))
-    result.added = _write(layout, job, plan, -(-plan.rows // files))
+    rows_per_file = -(-plan.rows // files)
+    if isinstance(plan, CombinedMerge):  # the number of rows to write is not known before
+        result.added = _write(layout, job, plan, lambda file: file.bytes >= settings.target_bytes)
+        result.combined = plan.combined
+    else:
+        result.added = _write(layout, job, plan, lambda file: file.rows >= rows_per_file)
     result.rows = sum(file.record_count for file in result.added)
 
 
 def _write(
-    layout: Layout, job: Merge, plan: SortedMerge | TimeOrderedMerge, rows_per_file: int
+    layout: Layout, job: Merge, plan: _Plan, is_full: Callable[[DataFileWriter], bool]
 ) -> list[DataFile]:
     """Writes the files. Deletes them all if writing fails."""
     name, written, groups = file_name(layout), list[DataFile](), plan.groups()
     try:
         group = next(groups, None)
         while group is not None:
+            resolution = _resolution(job, group)
             with DataFileWriter(
                 layout, job.tenant, job.day, f"{name}-{len(written):05d}", plan.rows_per_group
             ) as file:
-                while group is not None and file.rows < rows_per_file:
+                while group is not None and not is_full(file) and _resolution(job, group) == resolution:
                     file.write(group)
                     group = None  # free it before the next one is read
                     group = next(groups, None)
@@ -135,3 +154,8 @@ def _write(
                 layout.io.delete(done.file_path)
         raise
     return written
+
+
+def _resolution(job: Merge, group: pa.Table) -> int | None:
+    """Returns the resolution of a row group, if files are split by it."""
+    return int(group[RESOLUTION][0].as_py()) if job.by_resolution else None

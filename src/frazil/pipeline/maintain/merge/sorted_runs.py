@@ -20,7 +20,7 @@ from frazil.pipeline.maintain.merge.inputs import Input
 from frazil.pipeline.maintain.merge.order import Longs, cuts, is_sorted, memory_bytes, row_keys, sorted_by_key
 
 _STRIDES_PER_GROUP = 8
-_WEIGHT_MAX = 3
+WEIGHT_MAX = 3
 """Limit of rows in memory, as a multiple of a row group's bytes. The number of rows per row group comes from
 the average row size; a row group with much larger rows gets fewer.
 """
@@ -77,7 +77,7 @@ class SortedMerge:
                         held.append((number, table))
                         held_bytes += memory_bytes(table)
                 rows = int((line - first).sum())
-                if rows >= self.rows_per_group or held_bytes >= _WEIGHT_MAX * self._row_group_bytes:
+                if rows >= self.rows_per_group or held_bytes >= WEIGHT_MAX * self._row_group_bytes:
                     yield _group(keys, held, first, line)
                     first, held, held_bytes = line, [], 0
             if held:

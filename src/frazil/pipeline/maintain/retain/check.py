@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from frazil.config import Config, RetentionRule
 from frazil.errors import QueryInvalid, QueryRefused
-from frazil.tables import table_specs
+from frazil.tables import TableSpec, table_specs
 from frazil.tables.promoted import promoted
 
 
@@ -20,6 +20,13 @@ def check_rules(config: Config) -> list[str]:
         for number, rule in enumerate(config.maintain.retention.rules, 1)
         for problem in _problems(config, rule)
     ]
+
+
+def concerns(rule: RetentionRule, spec: TableSpec) -> bool:
+    """Returns whether a rule of the configuration applies to a table. Rules without `table` do not apply to
+    derived tables, which outlive the rows that they were derived from.
+    """
+    return rule.table == spec.name or (rule.table is None and spec.derived is None)
 
 
 def unknown_table(config: Config, rule: RetentionRule) -> str:
@@ -38,13 +45,17 @@ def _problems(config: Config, rule: RetentionRule) -> Iterator[str]:
     from frazil.pipeline.maintain.predicates.match import parse_predicate
 
     for table, spec in table_specs(promoted(config)).items():
-        if spec.retained != "rules" or rule.table not in (None, table):
+        if spec.retained != "rules" or not concerns(rule, spec):
             continue
         try:
             predicate = parse_predicate(rule.where, spec)
         except (QueryInvalid, QueryRefused) as error:
             at = "" if error.position is None else f" (at character {error.position + 1})"
-            hint = "" if rule.table else ". A rule without `table` applies to all tables: set `table`"
+            hint = (
+                ""
+                if rule.table
+                else ". A rule without `table` applies to all tables that are not derived: set `table`"
+            )
             yield f"`where` for {table}: {error}{at}{hint}"
             continue
         if predicate.is_constant:

@@ -33,13 +33,13 @@ def retain(config: Config, catalog: Catalog, runner: Runner, table: Table, run: 
     spec = table_specs(promoted(config)).get(name)
     if spec is not None and spec.retained == "age":
         return retain_set_aside(config, catalog, table, run)
-    rules = rules_of(name, config.maintain.retention.rules)
     for rule in config.maintain.retention.rules:
         if problem := unknown_table(config, rule):
             raise ConfigError(f"maintain.retention.rules: {problem}")
+    rules = [] if spec is None else rules_of(spec, config.maintain.retention.rules)
     if spec is None or spec.retained == "no" or not rules:
         return TaskReport("retention", name, run.dry_run, seconds=time.monotonic() - begin)
-    # Imports DuckDB, which a pipeline without rules does not need.
+    # Imports DuckDB, which a table without rules does not need.
     from frazil.pipeline.maintain.retain.rows import Retention
 
     return Retention(config, catalog, runner, table, spec, rules).run(run, begin)

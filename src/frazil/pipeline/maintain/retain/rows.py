@@ -21,7 +21,9 @@ from frazil.lake.commits.commit import committer_of
 from frazil.lake.commits.metadata_commit import json_property, set_properties
 from frazil.lake.counted import counted_in
 from frazil.lake.live_files import LiveFile, in_parallel, live_files
+from frazil.lake.snapshots import BY_RETENTION
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.maintain.predicates.decide import all_match
 from frazil.pipeline.maintain.predicates.match import Matcher, Predicate, may_match, parse_predicate
 from frazil.pipeline.maintain.report import TaskReport, Totals
 from frazil.pipeline.maintain.retain.rules import (
@@ -40,7 +42,7 @@ from frazil.pipeline.maintain.retain.rules import (
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.maintain.search import SearchResult, SearchTarget, search_all
 from frazil.pipeline.runner import Runner, batched
-from frazil.tables import TableSpec
+from frazil.tables import SEGMENT, TableSpec
 
 _DROPS_PER_COMMIT_MAX = 1000
 """Files that one commit drops. Each commit makes a concurrent landing retry, so few large commits are better
@@ -76,8 +78,10 @@ class Retention:
             committer_of(config, catalog),
             self._totals,
             "rows removed by retention",
+            facts=BY_RETENTION,
             counted_as="frazil.retained",
         )
+        self._spec = spec
         self._layout = Layout.of(table, spec, config.maintain.compact.compression_level, rewriting=True)
         self._predicates: dict[str, Predicate] = {
             key_of(rule): _parsed(rule, rule.where, spec) for rule in rules if rule.where is not None
@@ -87,6 +91,8 @@ class Retention:
             for key, predicate in self._predicates.items()
         }
         self._skipped: set[str] = set()
+        self._unread: set[str] = set()
+        """Files that were dropped without reading them."""
         self._finished: set[str] = set()
         self._failed: dict[str, str] = {}
         """Rules whose condition failed on some row, with the reason."""
@@ -200,13 +206,13 @@ class Retention:
         return True
 
     def _searched_bytes(self, group: Sequence[Due]) -> int:
-        """Returns the bytes that count for the limit of the round. Files that are skipped or have only failed
-        rules do not count: they are due in every round.
+        """Returns the bytes that count for the limit of the round. Files that are dropped unread do not
+        count, and neither do files that are skipped or have only failed rules: these are due in every round.
         """
         return sum(
             due.bytes
             for due in group
-            if due.live.file.file_path not in self._skipped
+            if due.live.file.file_path not in self._skipped | self._unread
             and not (due.names and self._failed.keys() >= set(due.names))
         )
 
@@ -214,19 +220,36 @@ class Retention:
         return {each.file.file_path for each in live_files(self._catalog.load_table(self._table.name()))}
 
     def _search(self, group: Sequence[Due], *, rewrite: bool) -> list[tuple[Due, SearchResult]]:
-        """Searches the files, except those whose statistics exclude a match."""
-        targets = {
-            due.live.file.file_path: (due, names)
-            for due, names in zip(group, self._may_match(group), strict=True)
-            if names or not due.names
-        }
+        """Searches the files, except those whose statistics exclude a match. Does not read files whose
+        statistics show that all rows match, except for the sources of the rows, if the ledger counts them.
+        """
+        targets: dict[str, tuple[Due, tuple[str, ...]]] = {}
+        unread: list[Due] = []
+        for due, names, is_whole in zip(group, self._may_match(group), self._is_whole(group), strict=True):
+            if is_whole and not self._spec.has(SEGMENT.name):
+                unread.append(due)
+            elif is_whole or names:
+                targets[due.live.file.file_path] = due, () if is_whole else names
         jobs = [SearchTarget.of(due.live.file, names) for due, names in targets.values()]
         found = list(search_all(self._runner, self._layout, self._matchers, jobs, rewrite=rewrite))
         self._searched_files += len(found)
         self._totals.cpu_seconds += sum(each.cpu_seconds for each in found)
         for each in found:
             self._failed |= each.failed
-        return [(targets[each.path][0], each) for each in found]
+        self._unread |= {due.live.file.file_path for due in unread}
+        whole = zip(unread, in_parallel(self._all_rows, unread), strict=True)
+        return [*whole, *((targets[each.path][0], each) for each in found)]
+
+    def _is_whole(self, group: Sequence[Due]) -> list[bool]:
+        """Returns for each file whether all of its rows are due, as far as statistics show that."""
+        found = [not due.names for due in group]
+        for key, predicate in self._predicates.items():
+            concerned = [at for at, due in enumerate(group) if key in due.names]
+            files = [group[at].live.file for at in concerned]
+            matches = all_match(predicate, self._spec, files, self._table.schema())
+            for at, is_whole in zip(concerned, matches, strict=True):
+                found[at] = found[at] or is_whole
+        return found
 
     def _may_match(self, group: Sequence[Due]) -> list[tuple[str, ...]]:
         names: list[list[str]] = [[] for _ in group]

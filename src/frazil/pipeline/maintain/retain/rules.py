@@ -15,6 +15,8 @@ from frazil.config import RetentionRule
 from frazil.config.maintain import DAY_SECONDS, RetentionConfig
 from frazil.lake.clock import Late, Partition, by_partition, landed_late, partition_texts, trusted_now
 from frazil.lake.live_files import LiveFile, partition_of
+from frazil.pipeline.maintain.retain.check import concerns
+from frazil.tables.columns import RESOLUTION, TableSpec
 
 RETENTION = "frazil.retention"
 """The table property with the progress of each rule, so that no file is searched twice for a rule."""
@@ -105,8 +107,27 @@ def newest_day(rule: RetentionRule, now_seconds: float) -> int:
     return int((now_seconds - rule.after_seconds) // DAY_SECONDS) - 1
 
 
-def rules_of(table: str, rules: Iterable[RetentionRule]) -> list[RetentionRule]:
-    return [rule for rule in rules if rule.table in (None, table)]
+def rules_of(spec: TableSpec, rules: Iterable[RetentionRule]) -> list[RetentionRule]:
+    """Returns the rules that apply to a table: those that concern it, or the built-in rules of a derived
+    table that no rule names.
+    """
+    found = [rule for rule in rules if concerns(rule, spec)]
+    return found or built_in_rules(spec)
+
+
+def built_in_rules(spec: TableSpec) -> list[RetentionRule]:
+    """Returns the rules that the declaration of a derived table makes."""
+    if spec.derived is None:
+        return []
+    return [
+        RetentionRule(
+            table=spec.name,
+            where=f"{RESOLUTION} = {resolution}" if resolution else None,
+            after_seconds=days * DAY_SECONDS,
+        )
+        for resolution, days in spec.derived.kept_days
+        if days is not None
+    ]
 
 
 def due_at(rule: RetentionRule, day: int, landed: float | None) -> float:

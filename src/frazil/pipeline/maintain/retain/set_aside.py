@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from frazil.lake.catalog import full_name
 from frazil.lake.clock import clock_hold_reason, record_time
 from frazil.lake.commits.commit import committer_of
 from frazil.lake.live_files import live_files
+from frazil.lake.snapshots import BY_RETENTION
 from frazil.lake.tables import evolve
 from frazil.pipeline.land.set_aside import write_set_aside
 from frazil.pipeline.maintain.report import TaskReport, Totals, bytes_of
@@ -59,7 +60,11 @@ def retain_set_aside(config: Config, catalog: Catalog, table: Table, run: Retent
     # Listed before the table is loaded: a copy whose segment is deleted already has its row by then.
     unreferenced = [] if store is None else list(_without_segment(store, now - seconds))
     table = catalog.load_table(table.name())
-    change = _Change.of(table, is_old, write=None) if dry_run else drop_rows(config, catalog, table, is_old)
+    change = (
+        _Change.of(table, is_old, write=None)
+        if dry_run
+        else drop_rows(config, catalog, table, is_old, BY_RETENTION)
+    )
     copies: list[str] = []
     if store is not None:
         copies = sorted(change.locations - change.kept)
@@ -125,7 +130,7 @@ class _Change:
 
 
 def drop_rows(
-    config: Config, catalog: Catalog, table: Table, mask_of: Mask, facts: dict[str, str] | None = None
+    config: Config, catalog: Catalog, table: Table, mask_of: Mask, facts: Mapping[str, str] | None = None
 ) -> _Change:
     """Removes rows from `set_aside`, but not their copies. Raises Conflict if another process changed the
     table.
