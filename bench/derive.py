@@ -1,4 +1,4 @@
-"""Derivation: the tables of a backlog of logs, on a local Spark, compared with the landing of the same rows."""
+"""Derivation: the tables of a backlog of logs, on a local Spark, compared with landing the same rows."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _add(bench: Bench, specs: Sequence[TableSpec], cost: Cost, landed: Landed, t
             f"derive {', '.join(spec.name for spec in specs)} from {landed.records:,} logs",
             f"{speed:,.0f}",
             f"{cost.wall_seconds:.1f} s",
-            f"{ratio:.2f} × landing's CPU per row ({landed.records_per_cpu_second:,.0f} records); {cost.text}",
+            f"{ratio:.2f} × the CPU of landing ({landed.records_per_cpu_second:,.0f}); {cost.text}",
             f"≤ {target} ×",
             ratio <= target,
         )

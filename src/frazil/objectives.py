@@ -1,4 +1,6 @@
-"""Service level objectives: time to the ack, to visibility in queries, and to landing; and their metrics."""
+"""Service level objectives: time to the ack, to visibility in queries, to landing and to derived rows; and
+their metrics.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,29 @@ from prometheus_client import CollectorRegistry, Counter
 
 from frazil.config import Config
 
-Objective = Literal["ack", "freshness", "landing_lag"]
+Objective = Literal["ack", "freshness", "landing_lag", "derive_lag"]
 
 _FRESHNESS_SECONDS = 0.7
+_DERIVE_SECONDS = 15.0
+"""For the round itself, after the interval between rounds."""
 
 
 def targets(config: Config) -> Mapping[Objective, float]:
-    """Return the target of each objective in seconds. With Kafka, queries see data only after landing."""
+    """Return the target of each objective in seconds. With Kafka, queries see data only after landing.
+    Without derivation there is no `derive_lag`.
+    """
     status = config.status
     landing_lag = status.landing_lag_seconds or 2 * config.land.age_max(config.wal.type)
     usual = landing_lag if config.wal.type == "kafka" else _FRESHNESS_SECONDS
-    return {
+    found: dict[Objective, float] = {
         "ack": status.ack_seconds,
         "freshness": status.freshness_seconds or usual,
         "landing_lag": landing_lag,
     }
+    if config.derive.enabled:
+        usual = config.derive.interval_seconds + _DERIVE_SECONDS
+        found["derive_lag"] = status.derive_lag_seconds or usual
+    return found
 
 
 class Objectives:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
+from frazil.objectives import Objectives
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.position import SourcePosition, source_position
@@ -33,7 +34,8 @@ class DerivedLake(KnownLake):
         """A new one, which remembers nothing, as after a crash."""
         self.registry = CollectorRegistry()
         options = {} if clock is None else {"clock": clock}
-        metrics = DeriveMetrics(self.registry)
+        objectives = Objectives(self.registry, self.config, ["derive_lag"])
+        metrics = DeriveMetrics(self.registry, self.config, objectives)
         made = Deriver(self.config, source, self.catalog, self.runner, metrics, **options)
         self.derivers[source] = made
         return made

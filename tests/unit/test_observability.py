@@ -20,6 +20,7 @@ from typer.main import get_command
 from frazil.cli import app
 from frazil.config import Config
 from frazil.dashboard import api_client, login
+from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.query.metrics import QueryMetrics
@@ -35,7 +36,7 @@ NAME = re.compile(r"\bfrazil_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\bfrazil:[a-z0-9_]+:[a-z0-9_]+\b")
 UNITS = ("_seconds", "_bytes", "_total", "_info")
 COUNTS = {  # gauges and histograms of things that are counted
-    "frazil_dashboard_sockets",
+    "frazil_dashboard_sockets", "frazil_derive_days_left", "frazil_derive_disabled", "frazil_derive_failing",
     "frazil_land_commit_files", "frazil_land_pending_segments", "frazil_land_stopped",
     "frazil_maintain_failing",
     "frazil_pipeline_leader", "frazil_process_count", "frazil_process_open_files", "frazil_queries_running",
@@ -44,8 +45,8 @@ COUNTS = {  # gauges and histograms of things that are counted
     "frazil_table_rows", "frazil_table_small_files", "frazil_table_snapshots", "frazil_wal_landed_segments",
 }  # fmt: skip
 BOUNDED_LABELS = {
-    "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "status",
-    "store", "table", "task", "transport", "version",
+    "kind", "objective", "operation", "outcome", "page", "reason", "role", "route", "signal", "source",
+    "status", "store", "table", "task", "transport", "version",
 }  # fmt: skip
 
 
@@ -58,12 +59,10 @@ class Described(NamedTuple):
 def metrics() -> Iterator[Mapping[str, Described]]:
     """Every metric of every role, as it is scraped."""
     config = Config()
-    receiver, landing, query = (
-        ReceiverMetrics(config).registry,
-        Metrics(config).registry,
-        QueryMetrics(config),
-    )
+    receiver, pipeline, query = ReceiverMetrics(config).registry, Metrics(config), QueryMetrics(config)
+    landing = pipeline.registry
     MaintainMetrics(landing)
+    DeriveMetrics(landing, config, pipeline.objectives)
     ResponseMiddleware(cast(Any, None), query.registry, cast(Any, None))
     _counter(query.registry)
     shown = CollectorRegistry()
@@ -219,6 +218,7 @@ def test_every_alert_says_how_bad_it_is_with_its_value_and_where_to_read_on() ->
             "FrazilNoLeader",
             "FrazilReceiverNotReady",
             "FrazilTableStopped",
+            "FrazilDeriveFailing",
             "FrazilRetentionHeld",
         )
         assert is_yes_or_no != ("$value" in rule["annotations"]["summary"]), name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,7 +15,12 @@ from frazil.status.poll import NOTHING_LISTENS
 
 _STYLES = {"ok": "green", "degraded": "yellow", "down": "bold red"}
 _MARKS = {"ok": "●", "degraded": "▲", "down": "✗"}
-_OBJECTIVES = {"ack": "ack p99", "freshness": "freshness", "landing_lag": "landing lag"}
+_OBJECTIVES = {
+    "ack": "ack p99",
+    "freshness": "freshness",
+    "landing_lag": "landing lag",
+    "derive_lag": "derivation lag",
+}
 _UNKNOWN = "–"
 
 Json = Mapping[str, Any]
@@ -153,6 +158,8 @@ def _facts(status: Json, stages: Json, now: float) -> Iterator[tuple[str, Text]]
             f"{_count(query['waiting'])} waiting"
         ),
     )
+    for number, text in enumerate(_derived(stages["derive"]["tables"], now)):
+        yield "" if number else "derivation", text
     yield "maintenance", _maintenance(stages["maintain"], now)
 
 
@@ -167,6 +174,50 @@ def _objective(objective: Json) -> Text:
     if ratio is not None:
         text.append(f", met {100 * ratio:.4g} % of the time", style="dim")
     return text
+
+
+def _derived(tables: Json, now: float) -> Iterator[Text]:
+    """Yield a line for all tables together, then the tables of which there is more to say."""
+    states: dict[str | None, list[str]] = {}
+    for name, table in tables.items():
+        states.setdefault(table["state"], []).append(name)
+    if not tables or set(states) == {"off"}:
+        yield Text("off")
+        return
+    if set(states) == {None}:
+        yield Text(_UNKNOWN)
+        return
+    last = _largest(table["last_commit_at"] for table in tables.values())
+    yield Text(
+        f"{len(states.get('ok', ()))} of {len(tables) - len(states.get('off', ()))} tables up to date, "
+        f"lag {_seconds(_largest(table['lag_seconds'] for table in tables.values()))}, "
+        f"{_rate(_source_rate(tables))} rows/s, "
+        f"committed {_ago(last, now)}"
+    )
+    for name in states.get("failing", ()):
+        yield Text(f"{name} failing: {tables[name]['reason'] or 'see the log'}", style="red")
+    for name in states.get("late", ()):
+        yield Text(f"{name} is {_seconds(tables[name]['lag_seconds'])} behind", style="yellow")
+    for name in states.get("catching_up", ()):
+        days = tables[name]["days_left"]
+        yield Text(f"{name}: {_count(days)} past day{'' if days == 1 else 's'} left")
+    if waiting := states.get("waiting"):
+        yield Text(f"waiting for first data: {', '.join(waiting)}", style="dim")
+    if off := states.get("off"):
+        yield Text(f"off: {', '.join(off)}", style="dim")
+
+
+def _source_rate(tables: Json) -> float | None:
+    """Return the derived rows of all sources. Each row counts once, however many tables it goes to."""
+    rates: dict[str, float] = {}
+    for table in tables.values():
+        if (rate := table["rows_per_second"]) is not None:
+            rates[table["source"]] = max(rate, rates.get(table["source"], 0.0))
+    return sum(rates.values()) if rates else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _maintenance(maintain: Json, now: float) -> Text:

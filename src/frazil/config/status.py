@@ -86,6 +86,13 @@ class StatusConfig(Section):
         description="Objective: data lands within this time. Absent: twice land.age_max_seconds.",
         examples=["2m"],
     )
+    derive_lag_seconds: Seconds | None = Field(
+        None,
+        gt=0,
+        description="Objective: landed data is in the derived tables within this time after it landed. "
+        "Absent: derive.interval_seconds plus 15s.",
+        examples=["75s"],
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -184,6 +184,10 @@ OBJECTIVES = {
         "Time from acknowledgement until SQL queries see the data, in the slowest table.",
     ),
     "landing_lag": ("Landing lag", "Age of the oldest data that has not landed in its table."),
+    "derive_lag": (
+        "Derivation lag",
+        "Time since the landing of the oldest rows that are not in a derived table yet.",
+    ),
 }
 
 
@@ -221,6 +225,59 @@ def table_rows(status: Status) -> list[dict[str, Any]]:
         for table in status.get("tables") or ()
         if table.get("health") is not None
     ]
+
+
+DERIVED_COLUMNS = {
+    "table": "Table",
+    "source": "From",
+    "state": "State",
+    "lag": "Lag",
+    "rate": "Rows derived/s",
+    "commit": "Last commit",
+}
+"""Title by column."""
+_DERIVE_STATES: Mapping[str | None, str] = {
+    None: "unknown",
+    "off": "off",
+    "failing": "failing",
+    "late": "behind",
+    "waiting": "no data yet",
+    "ok": "up to date",
+}
+
+
+def derived_rows(status: Status) -> list[dict[str, Any]]:
+    """Returns one row per derived table."""
+    return [
+        {
+            "table": name,
+            "source": table["source"],
+            "state": _derive_state(table),
+            "lag": format_elapsed(table["lag_seconds"]),
+            "rate": table["rows_per_second"] if table["state"] not in (None, "off") else None,
+            "commit": _since(table["last_commit_at"], status["at"]),
+        }
+        for name, table in status["stages"]["derive"]["tables"].items()
+    ]
+
+
+def _derive_state(table: Mapping[str, Any]) -> str:
+    state = table["state"]
+    if state == "catching_up":
+        days = int(table["days_left"])
+        return f"{days} past day{'' if days == 1 else 's'} left"
+    return _DERIVE_STATES[state]
+
+
+def derive_problems(status: Status) -> list[str]:
+    """Returns a sentence for each derived table that fails or is behind."""
+    problems = []
+    for name, table in status["stages"]["derive"]["tables"].items():
+        if table["state"] == "failing":
+            problems.append(f"{name} is not derived: {table['reason'] or 'see the log of the pipeline'}")
+        elif table["state"] == "late":
+            problems.append(f"{name} is {format_elapsed(table['lag_seconds'])} behind its source")
+    return problems
 
 
 LEDGER_COLUMNS = {

@@ -29,7 +29,8 @@ _STATUS: Mapping[type[Exception], int] = {Unauthenticated: 401, Forbidden: 403, 
 class HealthServer:
     """Serves /healthz, /readyz, /livez, /status and /metrics, and the commands of `control`. `problems`
     returns the reasons, by table, why the pipeline is not ready. `waiting` returns work that waits for an
-    operator's decision: it is shown, and the response stays 200.
+    operator's decision: it is shown, and the response stays 200. `degraded` returns problems with which the
+    pipeline is still ready: only /healthz fails.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class HealthServer:
         problems: Problems,
         waiting: Problems = dict[str, str],
         control: Control | None = None,
+        degraded: Problems = dict[str, str],
     ) -> None:
         class Handler(_Handler):
             pass
@@ -46,7 +48,9 @@ class HealthServer:
         Handler.registry = registry
         Handler.control = control
         Handler.status = self._status = RoleStatus(registry.collect)
-        Handler.health = staticmethod(lambda: Health("pipeline", failing=problems(), notices=waiting()))
+        Handler.health = staticmethod(
+            lambda: Health("pipeline", failing=problems(), degraded=degraded(), notices=waiting())
+        )
         try:
             self._server = _Server(split_listen(listen), Handler)
         except OSError as error:

@@ -87,7 +87,8 @@ class Metrics:
         self._lag_objectives: tuple[Objective, ...] = ("landing_lag",)
         if config.wal.type == "kafka":
             self._lag_objectives = ("landing_lag", "freshness")
-        self._objectives = Objectives(registry, config, self._lag_objectives)
+        derived: tuple[Objective, ...] = ("derive_lag",) if config.derive.enabled else ()
+        self.objectives = Objectives(registry, config, (*self._lag_objectives, *derived))
         table = ["table"]
         self._counters = {
             name: Counter(name, text, table, registry=registry) for name, text in _COUNTERS.items()
@@ -150,7 +151,7 @@ class Metrics:
             lag = max(0.0, time.time() - min(oldest) / 1e9)
             self._histograms["frazil_land_lag_seconds"].labels(table).observe(lag)
             for objective in self._lag_objectives:
-                self._objectives.observe(objective, lag)
+                self.objectives.observe(objective, lag)
 
     def pending(self, table: str, size: int, count: int, since: float | None) -> None:
         """Sets the backlog. `since`: when the oldest pending data was made durable, in seconds since 1970."""

@@ -81,7 +81,7 @@ class Pipeline:
         self._stopping = stopping
         self._metrics = Metrics(config)
         self._maintain_metrics = MaintainMetrics(self._metrics.registry)
-        self._derive_metrics = DeriveMetrics(self._metrics.registry)
+        self._derive_metrics = DeriveMetrics(self._metrics.registry, config, self._metrics.objectives)
         describe_role(self._metrics.registry, "pipeline", config)
         self._lease = open_lease(config)
         self._lost = threading.Event()
@@ -97,7 +97,12 @@ class Pipeline:
         )
         self._control = Control(config, lambda *options: self._make_runner(*options), self._metrics)
         self._health = HealthServer(
-            config.pipeline.listen, self._metrics.registry, self._problems, self._waiting, self._control
+            config.pipeline.listen,
+            self._metrics.registry,
+            self._problems,
+            self._waiting,
+            self._control,
+            self._degraded,
         )
 
     @property
@@ -276,6 +281,10 @@ class Pipeline:
     def _waiting(self) -> dict[str, str]:
         runner = self._runner
         return {} if runner is None else runner.waiting
+
+    def _degraded(self) -> dict[str, str]:
+        runner = self._runner
+        return {} if runner is None else runner.degraded
 
 
 def _metadata_of(catalog: Catalog, namespace: str, signal: Signal) -> TableMetadata | None:

@@ -45,6 +45,11 @@ class Step(ABC):
         """Work that waits for an operator's decision: name and reason."""
         return {}
 
+    @property
+    def degraded(self) -> Mapping[str, str]:
+        """Problems that do not make the pipeline unready: name and reason."""
+        return {}
+
     @abstractmethod
     def run(self) -> float:
         """Runs one round. Returns the seconds until the next one."""
@@ -188,3 +193,7 @@ class StepRunner:
     @property
     def waiting(self) -> dict[str, str]:
         return {name: reason for thread in self.threads for name, reason in thread.step.waiting.items()}
+
+    @property
+    def degraded(self) -> dict[str, str]:
+        return {name: reason for thread in self.threads for name, reason in thread.step.degraded.items()}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 State = Literal["ok", "degraded", "down"]
+DeriveState = Literal["off", "failing", "catching_up", "late", "waiting", "ok"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,28 @@ class LandStage:
 
 
 @dataclass(frozen=True)
+class DerivedTable:
+    """Derivation of one table. The state is the first of `DeriveState` that applies: disabled by the
+    configuration, the last attempt failed, past days are left, the lag exceeds the objective, the table has
+    no rows yet, or none of these.
+    """
+
+    source: str
+    state: DeriveState | None
+    reason: str | None  # of the failure
+    rows_per_second: float | None  # of the source
+    lag_seconds: float | None  # since the landing of the oldest rows that are not derived, without past days
+    days_left: float | None
+    last_commit_at: float | None
+
+
+@dataclass(frozen=True)
+class DeriveStage:
+    tables: Mapping[str, DerivedTable]
+    round: Latency  # from one source, with its Spark job and all commits
+
+
+@dataclass(frozen=True)
 class LakeTable:
     files: float | None
     bytes: float | None
@@ -152,6 +175,7 @@ class Stages:
     receive: ReceiveStage
     wal: WalStage
     land: LandStage
+    derive: DeriveStage
     lake: LakeStage
     query: QueryStage
     maintain: MaintainStage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,11 @@ from pathlib import Path
 
 from frazil.config import Config
 from frazil.health import Role
+from frazil.objectives import targets
 from frazil.role_status import WINDOWS_SECONDS, RoleReport
 from frazil.status import model
 from frazil.status.rates import Rates, Samples, by_label, largest, samples_of, value
-from frazil.tables import SIGNALS, table_specs
+from frazil.tables import SIGNALS, TableSpec, derived_specs, table_specs
 
 _ACCEPTED = ("ok", "partial")
 _STORES = ("wal", "lake")
@@ -52,6 +54,12 @@ class PolledRoles:
         leading = [samples for samples in pipelines if value(samples, "frazil_pipeline_leader")]
         self.has_leader = bool(leading)
         self.leader: Samples = next(iter([*leading, *pipelines]), {})  # metrics of the others are stale
+        self.pipeline_problems = {
+            part: why
+            for role, report in reports
+            if role == "pipeline"
+            for part, why in report.problems.items()
+        }
 
     def sum(self, role: Role, name: str) -> float | None:
         numbers = [number for each in self.samples[role] if (number := value(each, name)) is not None]
@@ -65,7 +73,10 @@ class PolledRoles:
 
 def stages(roles: PolledRoles, config: Config) -> model.Stages:
     land = _land(roles, config)
-    return model.Stages(_receive(roles), _wal(roles), land, _lake(roles), _query(roles), _maintain(roles))
+    derive = _derive(roles, config)
+    return model.Stages(
+        _receive(roles), _wal(roles), land, derive, _lake(roles), _query(roles), _maintain(roles)
+    )
 
 
 def refused(rates: Rates, **labels: str) -> dict[str, float]:
@@ -146,6 +157,46 @@ def _freshness(roles: PolledRoles, config: Config, lag: float | None) -> float |
     if not roles.samples["api"]:
         return None
     return lag if config.wal.type == "kafka" else roles.minute.quantile(0.99, "frazil_query_planning_seconds")
+
+
+def _derive(roles: PolledRoles, config: Config) -> model.DeriveStage:
+    target = targets(config).get("derive_lag", math.inf)
+    tables = {spec.name: _derived(roles, spec, target) for spec in derived_specs()}
+    return model.DeriveStage(tables, _latency(roles.minutes, "frazil_derive_seconds"))
+
+
+def _derived(roles: PolledRoles, spec: TableSpec, target: float) -> model.DerivedTable:
+    leader, name = roles.leader, spec.name
+    assert spec.derived is not None  # noqa: S101
+    is_off = value(leader, "frazil_derive_disabled", table=name)
+    is_failing = value(leader, "frazil_derive_failing", table=name)
+    lag = value(leader, "frazil_derive_pending_age_seconds", table=name)
+    days_left = value(leader, "frazil_derive_days_left", table=name)
+    last_commit_at = value(leader, "frazil_derive_last_commit_timestamp_seconds", table=name) or None
+    state: model.DeriveState | None
+    if is_off is None:  # no pipeline reports
+        state = None
+    elif is_off:
+        state = "off"
+    elif is_failing:
+        state = "failing"
+    elif days_left:
+        state = "catching_up"
+    elif lag is not None and lag > target:
+        state = "late"
+    else:
+        state = "waiting" if last_commit_at is None else "ok"
+    problems = roles.pipeline_problems
+    reason = problems.get(name) or problems.get(f"derivation {spec.derived.source}")
+    return model.DerivedTable(
+        spec.derived.source,
+        state,
+        reason=reason if state == "failing" else None,
+        rows_per_second=roles.minute.rate("frazil_derived_source_rows_total", table=name),
+        lag_seconds=None if state == "off" else lag,
+        days_left=days_left,
+        last_commit_at=last_commit_at,
+    )
 
 
 def _lake(roles: PolledRoles) -> model.LakeStage:

@@ -72,6 +72,7 @@ class Watcher:
             "ack": ("receiver", stages.receive.total.ack.p99_seconds),
             "freshness": ("api", largest(table.freshness_seconds for table in tables)),
             "landing_lag": ("pipeline", largest(table.lag_seconds for table in tables)),
+            "derive_lag": ("pipeline", _derive_lag(stages)),
         }
         limits = objectives.targets(self._config)
         return [
@@ -83,6 +84,7 @@ class Watcher:
                 kept_ratio=fmean(kept[name] for _, _, kept in self._samples) if self._samples else None,
             )
             for name, (role, value) in values.items()
+            if name in limits
         ]
 
     def _role(self, polled: PolledRole) -> RoleSummary:
@@ -101,11 +103,16 @@ class Watcher:
         )
 
 
+def _derive_lag(stages: Stages) -> float | None:
+    return largest(table.lag_seconds for table in stages.derive.tables.values())
+
+
 def _series_values(stages: Stages, recent: Rates) -> dict[SeriesKey, float | None]:
     """Rates cover the last seconds, so that a burst appears at its time."""
     values: dict[SeriesKey, float | None] = {
         ("backlog_bytes", None): stages.wal.backlog.bytes,
         ("backlog_age_seconds", None): stages.wal.backlog.age_seconds,
+        ("derive_lag_seconds", None): _derive_lag(stages),
         ("ack_p99_seconds", None): stages.receive.total.ack.p99_seconds,
         ("refusals_per_second", None): sum(refused(recent).values()) if recent.is_known else None,
         ("queries_per_second", None): recent.rate("frazil_queries_total"),

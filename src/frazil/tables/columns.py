@@ -93,8 +93,8 @@ class TableSpec:
     retained: Retained = "rules"
     """Which rows retention removes: by `maintain.retention.rules`, by age, or none."""
     erased: Erased = "rows"
-    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none. From
-    a derived table it removes what came from the rows that it removes from the source.
+    """What an erasure removes: matching rows of the tenant, all rows if the operator requests it, or none.
+    From a derived table it removes what came from the rows that it removes from the source.
     """
     tagged: bool = True
     """Whether `frazil tag` tags it."""

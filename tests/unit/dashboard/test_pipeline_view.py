@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from streamlit.testing.v1 import AppTest
+
 from frazil.dashboard import pipeline_view
+from frazil.tables import derived_specs
 from tests.support.status_roles import down
-from tests.unit.status.test_watcher import Story, api, pipeline, receiver
+from tests.unit.status.test_watcher import Said, Story, api, deriving, pipeline, receiver
 
 
 def said(story: Story) -> dict[str, pipeline_view.Card]:
@@ -88,3 +92,68 @@ def test_a_table_is_shown_as_all_tenants_see_it_where_that_is_known() -> None:
     assert (rows["logs"]["files"], rows["logs"]["bytes"], rows["logs"]["snapshots"]) == (10, 20.0, 3)
     assert (rows["spans"]["files"], rows["spans"]["bytes"], rows["spans"]["snapshots"]) == (1, 2.0, None)
     assert set(rows) == {"logs", "spans"}
+
+
+@pytest.mark.parametrize(
+    ("role", "state", "lag"),
+    [
+        (deriving(age=12), "up to date", "12 s"),
+        (deriving(age=600), "behind", "10 min 00 s"),
+        (deriving(committed=0), "no data yet", "0 ms"),
+        (deriving(days=1), "1 past day left", "0 ms"),
+        (deriving(days=12), "12 past days left", "0 ms"),
+        (deriving(failing=1), "failing", "0 ms"),
+        (deriving(off=1, age=600), "off", "–"),
+        (pipeline(), "unknown", "–"),
+    ],
+)
+def test_each_derived_table_is_shown_with_its_state_and_lag(role: Said, state: str, lag: str) -> None:
+    rows = {row["table"]: row for row in pipeline_view.derived_rows(Story().look(role).status)}
+    assert (rows["log_rollups"]["state"], rows["log_rollups"]["lag"]) == (state, lag)
+    assert rows["log_rollups"]["source"] == "logs"
+    assert list(rows["log_rollups"]) == list(pipeline_view.DERIVED_COLUMNS)
+
+
+def test_derived_tables_that_fail_or_are_behind_are_named_with_the_reason() -> None:
+    def problems(role: Said) -> list[str]:
+        return pipeline_view.derive_problems(Story().look(role).status)
+
+    assert problems(deriving(failing=1, problem="no such column")) == [
+        "log_rollups is not derived: no such column"
+    ]
+    assert problems(deriving(failing=1)) == ["log_rollups is not derived: see the log of the pipeline"]
+    assert problems(deriving(age=600)) == ["log_rollups is 10 min 00 s behind its source"]
+    assert problems(deriving(days=5, age=600)) == []
+    assert problems(deriving()) == []
+
+
+def drawn(role: Said) -> AppTest:
+    """What the Pipeline page shows of derived tables."""
+
+    def script() -> None:
+        import streamlit as st
+
+        from frazil.dashboard.pages import pipeline as page
+
+        page._derived(st.session_state["status"])
+
+    app = AppTest.from_function(script, default_timeout=60)
+    app.session_state["status"] = Story().look(role).status
+    app.run()
+    assert not app.exception
+    return app
+
+
+def test_the_page_shows_derived_tables_with_state_and_names_those_that_are_behind() -> None:
+    app = drawn(deriving(age=600))
+    (shown,) = app.dataframe
+    states = dict(zip(shown.value["table"], shown.value["state"], strict=True))
+    assert states["log_rollups"] == "behind"
+    assert [warning.value for warning in app.warning] == [r"log\_rollups is 10 min 00 s behind its source"]
+
+
+def test_the_page_says_that_derivation_is_off_in_place_of_a_table() -> None:
+    text = "\n".join(deriving(spec.name, off=1).text for spec in derived_specs())
+    app = drawn(Said("pipeline", text))
+    assert not app.dataframe
+    assert "Derivation is off" in app.caption[0].value

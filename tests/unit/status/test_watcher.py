@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -21,6 +21,7 @@ SERIES = {
     *(("landed_rows_per_second", table) for table in SIGNALS),
     *(("landing_lag_seconds", table) for table in SIGNALS),
     *(("freshness_seconds", table) for table in SIGNALS),
+    ("derive_lag_seconds", None),
     ("backlog_bytes", None),
     ("backlog_age_seconds", None),
     ("ack_p99_seconds", None),
@@ -38,6 +39,7 @@ class Said:
     text: str
     url: str | None = None
     started: float = START - 600
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 class Story:
@@ -55,7 +57,12 @@ class Story:
         where = endpoint(said.role, said.url)
         speaker = self.speakers.setdefault((where.url, said.started), Speaker(said.role))
         report = speaker.report(self.now, said.text)
-        use = {"started_at": said.started, "memory_bytes": 3e8, "cpu_seconds": 12.5}
+        use = {
+            "started_at": said.started,
+            "memory_bytes": 3e8,
+            "cpu_seconds": 12.5,
+            "problems": said.problems,
+        }
         return PolledRole(where, "ok", (), report.model_copy(update=use))
 
     def look(self, *roles: Said | PolledRole) -> Story:
@@ -132,6 +139,30 @@ frazil_store_seconds_count{{store="lake",operation="put"}} {rows}
 """,
         url=url,
     )
+
+
+def deriving(
+    table: str = "log_rollups",
+    *,
+    off: int = 0,
+    failing: int = 0,
+    days: int = 0,
+    age: float = 0.0,
+    rows: int = 0,
+    committed: float = START - 20,
+    problem: str = "",
+) -> Said:
+    """A pipeline that derives."""
+    text = f"""
+frazil_pipeline_leader 1
+frazil_derive_disabled{{table="{table}"}} {off}
+frazil_derive_failing{{table="{table}"}} {failing}
+frazil_derive_days_left{{table="{table}"}} {days}
+frazil_derive_pending_age_seconds{{table="{table}"}} {age}
+frazil_derived_source_rows_total{{table="{table}"}} {rows}
+frazil_derive_last_commit_timestamp_seconds{{table="{table}"}} {committed}
+"""
+    return Said("pipeline", text, problems={table: problem} if problem else {})
 
 
 def api(queries: int = 0) -> Said:
@@ -235,7 +266,7 @@ def test_what_a_role_that_is_down_would_say_is_unknown_and_not_nothing() -> None
     assert status["stages"]["wal"]["backlog"] == {"bytes": None, "age_seconds": None, "segments": None}
     assert status["stages"]["land"]["tables"]["logs"]["freshness_seconds"] is None
     assert status["stages"]["query"]["running"] is None
-    assert [each["kept"] for each in status["objectives"]] == [True, False, False]
+    assert [each["kept"] for each in status["objectives"]] == [True, False, False, False]
 
 
 def test_an_objective_is_kept_up_to_its_target_and_counted_over_time() -> None:
@@ -272,6 +303,65 @@ def test_lines_have_a_point_a_look_and_rates_of_the_time_between_looks() -> None
     assert story.line("backlog_bytes") == [1500] * 4
     assert {(s["name"], s["of"]) for s in story.status["history"]["series"]} == SERIES
     assert {(s["name"], s["of"]) for s in Story().status["history"]["series"]} == SERIES
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        (deriving(off=1, failing=1), "off"),
+        (deriving(failing=1, days=3), "failing"),
+        (deriving(days=3, age=500), "catching_up"),
+        (deriving(age=75.5), "late"),
+        (deriving(age=75), "ok"),
+        (deriving(age=10, committed=0), "waiting"),
+        (pipeline(), None),  # of a release without derivation
+        (down("pipeline"), None),
+    ],
+)
+def test_a_derived_table_has_the_most_important_of_its_states(
+    said: Said | PolledRole, state: str | None
+) -> None:
+    assert Story().look(said).status["stages"]["derive"]["tables"]["log_rollups"]["state"] == state
+
+
+def test_a_derived_table_has_its_rate_lag_and_reason() -> None:
+    because = "rows are not derived; landing continues: no such column"
+    story = Story().look(deriving(rows=100)).look(deriving(failing=1, age=30, rows=400, problem=because))
+    table = story.status["stages"]["derive"]["tables"]["log_rollups"]
+    assert table == {
+        "source": "logs",
+        "state": "failing",
+        "reason": because,
+        "rows_per_second": 30,
+        "lag_seconds": 30,
+        "days_left": 0,
+        "last_commit_at": START - 20,
+    }
+    assert story.line("derive_lag_seconds") == [0, 30]
+
+
+def test_the_failure_of_a_whole_source_is_the_reason_of_each_of_its_tables() -> None:
+    said = replace(deriving(failing=1), problems={"derivation logs": "no catalog", "derivation spans": "?"})
+    assert Story().look(said).status["stages"]["derive"]["tables"]["log_rollups"]["reason"] == "no catalog"
+
+
+def test_derivation_misses_its_objective_beyond_interval_and_round() -> None:
+    story = Story()
+    for age in (0, 75, 76):
+        story.look(deriving(age=age))
+    lag = story.objective("derive_lag")
+    assert (lag["target"], lag["value"], lag["kept"]) == (75, 76, False)
+    assert lag["kept_ratio"] == pytest.approx(2 / 3)
+    assert Story(derive_lag_seconds=100).look(deriving(age=76)).objective("derive_lag")["kept"] is True
+
+
+def test_tables_that_are_off_have_no_lag_and_without_derivation_there_is_no_objective() -> None:
+    assert Story().look(deriving(off=1, age=500)).objective("derive_lag")["value"] is None
+    story = Story()
+    config = Config.model_validate({"derive": {"enabled": False}})
+    story.watcher = Watcher(config, wall=lambda: START)
+    names = [each["name"] for each in story.look(deriving(off=1)).status["objectives"]]
+    assert names == ["ack", "freshness", "landing_lag"]
 
 
 def test_a_restart_is_no_growth_and_hides_no_other_role() -> None:

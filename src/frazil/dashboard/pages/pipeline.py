@@ -79,6 +79,7 @@ def _draw(view: View) -> None:
     st.html(f'<div class="fz-flows"><div class="fz-flow">{cards}</div></div>')
     _charts(status)
     _tables(status)
+    _derived(status)
 
 
 def _roles(status: dict[str, Any]) -> None:
@@ -194,6 +195,34 @@ def _tables(status: dict[str, Any]) -> None:
         hide_index=True,
         width="stretch",
         key="pipeline-tables",
+    )
+
+
+def _derived(status: dict[str, Any]) -> None:
+    rows = pipeline_view.derived_rows(status)
+    if not rows:
+        return
+    st.subheader("Derived tables")
+    if all(row["state"] == "off" for row in rows):
+        st.caption("Derivation is off (`derive.enabled`). Rows that were derived before can be queried.")
+        return
+    for problem in pipeline_view.derive_problems(status):
+        st.warning(escape_markdown(problem), icon=":material/warning:")
+    titles = pipeline_view.DERIVED_COLUMNS
+    st.dataframe(
+        pd.DataFrame(rows, columns=list(titles)),
+        column_config={
+            **titles,
+            "lag": st.column_config.TextColumn(
+                titles["lag"], help="Time since the landing of the oldest rows that are not derived yet"
+            ),
+            "rate": st.column_config.NumberColumn(
+                titles["rate"], format="%.1f", help="Rows of the source, in the last minute"
+            ),
+        },
+        hide_index=True,
+        width="stretch",
+        key="pipeline-derived",
     )
 
 

@@ -18,6 +18,7 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from frazil import telemetry
 from frazil.config import Config
@@ -26,7 +27,7 @@ from frazil.lake.catalog import catalog_errors, full_name, table_or_none
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint, committer_of
 from frazil.lake.live_files import live_files, partition_of
-from frazil.lake.snapshots import commit_times
+from frazil.lake.snapshots import commit_times, landed_snapshot
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.derive.counting import Counting, appended, place_of, replaced
@@ -66,6 +67,7 @@ class _State:
 class _Failures:
     count: int = 0
     until: float = 0.0
+    reason: str = ""
 
 
 @dataclass
@@ -111,20 +113,49 @@ class Deriver:
         self._memory = _Memory()
         self._counting = Counting()
 
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables."""
+        return [spec.name for spec in self._specs]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why tables could not be derived at the last attempt, by table."""
+        return {name: failures.reason for name, failures in list(self._memory.failures.items())}
+
+    def landed(self) -> None:
+        """Counts rows that have landed as not derived yet. Called from any thread."""
+        self._metrics.landed(self.tables)
+
+    def note_failure(self) -> None:
+        """Counts a failure of all tables: the round was not possible."""
+        for name in self.tables:
+            self._metrics.failed(name)
+
+    def note_recovery(self) -> None:
+        """Ends the failure of all tables, except of those that failed alone."""
+        for name in self.tables:
+            if name not in self._memory.failures:
+                self._metrics.recovered(name)
+
     def reset(self) -> None:
         """Drops cached state after an error."""
         self._memory.head = None
 
     def round(self) -> Round:
         """Derives the rows that landed since the last round, or a part of them."""
+        self._metrics.began(self.tables)
         table = self._load()
         if table is None or not self._specs:
             return "idle"
         head = head_of(table)
         if head.snapshot_id == self._memory.head:
+            for name in self.tables:
+                self._metrics.pending(name, None)
             return "idle"
         states = self._states()
         due = [state for state in states if self._is_due(state.spec.name)]
+        self._describe(states, head)
         results = [self._derive(table, position, group) for position, group in _by_position(due, head)]
         if "more" in results:
             return "more"
@@ -149,6 +180,7 @@ class Deriver:
         )
         for state in wanting:
             if self._is_due(state.spec.name):
+                self._metrics.recovered(state.spec.name)
                 metadata = remove_days(self._catalog, state.checkpoint.table, {newest})
                 self._metrics.days_left(state.spec.name, len(days_left(metadata)))
         return True
@@ -207,6 +239,14 @@ class Deriver:
                 raise DataLost(full_name(checkpoint.table), reason) from None
             states.append(_State(spec, checkpoint, position))
         return states
+
+    def _describe(self, states: Sequence[_State], head: SourcePosition) -> None:
+        """Sets what metrics tell of tables before they are derived."""
+        for state in states:
+            if (committed_at := _rows_committed_at(state.checkpoint)) is not None:
+                self._metrics.found(state.spec.name, committed_at)
+            if state.position.snapshot_id == head.snapshot_id:
+                self._metrics.pending(state.spec.name, None)
 
     def _is_due(self, name: str) -> bool:
         return self._clock() >= self._memory.failures.get(name, _Failures()).until
@@ -319,6 +359,7 @@ class Deriver:
     def _fail(self, name: str, reason: str) -> None:
         failures = self._memory.failures.setdefault(name, _Failures())
         failures.count += 1
+        failures.reason = reason
         pause = backoff_seconds(failures.count, _RETRY_SECONDS, _RETRY_SECONDS_MAX)
         failures.until = self._clock() + pause
         self._metrics.failed(name)
@@ -344,6 +385,8 @@ class Deriver:
             log.info("derived rows discarded: another process changed the table", table=name)
             return
         self._succeed(name, results)
+        if state.position == nowhere(self.source):  # the rows may have landed before the table was declared
+            landed_at = None
         size = sum(file.file_size_in_bytes for file in files)
         self._metrics.committed(name, source_rows=source_rows, rows=rows, size=size, landed_at=landed_at)
         self._metrics.pending(name, None)
@@ -374,6 +417,7 @@ class Deriver:
             metadata = add_days(self._catalog, state.checkpoint.table, cut.days)
             self._committer.append(state.checkpoint, [], appended(state.position, cut.until, 0).to_text())
             self._metrics.days_left(state.spec.name, len(days_left(metadata)))
+            self._metrics.pending(state.spec.name, None)
             log.info("past days will be derived in the background", table=state.spec.name, days=len(cut.days))
 
     def _rederive(
@@ -477,6 +521,16 @@ def _by_position(
             position = place_of(state.position)
             groups.setdefault(position.to_text(), (position, []))[1].append(state)
     return list(groups.values())
+
+
+def _rows_committed_at(checkpoint: Checkpoint) -> float | None:
+    """Returns when the position of a table with rows was last moved, in seconds since 1970."""
+    metadata = checkpoint.table.metadata
+    main, landed = metadata.snapshot_by_name(MAIN_BRANCH), landed_snapshot(metadata)
+    if main is None or main.summary is None or landed is None:
+        return None
+    is_empty = main.summary.additional_properties.get("total-records", "0") == "0"
+    return None if is_empty else landed.timestamp_ms / 1000
 
 
 def _files_of(results: Sequence[Derivation], name: str) -> list[DataFile]:

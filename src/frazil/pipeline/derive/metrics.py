@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Collection
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from frazil.config import Config
+from frazil.objectives import Objectives
 from frazil.tables import derived_specs
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -26,8 +30,18 @@ _GAUGES = {
 
 
 class DeriveMetrics:
-    def __init__(self, registry: CollectorRegistry) -> None:
+    """The metrics of the derived tables. `objectives` are those of the registry's role, if it has any."""
+
+    def __init__(
+        self, registry: CollectorRegistry, config: Config | None = None, objectives: Objectives | None = None
+    ) -> None:
+        config = config or Config()
         table = ["table"]
+        self._objectives = objectives
+        self._lock = threading.Lock()
+        self._since: dict[str, float | None] = {}
+        self._landed: dict[str, float | None] = {}
+        self._committed: set[str] = set()
         self._counters = {
             name: Counter(name, text, table, registry=registry) for name, text in _COUNTERS.items()
         }
@@ -65,9 +79,23 @@ class DeriveMetrics:
             ["source"],
             registry=registry,
         )
-        for spec in derived_specs():  # a rate needs a 0 to start from
-            for counter in self._counters.values():
+        self._last_commit = Gauge(
+            "frazil_derive_last_commit_timestamp_seconds",
+            "Unix time of the last commit of rows to the derived table.",
+            table,
+            registry=registry,
+        )
+        disabled = Gauge(
+            "frazil_derive_disabled",
+            "1 if the configuration disables the derived table, else 0.",
+            table,
+            registry=registry,
+        )
+        for spec in derived_specs():
+            for counter in self._counters.values():  # a rate needs a 0 to start from
                 counter.labels(spec.name)
+            is_off = not config.derive.enabled or spec.name in config.derive.disabled_tables
+            disabled.labels(spec.name).set(is_off)
 
     def round(self, source: str, seconds: float, cpu_seconds: float) -> None:
         self._seconds.labels(source).observe(seconds)
@@ -85,11 +113,45 @@ class DeriveMetrics:
         self._counters["frazil_derived_bytes"].labels(table).inc(size)
         self._counters["frazil_derive_commits"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(0)
+        if rows:
+            self._committed.add(table)
+            self._last_commit.labels(table).set_to_current_time()
         if landed_at is not None:
-            self._lag.labels(table).observe(max(0.0, time.time() - landed_at))
+            lag = max(0.0, time.time() - landed_at)
+            self._lag.labels(table).observe(lag)
+            if source_rows and self._objectives is not None:
+                self._objectives.observe("derive_lag", lag)
+
+    def found(self, table: str, committed_at: float) -> None:
+        """Sets when rows were last committed, as the table itself tells, if no commit was counted here."""
+        if table not in self._committed:
+            self._committed.add(table)
+            self._last_commit.labels(table).set(committed_at)
+
+    def began(self, tables: Collection[str]) -> None:
+        """Begins a round, which sees all rows that have landed until now."""
+        with self._lock:
+            self._landed.update(dict.fromkeys(tables))
+
+    def landed(self, tables: Collection[str]) -> None:
+        """Counts rows that land now as pending. Called from any thread."""
+        now = time.time()
+        with self._lock:
+            for table in tables:
+                if self._landed.get(table) is None:
+                    self._landed[table] = now
+                if self._since.get(table) is None:
+                    self._set_pending(table, now)
 
     def pending(self, table: str, since: float | None) -> None:
-        """Sets when the oldest landed rows that are not derived yet landed; None: there are none."""
+        """Sets when the oldest landed rows that are not derived yet landed. None: there are none except
+        those that have landed since the round began.
+        """
+        with self._lock:
+            self._set_pending(table, self._landed.get(table) if since is None else since)
+
+    def _set_pending(self, table: str, since: float | None) -> None:
+        self._since[table] = since
         self._pending.labels(table).set_function(
             lambda: 0.0 if since is None else max(0.0, time.time() - since)
         )
@@ -97,6 +159,9 @@ class DeriveMetrics:
     def failed(self, table: str) -> None:
         self._counters["frazil_derive_errors"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(1)
+
+    def recovered(self, table: str) -> None:
+        self._gauges["frazil_derive_failing"].labels(table).set(0)
 
     def fenced(self, table: str) -> None:
         self._counters["frazil_derive_fenced"].labels(table).inc()
@@ -109,5 +174,8 @@ class DeriveMetrics:
 
     def stand_down(self) -> None:
         """Removes the values that only the holder of the lease can report."""
-        for gauge in (*self._gauges.values(), self._pending):
-            gauge.clear()
+        with self._lock:
+            self._since.clear()
+            self._landed.clear()
+            for gauge in (*self._gauges.values(), self._pending):
+                gauge.clear()

@@ -59,7 +59,7 @@ def _values(values: pa.Array) -> Hashes:
     if pa.types.is_timestamp(values.type) or pa.types.is_integer(values.type):
         numbers = values.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         bits: Hashes = numbers.astype(np.int64).view(np.uint64)
-    return bits
+        return bits
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     distinct = [xxhash.xxh3_64_intdigest(str(text).encode()) for text in encoded.dictionary.to_pylist()]
     codes = encoded.indices.fill_null(len(distinct)).to_numpy()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from frazil.config import Config
-from frazil.errors import Conflict, Fenced
+from frazil.errors import Conflict, Fenced, Stopped
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
@@ -15,6 +16,9 @@ from frazil.pipeline.steps import Step
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 30.0
 """Interval between looks at the source without a landing of this pipeline: another may have landed before."""
+
+
+T = TypeVar("T")
 
 
 class DeriveStep(Step):
@@ -44,13 +48,24 @@ class DeriveStep(Step):
         self._landed = threading.Event()
         self._began = self._looked = float("-inf")
         self._has_days = True
+        self._problem = ""
 
     @property
     def name(self) -> str:
         return f"{self.part} {self.deriver.source}"
 
+    @property
+    def degraded(self) -> Mapping[str, str]:
+        problems = self.deriver.problems
+        if self._problem:
+            problems[self.name] = self._problem
+        return {
+            name: f"rows are not derived; landing continues: {reason}" for name, reason in problems.items()
+        }
+
     def landed(self) -> None:
         """Makes the next round due. Called from any thread."""
+        self.deriver.landed()
         self._landed.set()
 
     def run(self) -> float:
@@ -60,7 +75,7 @@ class DeriveStep(Step):
         ):
             self._landed.clear()
             self._looked = now
-            outcome = self.deriver.round()
+            outcome = self._watched(self.deriver.round)
             if outcome != "idle":
                 self._began = now
             if outcome == "more":
@@ -72,11 +87,27 @@ class DeriveStep(Step):
             self._has_days = True  # the command may leave days
         elif self._has_days:
             try:
-                self._has_days = self.deriver.day()
+                self._has_days = self._watched(self.deriver.day)
             except (Conflict, Fenced):
                 return _POLL_SECONDS
             return 0.0 if self._has_days else _POLL_SECONDS
         return _POLL_SECONDS
+
+    def _watched(self, work: Callable[[], T]) -> T:
+        """Does the work. Notes a failure that stops all tables of the source, until the work succeeds."""
+        try:
+            result = work()
+        except (Conflict, Fenced, Stopped):
+            raise
+        except BaseException as error:  # a panic in a Rust extension is not an Exception
+            if not self._cancelled.is_set():
+                self._problem = str(error) or repr(error)
+                self.deriver.note_failure()
+            raise
+        if self._problem:
+            self._problem = ""
+            self.deriver.note_recovery()
+        return result
 
     def reset(self) -> None:
         self.deriver.reset()

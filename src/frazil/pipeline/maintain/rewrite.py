@@ -40,12 +40,12 @@ class Swap:
     """Seconds since 1970. No file of `added` is older."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows of `removed` that are not in `added`, by `_segment`."""
-    counted: int = 0
-    """Source rows that these rows of a derived table count."""
     combined: int = 0
     """By how many rows `added` has fewer because partial rows of one key became one row. They are not
     removed: a query returns the same before and after.
     """
+    counted: int = 0
+    """Source rows that the dropped rows of a derived table count."""
 
     @classmethod
     def of(cls, found: Iterable[tuple[DataFile, SearchResult]], began: float) -> Swap:

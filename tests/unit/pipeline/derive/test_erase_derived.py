@@ -136,3 +136,23 @@ def test_a_table_that_cannot_be_derived_does_not_stop_an_erasure_and_is_derived_
     lake.derive()
     assert lake.merged(TABLE) == lake.expected(TABLE)
     assert services(lake) == {"cart"}
+
+
+def test_rows_of_a_derived_table_can_be_erased_by_a_condition_on_its_own_columns(lake: DerivedLake) -> None:
+    lake.fill([row("u1", "cart"), row("u2", "cart"), row("u3", "web")])
+    lake.derive()
+    erasure = lake.erase("example LIKE '%cart%'", tables=("log_patterns",))
+    assert erasure.is_proven
+    assert [table.table for table in erasure.tables] == ["log_patterns"]
+    left = lake.table("log_patterns").scan().to_arrow().to_pylist()
+    assert {each["service_name"] for each in left} == {"web"}
+    assert services(lake) == {"cart", "web"}
+
+
+def test_the_report_names_derived_tables_to_which_the_condition_cannot_be_applied(lake: DerivedLake) -> None:
+    lake.fill([row("u1", "secret"), row("u2", "cart")])
+    lake.derive()
+    (line,) = [each for each in lake.erase("body LIKE 'u1%'").outside if "log_patterns" in each]
+    assert "the source no longer holds" in line
+    outside = lake.erase("service_name = 'cart'", yes=True).outside
+    assert not any("log_patterns" in each for each in outside)

@@ -25,20 +25,19 @@ _NAMED_MAX = 20
 
 
 def checked_tables(config: Config, names: Sequence[str]) -> tuple[TableSpec, ...]:
-    """Returns the named tables; without names, all tables that support erasure. Derived tables follow their
-    sources. Raises Refused for others.
+    """Returns the named tables; without names, all tables that support erasure. Raises Refused for others.
+
+    Derived tables follow their sources. A condition on their own columns needs their name.
     """
-    specs = {
-        name: spec
-        for name, spec in table_specs(promoted(config)).items()
-        if spec.erased == "rows" and spec.derived is None
-    }
+    erasable = {name: spec for name, spec in table_specs(promoted(config)).items() if spec.erased == "rows"}
     for name in names:
-        if name not in specs:
-            near = difflib.get_close_matches(name, specs, 1)
+        if name not in erasable:
+            near = difflib.get_close_matches(name, erasable, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise Refused(f"there is no table {name}; there are: {', '.join(specs)}{hint}")
-    return tuple(spec for name, spec in specs.items() if not names or name in names)
+            raise Refused(f"there is no table {name}; there are: {', '.join(erasable)}{hint}")
+    if names:
+        return tuple(spec for name, spec in erasable.items() if name in names)
+    return tuple(spec for spec in erasable.values() if spec.derived is None)
 
 
 def checked_predicates(where: str, specs: Sequence[TableSpec], named: Sequence[str]) -> dict[str, Predicate]:

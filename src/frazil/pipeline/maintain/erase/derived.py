@@ -60,7 +60,7 @@ class DerivedEraser(TableEraser):
         self._days_again: set[int] = set()
         self._days_kept: set[int] = set()
         predicate = _own_condition(where, spec)
-        self._has_condition = predicate is not None
+        self.has_condition = predicate is not None
         condition = predicate or parse_predicate(_NOTHING, spec)
         super().__init__(config, catalog, runner, spec, tenant, condition, condition, erasure)
         self._deriver = deriver
@@ -88,7 +88,7 @@ class DerivedEraser(TableEraser):
             self._compute_again(again)
             location = f"{self._load().location().rstrip('/')}/metadata"
             self._replaced_at = self._files.now(location)
-        if self._has_condition:
+        if self.has_condition:
             super().remove()
 
     def _plan(self, days: Collection[int]) -> set[int]:
@@ -120,7 +120,7 @@ class DerivedEraser(TableEraser):
         """Returns whether the condition applies: not to days that are computed again, because a bucket
         can match a condition on its start while it holds rows that do not.
         """
-        return self._has_condition and partition_of(file).day not in self._days_again
+        return self.has_condition and partition_of(file).day not in self._days_again
 
     def _compute_again(self, days: Collection[int]) -> None:
         """Computes the days again. Drops their rows if that fails: it must not prevent the erasure."""

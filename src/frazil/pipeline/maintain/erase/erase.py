@@ -11,7 +11,7 @@ import datetime
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -157,7 +157,7 @@ class _Erasing:
         found |= self._search(derived, of_source=False)
         erasers |= derived
         self._erasure.tables = [eraser.report for eraser in erasers.values()]
-        self._erasure.outside = self._outside(signals)
+        self._erasure.outside = (*self._outside(signals), *_unmatched(derived))
         if not self._request.dry_run:
             self._erase(erasers, [signal for signal in signals if signal in erasers])
         else:
@@ -202,11 +202,15 @@ class _Erasing:
             except Transient as error:  # it must not prevent the erasure: only rows that are left are derived
                 log.warning("rows not derived before the erasure", source=signal, reason=str(error))
 
-    def _derived_erasers(self, erasers: dict[str, TableEraser]) -> dict[str, TableEraser]:
+    def _derived_erasers(self, erasers: Mapping[str, TableEraser]) -> dict[str, DerivedEraser]:
         """Returns the erasers of the tables that are derived from the searched ones."""
-        found: dict[str, TableEraser] = {}
+        found: dict[str, DerivedEraser] = {}
         for source in SIGNALS:
-            specs = [spec for spec in derived_specs(source) if self._table(spec.name) is not None]
+            specs = [
+                spec
+                for spec in derived_specs(source)
+                if spec.name not in erasers and self._table(spec.name) is not None
+            ]
             if source not in erasers or not specs:
                 continue
             eraser, tenant = erasers[source], self._request.tenant
@@ -236,7 +240,9 @@ class _Erasing:
     def _load(self, name: str) -> Table:
         return self._catalog.load_table((*self._namespace, name))
 
-    def _search(self, erasers: dict[str, TableEraser], *, of_source: bool = True) -> dict[str, SearchSummary]:
+    def _search(
+        self, erasers: Mapping[str, TableEraser], *, of_source: bool = True
+    ) -> dict[str, SearchSummary]:
         """Searches all tables. Raises Refused if the operator must decide about tags or about erasing all
         rows.
         """
@@ -354,6 +360,18 @@ class _Erasing:
         if self._store is None:
             places += kept_by_kafka(self._config, signals, deleted=self._request.delete_kafka_records)
         return tuple(places)
+
+
+def _unmatched(derived: Mapping[str, DerivedEraser]) -> list[str]:
+    """Returns one line about derived tables to which the condition cannot be applied, if there are any."""
+    names = [name for name, eraser in derived.items() if not eraser.has_condition]
+    if not names:
+        return []
+    return [
+        f"rows of {', '.join(names)} of days that the source no longer holds: the condition names columns "
+        "that these tables do not have; if they copy such values, erase from them with --table and a "
+        "condition on their own columns"
+    ]
 
 
 def _matched_days(eraser: TableEraser) -> set[int]:
