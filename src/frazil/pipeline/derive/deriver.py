@@ -385,8 +385,8 @@ class Deriver:
             log.info("derived rows discarded: another process changed the table", table=name)
             return
         self._succeed(name, results)
-        if place_of(state.position) == nowhere(self.source):  # the rows may have landed before the table was declared
-            landed_at = None
+        if place_of(state.position) == nowhere(self.source):
+            landed_at = None  # the rows may have landed before the table was declared
         size = sum(file.file_size_in_bytes for file in files)
         self._metrics.committed(name, source_rows=source_rows, rows=rows, size=size, landed_at=landed_at)
         self._metrics.pending(name, None)
