@@ -184,14 +184,24 @@ class SourcePosition:
     """The snapshot's Iceberg sequence number. Data files with at most this sequence number have no new
     rows.
     """
+    counted: int | None = None
+    """The rows of the source that are counted in the table. None if the table does not count them."""
+    replacements: int = 0
+    """How often days were replaced. Two replacements that began at the same number must not both succeed:
+    they could add the same rows.
+    """
 
     def to_text(self) -> str:
-        source = {
+        source: dict[str, Any] = {
             "table": self.table,
             "snapshot": self.snapshot_id,
             "sequence": self.sequence,
             "landing": _landing_document(self.landing),
         }
+        if self.counted is not None:
+            source["counted"] = self.counted
+        if self.replacements:
+            source["replacements"] = self.replacements
         return _text({"v": _VERSION_SOURCE, "source": source})
 
 
@@ -210,7 +220,15 @@ def parse_position(text: str) -> Position:
         if version == _VERSION_SOURCE:
             source = document["source"]
             landing, sequence = _landing(source["landing"]), int(source.get("sequence", 0))
-            return SourcePosition(str(source["table"]), int(source["snapshot"]), landing, sequence)
+            counted = None if source.get("counted") is None else int(source["counted"])
+            return SourcePosition(
+                str(source["table"]),
+                int(source["snapshot"]),
+                landing,
+                sequence,
+                counted,
+                int(source.get("replacements", 0)),
+            )
     except (zlib.error, AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(f"not a position: {error}") from None
     raise ValueError(f"the position has version {version}, but this release supports up to {_VERSION_SOURCE}")
@@ -261,15 +279,40 @@ class NewRows:
             return part is None or at >= part.offset
         if name in self.head.wal.streams or topic in self.head.kafka.topics:
             return True
+        if self.since != LandingPosition() and not self.is_uncertain(source):
+            return False  # all streams that neither position knows had ended before the earlier one
         return name > max(self.since.wal.streams, default="") or self.since == LandingPosition()
 
+    def is_uncertain(self, source: str) -> bool:
+        """Whether only the name of a stream tells whether its rows are new: neither position knows the
+        stream, and streams have ended between them.
+        """
+        name = source.rpartition("/")[0]
+        return (
+            self.since != LandingPosition()
+            and self.since.wal.left.streams != self.head.wal.left.streams
+            and name not in self.since.wal.streams
+            and name not in self.head.wal.streams
+            and name.rpartition("/")[0] not in {*self.since.kafka.topics, *self.head.kafka.topics}
+        )
 
-def without(rows_by_source: Removed, text: str) -> str:
+
+def without(rows_by_source: Removed, text: str, *, counted: int = 0) -> str:
     """Return the position text of a table after these rows were removed. Derived rows have no source in the
-    WAL or Kafka: the position of their table does not change.
+    WAL or Kafka: of their table, only the number of counted rows changes, by `counted`.
     """
     position = parse_position(text)
-    return text if isinstance(position, SourcePosition) else position.with_removed(rows_by_source).to_text()
+    if isinstance(position, SourcePosition):
+        return shifted(text, -counted)
+    return position.with_removed(rows_by_source).to_text()
+
+
+def shifted(text: str, by: int) -> str:
+    """Return the position text of a derived table that counts `by` more rows of its source."""
+    position = source_position(text)
+    if by == 0 or position.counted is None:
+        return text
+    return replace(position, counted=position.counted + by).to_text()
 
 
 def _text(document: dict[str, Any]) -> str:

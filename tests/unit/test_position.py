@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -130,12 +131,42 @@ def test_a_derived_table_is_at_a_snapshot_of_its_source_and_at_the_landing_posit
     assert without({f"{ONE}/0": 3}, SOURCE) == SOURCE
 
 
+def test_the_number_of_counted_rows_is_part_of_a_derived_position_and_follows_removals() -> None:
+    position = SourcePosition("spans", 7, LandingPosition(), 3, counted=12, replacements=2)
+    assert parse_position(position.to_text()) == position
+    assert parse_position(without({"": 4}, position.to_text(), counted=5)) == replace(position, counted=7)
+    assert without({"": 4}, position.to_text()) == position.to_text()
+    assert without({"": 4}, SOURCE, counted=5) == SOURCE, "a table that does not count rows"
+
+
+def test_rows_of_a_stream_that_ended_before_the_position_are_not_new() -> None:
+    """Also if the stream began after all streams that go on."""
+    since = LandingPosition(WalPosition({"20260101": StreamPosition(5, 50, 50)}, Left(2, 30, 30)))
+    head = LandingPosition(WalPosition({"20260101": StreamPosition(6, 60, 60)}, Left(2, 30, 30)))
+    new_rows = NewRows(since, head)
+    assert not new_rows.is_new("20260501/0")
+    assert not new_rows.is_uncertain("20260501/0")
+    assert new_rows.is_new("20260101/5")
+    assert not new_rows.is_new("20260101/4")
+
+
+def test_only_the_name_tells_if_a_stream_is_new_when_streams_have_ended_since_the_position() -> None:
+    since = LandingPosition(WalPosition({"20260101": StreamPosition(5, 50, 50)}, Left(2, 30, 30)))
+    head = LandingPosition(WalPosition({"20260701": StreamPosition(1, 1, 1)}, Left(3, 80, 80)))
+    new_rows = NewRows(since, head)
+    assert new_rows.is_uncertain("20260501/0")
+    assert [new_rows.is_uncertain(f"{name}/0") for name in ("20260101", "20260701")] == [False, False]
+    assert not NewRows(LandingPosition(), head).is_uncertain("20260501/0")
+    assert NewRows(LandingPosition(), head).is_new("20260501/0")
+
+
 def test_rows_are_new_if_they_landed_after_a_position() -> None:
     topic = TopicPosition("id", {0: PartitionPosition(10), 1: PartitionPosition(0)})
     since = LandingPosition(
         WalPosition({"20261001T08-a": StreamPosition(3, 10, 10)}), KafkaPosition({"otlp_logs": topic})
     )
-    head = LandingPosition(WalPosition({"20261001T07-b": StreamPosition(5, 20, 20)}), since.kafka)
+    one_ended = WalPosition({"20261001T07-b": StreamPosition(5, 20, 20)}, Left(1, 9, 9))
+    head = LandingPosition(one_ended, since.kafka)
     new = NewRows(since, head)
     assert [new.is_new(f"20261001T08-a/{number}") for number in (2, 3)] == [False, True]
     assert new.is_new("20261001T07-b/0"), "a stream that only the later position has"

@@ -1,4 +1,4 @@
-"""Commands on the tables: verify, maintain, erase, tag."""
+"""Commands on the tables: verify, maintain, backfill, erase, tag."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def verify(
     context: typer.Context,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare rows made durable with rows landed. Exits 1 if rows are missing or duplicated."""
+    """Compare rows made durable, landed and derived. Exits 1 if rows are missing or duplicated."""
     from frazil.ledger import main as show_ledger
 
     raise typer.Exit(show_ledger(load(context), json_output=json_output))
@@ -61,6 +61,36 @@ def maintain(
     keep_private(config)
     raise typer.Exit(
         run(config, task, table or [], dry_run=dry_run, json_output=json_output, confirmed=confirm or [])
+    )
+
+
+@app.command()
+def backfill(
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(help="Derived table, such as log_rollups.")],
+    first: Annotated[str, typer.Option("--from", metavar="DAY", help="First day (UTC): 2026-11-18.")],
+    last: Annotated[str | None, typer.Option("--to", metavar="DAY", help="Last day. Default: today.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the days hold without changing anything.")
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Also derive days of which rows of the source are gone: they get lost."),
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Derive past days of a table again from its source, newest first."""
+    config = load(context)
+    from frazil.client.http_transport import key_from_text
+    from frazil.paths import keep_private
+    from frazil.pipeline.control.command import backfill as run
+    from frazil.pipeline.derive.request import BackfillRequest
+
+    quiet(config)
+    keep_private(config)
+    request = BackfillRequest(table, first, last, dry_run=dry_run, yes=yes)
+    raise typer.Exit(
+        run(config, request, api_key=key_from_text(None, config.client), json_output=json_output)
     )
 
 

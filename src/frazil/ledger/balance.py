@@ -13,8 +13,9 @@ from frazil.config import Config
 from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, open_catalog
 from frazil.lake.commits.commit import checkpoint_of
+from frazil.ledger.derived import DerivedLine, compare, read_derived
 from frazil.ledger.landed import Landed, read_landed
-from frazil.position import StreamPosition, WalPosition, landing_position
+from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
 from frazil.tables import SIGNALS, Signal
 from frazil.wal.kafka.topics import Topics, TopicState
 from frazil.wal.names import SegmentName
@@ -49,15 +50,18 @@ class LedgerLine:
 class Ledger:
     lines: list[LedgerLine] = field(default_factory=list)
     table_problems: list[str] = field(default_factory=list)
-    """Problems of whole tables. Problems of streams are in their lines."""
+    """Problems of whole tables. Problems of streams and of derived tables are in their lines."""
+    derived: list[DerivedLine] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        return [*self.table_problems, *(problem for line in self.lines for problem in line.problems)]
+        of_streams = [problem for line in self.lines for problem in line.problems]
+        of_derived = [problem for line in self.derived for problem in line.problems]
+        return [*self.table_problems, *of_streams, *of_derived]
 
 
 def balance(config: Config) -> Ledger:
-    """Reads the whole write-ahead log and one column of every data file.
+    """Reads the whole write-ahead log, one column of every landed data file, and two of every derived one.
 
     Reads the tables first. A segment that lands during the count is then still in the log, or was already
     counted, or is before the position that is read last.
@@ -69,21 +73,31 @@ def balance(config: Config) -> Ledger:
         if config.lake.catalog.type != "sqlite" or config.catalog_file.exists():
             catalog = stack.enter_context(contextlib.closing(open_catalog(config)))
         for signal in SIGNALS:
+            derived, problems = ([], []) if catalog is None else read_derived(catalog, config, signal)
+            ledger.table_problems += problems
             try:
-                landed = Landed() if catalog is None else read_landed(catalog, config.lake.namespace, signal)
+                landed = Landed()
+                if catalog is not None:
+                    positions = [each.position.landing for each in derived]
+                    landed = read_landed(catalog, config.lake.namespace, signal, positions)
             except DataLost as error:
                 ledger.table_problems.append(str(error))
                 continue
+            removed = _current_position(catalog, config, signal, landed).removed
             if config.wal.type != "kafka":
                 store = open_store(config)
                 listed = list(WalReader(store).segments(signal))
                 now = _current_position(catalog, config, signal, landed)
-                ledger.lines += _streams(WalReader(store), signal, listed, landed, now)
+                ledger.lines += _streams(WalReader(store), signal, listed, landed, now.wal)
             ledger.lines += _partitions(signal, landed, _topic_state(config, signal), set_aside)
             ledger.table_problems += [
                 f"{signal}: data file {path} is in the table twice" for path in landed.duplicate_files
             ]
             ledger.table_problems += _unexplained(signal, landed)
+            ledger.derived += [
+                compare(config, state, known, removed)
+                for state, known in zip(derived, landed.known, strict=False)
+            ]
     set_aside.check()
     return ledger
 
@@ -113,18 +127,20 @@ class _SetAsideCheck:
                 line.problems.append(problem)
 
 
-def _current_position(catalog: Catalog | None, config: Config, signal: Signal, landed: Landed) -> WalPosition:
+def _current_position(
+    catalog: Catalog | None, config: Config, signal: Signal, landed: Landed
+) -> LandingPosition:
     """Returns the table's position now. While the table was read, more segments may have landed and been
     deleted from the log.
     """
     if catalog is None:
-        return landed.position.wal
+        return landed.position
     with catalog_errors():
         try:
             table = catalog.load_table((*config.lake.namespace.split("."), signal))
-            return landing_position(checkpoint_of(table).position).wal
+            return landing_position(checkpoint_of(table).position)
         except (NoSuchTableError, DataLost):  # since the table was read
-            return landed.position.wal
+            return landed.position
 
 
 def _streams(

@@ -13,6 +13,8 @@ from rich.table import Table
 
 from frazil.config import Config
 from frazil.ledger.balance import Ledger, LedgerLine, balance
+from frazil.ledger.derived import DerivedLine
+from frazil.times import utc_text
 
 _LINES_MAX = 40
 _STREAM_ID_LENGTH = 35
@@ -22,7 +24,7 @@ _NUMBERS = ("durable", "landed", "removed", "waiting", "set_aside", "bytes")
 
 
 def main(config: Config, json_output: bool) -> int:
-    """Prints the ledger. Returns 1 if rows are missing or duplicated."""
+    """Prints the ledger. Returns 1 if rows are missing or duplicated, also in derived tables."""
     ledger = balance(config)
     if json_output:
         print(
@@ -30,6 +32,7 @@ def main(config: Config, json_output: bool) -> int:
                 {
                     "ok": not ledger.problems,
                     "lines": [asdict(line) for line in ledger.lines],
+                    "derived": [asdict(line) for line in ledger.derived],
                     "problems": ledger.problems,
                 }
             )
@@ -48,16 +51,35 @@ def _print(ledger: Ledger) -> None:
         table = _table(lines, max(0, _STREAM_TIME_LENGTH - excess))
     # Wider than the terminal if need be: figures must not be cut.
     Console(width=max(console.width, _width(table, console))).print(table)
+    if ledger.derived:
+        _print_derived(console, ledger.derived)
     for problem in ledger.problems:
         console.print(f"[red]✗[/red] {escape(problem)}", soft_wrap=True)
     if not ledger.problems:
         console.print(
             "[green]✓[/green] all durable rows have landed or wait to land; no row is missing or duplicated"
         )
+        if ledger.derived:
+            console.print(
+                "[green]✓[/green] derived tables count each row that had landed at their position once"
+            )
     if any(line.set_aside for line in ledger.lines):
         console.print(
             "[yellow]![/yellow] some segments or messages could not be read: see the table set_aside"
         )
+
+
+def _print_derived(console: Console, lines: Sequence[DerivedLine]) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    left = ("derived table", "complete up to")
+    for heading in (*left, "rows\nlanded", "rows\ncounted", "rows\nin source", "days\nleft"):
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    for line in lines:
+        until = "–" if line.complete_until is None else utc_text(line.complete_until)
+        numbers = [f"{each:,}" for each in (line.landed, line.counted, line.in_source, line.days_left)]
+        table.add_row(line.table, until, *numbers, style="red" if line.problems else None)
+    console.print()
+    Console(width=max(console.width, _width(table, console))).print(table)
 
 
 def _table(lines: Sequence[LedgerLine], time_length: int) -> Table:

@@ -236,9 +236,13 @@ class Pipeline:
         steps = [*landing, *wal_upkeep, *derivation.values()]
         if config.maintain.enabled:
             steps.append(
-                MaintainStep(config, self._make_runner, self._maintain_metrics, lambda: self._control.is_busy)
+                MaintainStep(config, self._make_runner, self._maintain_metrics, self._is_maintenance_paused)
             )
         return steps
+
+    def _is_maintenance_paused(self) -> bool:
+        """Returns whether a command runs that maintenance would disturb. A backfill can take hours."""
+        return self._control.is_busy and self._control.operation != "backfill"
 
     def _derive_steps(self, catalog: Catalog) -> list[DeriveStep]:
         config = self._config
@@ -248,7 +252,7 @@ class Pipeline:
         for source in SIGNALS:
             runner = self._make_runner(DeriveStep.pool)
             deriver = Deriver(config, source, catalog, runner, self._derive_metrics)
-            steps.append(DeriveStep(config, deriver, runner))
+            steps.append(DeriveStep(config, deriver, runner, lambda: self._control.is_busy))
         return steps
 
     def _open_catalog(self) -> Catalog:

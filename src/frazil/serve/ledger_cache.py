@@ -19,6 +19,7 @@ KEPT_SECONDS = 30.0
 WAIT_SECONDS_MAX = 20.0
 _PROBLEMS_MAX = 50
 _NUMBERS = ("durable", "landed", "removed", "waiting", "set_aside", "segments", "bytes")
+_OF_DERIVED = ("source", "complete_until", "landed", "counted", "in_source", "days_left")
 
 log = structlog.get_logger("frazil.serve")
 
@@ -80,6 +81,9 @@ def summary(ledger: Ledger) -> dict[str, Any]:
         "state": "ready",
         "ok": not problems,
         "tables": tables,
+        "derived": {
+            line.table: {name: getattr(line, name) for name in _OF_DERIVED} for line in ledger.derived
+        },
         "problems": problems[:_PROBLEMS_MAX],
         "problems_count": len(problems),
     }

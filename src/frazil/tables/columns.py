@@ -130,6 +130,8 @@ class TableSpec:
                 raise ValueError(f"table {self.name} does not say how {column.name} merges")
             if column.merge.by and not self.has(column.merge.by):
                 raise ValueError(f"table {self.name} does not declare {column.merge.by}")
+        if derived.counts and self._rule_of(derived.counts) != "sum":
+            raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
             needed = {"first": MIN, "last": MAX}.get(column.merge.rule)
             if needed is not None and self.column(column.merge.by).merge != needed:
                 raise ValueError(
@@ -150,6 +152,10 @@ class TableSpec:
                 f"table {self.name} must be sorted by {RESOLUTION} first, a required and hot column, so that "
                 "files can have one resolution each, and bounds that show it"
             )
+
+    def _rule_of(self, name: str) -> str | None:
+        merge = self.column(name).merge if self.has(name) else None
+        return None if merge is None else merge.rule
 
     @property
     def key(self) -> tuple[str, ...]:

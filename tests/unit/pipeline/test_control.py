@@ -14,15 +14,21 @@ from typing import Any
 
 import pytest
 import urllib3
+from typer.testing import CliRunner
 
+from frazil.cli import app
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused, Stopped
 from frazil.keys import new_key
+from frazil.ledger import balance
 from frazil.pipeline.control import client as control_client
+from frazil.pipeline.control import operations
 from frazil.pipeline.control.client import in_pipeline
+from frazil.pipeline.control.command import backfill as backfill_command
 from frazil.pipeline.control.command import erase as erase_command
 from frazil.pipeline.control.command import tag_create
 from frazil.pipeline.control.protocol import Address, erase_request, read_address, write_address
+from frazil.pipeline.derive.request import BackfillRequest
 from frazil.pipeline.maintain.erase import erase as erase_module
 from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.pipeline.maintain.maintainer import Maintainer
@@ -105,6 +111,54 @@ def test_an_erasure_is_proven_and_says_what_it_does(start: Start, tmp_path: Path
     )
 
 
+def test_past_days_are_derived_again_in_the_pipeline(start: Start, tmp_path: Path, capsys: Any) -> None:
+    running = start()
+    content = write_segments(tmp_path, STREAMS[0], [0, 1])
+    assert running.has_landed(content)
+    request = BackfillRequest("log_rollups", "2001-01-01")
+    assert backfill_command(running.config, request, api_key=None, json_output=False) == 0
+    out = capsys.readouterr()
+    assert f"derived again from {content.total():,} rows of logs" in out.out
+    assert "day 1 of " in out.err
+    arguments = ["backfill", "log_rollups", "--from", "2001-01-01", "--dry-run", "--json"]
+    settings = tmp_path / "frazil.json"
+    settings.write_text(json.dumps({"data_dir": str(tmp_path)}))
+    ran = CliRunner().invoke(app, ["--config", str(settings), *arguments])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)
+    assert (found["table"], found["dry_run"]) == ("log_rollups", True)
+    assert sum(day["source_rows"] for day in found["days"]) == content.total()
+    assert sum(day["derived_rows"] for day in found["days"]) == content.total()
+    assert balance(running.config).problems == []
+
+
+def test_maintenance_goes_on_while_past_days_are_derived(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start()
+    assert running.has_landed(write_segments(tmp_path, STREAMS[0], [0]))
+    rounds: list[bool] = []
+    original = Maintainer.round
+
+    def noted(self: Maintainer, *given: Any) -> Any:
+        rounds.append(True)
+        return original(self, *given)
+
+    def waiting(*_: Any, **__: Any) -> Any:
+        count = len(rounds)
+        assert running.pipeline._control.operation == "backfill"
+        went_on = wait_until(lambda: len(rounds) > count + 1, seconds_max=30)
+        raise Refused(f"went on: {went_on}")
+
+    monkeypatch.setattr(Maintainer, "round", noted)
+    monkeypatch.setattr(Maintainer, "is_anything_due", lambda _: True)
+    monkeypatch.setattr(operations, "backfill", waiting)
+    body = {"table": "log_rollups", "first": "2001-01-01"}
+    with pytest.raises(Refused, match="went on: True"):
+        in_pipeline(running.config, "backfill", body, None, silent)
+    assert running.pipeline._control.operation is None
+
+
 def test_a_dry_run_that_would_be_refused_exits_1(start: Start, tmp_path: Path, capsys: Any) -> None:
     running = start()
     content = write_segments(tmp_path, STREAMS[0], [0])
@@ -134,6 +188,9 @@ def test_errors_of_a_command_keep_their_type(start: Start, tmp_path: Path) -> No
         ("erase", {"tenant": "a", "where": "1 = 1", "yes": "no"}, "yes has a wrong type"),
         ("erase", {"tenant": "a", "where": "1 = 1", "tables": "logs"}, "tables has a wrong type"),
         ("erase", {"tenant": "a", "where": "1 = 1", "other": True}, "other"),
+        ("backfill", {"first": "2026-11-18"}, "missing"),
+        ("backfill", {"table": "log_rollups", "first": 7}, "first has a wrong type"),
+        ("backfill", {"table": "logs", "first": "2026-11-18"}, "logs is not a derived table"),
         ("drop", {}, "there is no command"),
     ],
 )

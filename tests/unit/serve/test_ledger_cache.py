@@ -12,6 +12,7 @@ import pytest
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.ledger.balance import Ledger, LedgerLine
+from frazil.ledger.derived import DerivedLine
 from frazil.serve import ledger_cache as module
 from frazil.serve.ledger_cache import LedgerCache
 
@@ -31,7 +32,9 @@ class Reading:
         if self.failure is not None:
             raise self.failure
         first = LedgerLine("logs", "a", durable=100, landed=70, waiting=30, segments=2, bytes=5)
-        return Ledger([first, LedgerLine("logs", "b", durable=7, landed=7, problems=["b: 1 row is missing"])])
+        second = LedgerLine("logs", "b", durable=7, landed=7, problems=["b: 1 row is missing"])
+        derived = DerivedLine("log_rollups", "logs", 12.5, landed=77, counted=76, in_source=70, days_left=1)
+        return Ledger([first, second], derived=[derived])
 
 
 @pytest.fixture
@@ -46,6 +49,12 @@ def test_streams_are_summed_by_table_and_problems_are_named(reading: Reading) ->
         "logs": {
             "streams": 2, "durable": 107, "landed": 77, "removed": 0, "waiting": 30, "set_aside": 0,
             "segments": 2, "bytes": 5,
+        }
+    }  # fmt: skip
+    assert found["derived"] == {
+        "log_rollups": {
+            "source": "logs", "complete_until": 12.5, "landed": 77, "counted": 76, "in_source": 70,
+            "days_left": 1,
         }
     }  # fmt: skip
 

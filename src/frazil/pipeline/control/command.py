@@ -1,4 +1,6 @@
-"""The commands `frazil tag create` and `frazil erase`: in the active pipeline, or on a Spark of their own."""
+"""The commands `frazil tag create`, `frazil erase` and `frazil backfill`: in the active pipeline, or on a
+Spark of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from frazil.config import Config
 from frazil.errors import Refused
 from frazil.pipeline.control.client import Say, in_pipeline
 from frazil.pipeline.control.protocol import Operation
+from frazil.pipeline.derive.request import BackfillRequest
 from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.pipeline.maintain.show import output, print_tags
 
@@ -50,6 +53,13 @@ def erase(
         report.write_text(as_json + "\n")
         console.print(f"report written to {report}")
     print(as_json if json_output else found["text"])
+    return 0 if found["ok"] else 1
+
+
+def backfill(config: Config, request: BackfillRequest, *, api_key: str | None, json_output: bool) -> int:
+    """Derives past days again and prints the result. Returns 1 if it would be refused without --dry-run."""
+    found = _run(config, "backfill", dataclasses.asdict(request), api_key)
+    print(json.dumps(found["report"]) if json_output else found["text"])
     return 0 if found["ok"] else 1
 
 

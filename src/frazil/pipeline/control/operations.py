@@ -14,7 +14,8 @@ from pyiceberg.catalog import Catalog
 from frazil.config import Config
 from frazil.errors import Refused
 from frazil.lease import open_lease
-from frazil.pipeline.control.protocol import Operation, erase_request
+from frazil.pipeline.control.protocol import Operation, backfill_request, erase_request
+from frazil.pipeline.derive.backfill import backfill
 from frazil.pipeline.maintain.background import LEASE, hold_lease, wait_for_lease
 from frazil.pipeline.maintain.erase.erase import erase
 from frazil.pipeline.maintain.tag_tables import tag_tables
@@ -40,6 +41,8 @@ def perform(operation: Operation, body: Mapping[str, Any], place: Workplace, say
     """Runs the operation. Returns its result as JSON values. Raises FrazilError."""
     if operation == "tag":
         return _tag(body, place, say)
+    if operation == "backfill":
+        return _backfill(body, place, say)
     return _erase(body, place, say)
 
 
@@ -48,6 +51,13 @@ def _tag(body: Mapping[str, Any], place: Workplace, say: Say) -> dict[str, Any]:
     if not isinstance(name, str):
         raise Refused("the request to tag has no name")
     return tag_tables(place.config, place.catalog, place.runner, place.metrics, name, say=say).as_dict()
+
+
+def _backfill(body: Mapping[str, Any], place: Workplace, say: Say) -> dict[str, Any]:
+    request = backfill_request(body)
+    found = backfill(place.config, place.catalog, request, place.runner, say=say, sleep=place.sleep)
+    is_ok = request.yes or not (found.dry_run and found.losing)
+    return {"report": found.as_dict(), "text": found.text(), "ok": is_ok}
 
 
 def _erase(body: Mapping[str, Any], place: Workplace, say: Say) -> dict[str, Any]:

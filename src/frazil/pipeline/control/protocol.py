@@ -13,21 +13,24 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from frazil import errors
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused
+from frazil.pipeline.derive.request import BackfillRequest
 from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.storage.durable import write_synced
 
 PATH = "/control/"
-Operation = Literal["tag", "erase"]
-OPERATIONS: tuple[Operation, ...] = ("tag", "erase")
+Operation = Literal["tag", "erase", "backfill"]
+OPERATIONS: tuple[Operation, ...] = ("tag", "erase", "backfill")
 ALIVE_SECONDS = 2.0
 """Between two lines of the pipeline at most."""
 BODY_BYTES_MAX = 1 << 20
 
+_Types = Mapping[str, type | tuple[type, ...]]
+_Request = TypeVar("_Request", EraseRequest, BackfillRequest)
 _ERRORS: Mapping[str, type[FrazilError]] = {
     cls.__name__: cls
     for cls in (
@@ -73,15 +76,26 @@ def _file(config: Config) -> Path:
 
 def erase_request(body: Mapping[str, Any]) -> EraseRequest:
     """Raises Refused if the body is not a valid request."""
-    types: Mapping[str, type | tuple[type, ...]] = {"tenant": str, "where": str, "tables": (list, tuple)}
-    for field in dataclasses.fields(EraseRequest):
-        if field.name in body and not isinstance(body[field.name], types.get(field.name, bool)):
-            raise Refused(f"{field.name} has a wrong type in the request to erase")
-    try:
-        request = EraseRequest(**body)
-    except TypeError as error:
-        raise Refused(f"the request to erase is not valid: {error}") from None
+    types: _Types = {"tenant": str, "where": str, "tables": (list, tuple)}
+    request = _request(EraseRequest, "erase", types, body)
     return dataclasses.replace(request, tables=tuple(map(str, request.tables)))
+
+
+def backfill_request(body: Mapping[str, Any]) -> BackfillRequest:
+    """Raises Refused if the body is not a valid request."""
+    types: _Types = {"table": str, "first": str, "last": (str, type(None))}
+    return _request(BackfillRequest, "backfill", types, body)
+
+
+def _request(cls: type[_Request], operation: Operation, types: _Types, body: Mapping[str, Any]) -> _Request:
+    """Returns the request. Fields without a type in `types` are flags."""
+    for field in dataclasses.fields(cls):
+        if field.name in body and not isinstance(body[field.name], types.get(field.name, bool)):
+            raise Refused(f"{field.name} has a wrong type in the request to {operation}")
+    try:
+        return cls(**body)
+    except TypeError as error:
+        raise Refused(f"the request to {operation} is not valid: {error}") from None
 
 
 def error_line(error: BaseException) -> dict[str, Any]:

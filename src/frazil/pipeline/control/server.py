@@ -57,6 +57,12 @@ class Control:
         """Whether a command runs, or waits for maintenance to end."""
         return self._busy.locked()
 
+    @property
+    def operation(self) -> Operation | None:
+        """The command that runs."""
+        running = self._running
+        return None if running is None else running.operation
+
     def open(self, url: str) -> None:
         self._address = Address(url, secrets.token_urlsafe(32))
         try:
@@ -131,8 +137,9 @@ class _Run:
         self.arguments = arguments
         self.thread = threading.Thread(target=self._work, name=f"control {operation}", daemon=True)
         # A tag lands data, an erasure rewrites files.
-        pool = "land" if operation == "tag" else "maintain"
-        self.runner = control._make_runner(pool, control._config.maintain.compact.parallel_tasks)
+        pools: Mapping[Operation, str] = {"tag": "land", "erase": "maintain", "backfill": "derive"}
+        tasks = control._config.maintain.compact.parallel_tasks
+        self.runner = control._make_runner(pools[operation], tasks)
         self._control = control
         self._cancelled = threading.Event()
         self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Past days of a derived table that still have to be derived, kept in a property of the table."""
+"""Past days of a derived table that still have to be derived, kept in properties of the table."""
 
 from __future__ import annotations
 
@@ -11,39 +11,43 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import SetPropertiesUpdate
 
 from frazil.lake.commits.metadata_commit import MetadataChange, commit_metadata
+from frazil.lake.derived_days import DAYS_GUARDED, DAYS_LEFT, days_left, days_of
 
-DAYS_LEFT = "frazil.derive.days-left"
-"""Table property (JSON): days since 1970 whose rows have to be computed again from the source."""
-
-
-def days_left(metadata: TableMetadata) -> list[int]:
-    """Returns the days, newest first."""
-    try:
-        found = json.loads(metadata.properties.get(DAYS_LEFT, "[]"))
-    except ValueError:
-        return []
-    return (
-        sorted((day for day in found if isinstance(day, int)), reverse=True)
-        if isinstance(found, list)
-        else []
-    )
+__all__ = ["add_days", "days_guarded", "days_left", "remove_days"]
+_Days = tuple[set[int], set[int]]
 
 
-def add_days(catalog: Catalog, table: Table, days: Collection[int]) -> TableMetadata:
-    return _change(catalog, table, lambda before: before | {*days})
+def days_guarded(metadata: TableMetadata) -> list[int]:
+    """Returns the days that are derived only if no rows get lost."""
+    return days_of(metadata, DAYS_GUARDED)
+
+
+def add_days(
+    catalog: Catalog, table: Table, days: Collection[int], *, guarded: bool = False
+) -> TableMetadata:
+    """Adds days. A day that was added once without `guarded` is not guarded."""
+
+    def change(left: set[int], kept: set[int]) -> _Days:
+        new = {*days}
+        return left | new, kept | (new - (left - kept)) if guarded else kept - new
+
+    return _change(catalog, table, change)
 
 
 def remove_days(catalog: Catalog, table: Table, days: Collection[int]) -> TableMetadata:
-    return _change(catalog, table, lambda before: before - {*days})
+    return _change(catalog, table, lambda left, kept: (left - {*days}, kept - {*days}))
 
 
-def _change(catalog: Catalog, table: Table, change: Callable[[set[int]], set[int]]) -> TableMetadata:
+def _change(catalog: Catalog, table: Table, change: Callable[[set[int], set[int]], _Days]) -> TableMetadata:
     def plan(now: Table) -> MetadataChange | None:
-        before = set(days_left(now.metadata))
-        after = change(before)
+        before = set(days_left(now.metadata)), set(days_guarded(now.metadata))
+        after = change(*before)
         if after == before:
             return None
-        text = json.dumps(sorted(after, reverse=True))
-        return MetadataChange((), (SetPropertiesUpdate(updates={DAYS_LEFT: text}),))
+        texts = {
+            name: json.dumps(sorted(days, reverse=True))
+            for name, days in zip((DAYS_LEFT, DAYS_GUARDED), after, strict=True)
+        }
+        return MetadataChange((), (SetPropertiesUpdate(updates=texts),))
 
     return commit_metadata(catalog, table, plan)

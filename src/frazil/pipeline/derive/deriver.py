@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -30,10 +30,12 @@ from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.snapshots import commit_times, landed_snapshot
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.derive.days import add_days, days_left, remove_days
+from frazil.pipeline.derive.counting import Counting, appended, place_of, replaced
+from frazil.pipeline.derive.days import add_days, days_guarded, days_left, remove_days
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.once import KEPT_MAX, Hashes
 from frazil.pipeline.derive.source import Cut, head_of, known, nowhere, tasks, unread, unread_by_segment
+from frazil.pipeline.derive.survey import survey
 from frazil.pipeline.derive.task import Derivation, Work, columns_of, derive_files
 from frazil.pipeline.runner import Runner
 from frazil.position import SourcePosition, source_position
@@ -109,6 +111,7 @@ class Deriver:
         enabled = [spec for spec in derived_specs(source) if spec.name not in disabled]
         self._specs = enabled if specs is None else specs
         self._memory = _Memory()
+        self._counting = Counting()
 
     @property
     def tables(self) -> list[str]:
@@ -172,7 +175,9 @@ class Deriver:
             return False
         newest = max(left[state.spec.name][0] for state in ready)
         wanting = [state for state in ready if left[state.spec.name][0] == newest]
-        self._rederive(table, wanting, {newest})
+        self._rederive(
+            table, [each for each in wanting if not self._would_lose(table, each, newest)], {newest}
+        )
         for state in wanting:
             if self._is_due(state.spec.name):
                 self._metrics.recovered(state.spec.name)
@@ -198,15 +203,33 @@ class Deriver:
         states = [state for state in self._states() if state.spec.name in names]
         return self._rederive(table, states, days, tenant, facts)
 
+    def _would_lose(self, table: Table, state: _State, day: int) -> bool:
+        """Returns whether rows of a guarded day would get lost. Retention may have removed rows of the source
+        since an operator asked for the day.
+        """
+        if day not in days_guarded(state.checkpoint.table.metadata):
+            return False
+        found = survey(table, state.checkpoint.table, state.spec, state.position, {day})
+        losses = {tenant: had - held for each in found for tenant, (had, held) in each.losses.items()}
+        if losses:
+            log.warning(
+                "past day not derived again: rows of the source were removed",
+                table=state.spec.name,
+                day=day,
+                rows=sum(losses.values()),
+            )
+        return bool(losses)
+
     def _load(self) -> Table | None:
         with catalog_errors():
             return table_or_none(self._catalog, self._config.lake.namespace, self.source)
 
     def _states(self) -> list[_State]:
         """Reads the tables. Creates those that do not exist."""
-        first = nowhere(self.source).to_text()
         states = []
         for spec in self._specs:
+            counted = 0 if spec.derived is not None and spec.derived.counts else None
+            first = replace(nowhere(self.source), counted=counted).to_text()
             with catalog_errors():
                 checkpoint = open_table(self._catalog, self._config.lake.namespace, spec, first)
             try:
@@ -352,7 +375,7 @@ class Deriver:
             committed = self._committer.append(
                 state.checkpoint,
                 files,
-                cut.until.to_text(),
+                appended(state.position, cut.until, source_rows).to_text(),
                 facts={"frazil.rows": str(rows), "frazil.source-rows": str(source_rows)},
                 began=began,
             )
@@ -362,8 +385,8 @@ class Deriver:
             log.info("derived rows discarded: another process changed the table", table=name)
             return
         self._succeed(name, results)
-        if state.position == nowhere(self.source):  # the rows may have landed before the table was declared
-            landed_at = None
+        if place_of(state.position) == nowhere(self.source):
+            landed_at = None  # the rows may have landed before the table was declared
         size = sum(file.file_size_in_bytes for file in files)
         self._metrics.committed(name, source_rows=source_rows, rows=rows, size=size, landed_at=landed_at)
         self._metrics.pending(name, None)
@@ -392,7 +415,7 @@ class Deriver:
         """Leaves many old rows to be derived day by day, and goes on with the newest."""
         for state in states:
             metadata = add_days(self._catalog, state.checkpoint.table, cut.days)
-            self._committer.append(state.checkpoint, [], cut.until.to_text())
+            self._committer.append(state.checkpoint, [], appended(state.position, cut.until, 0).to_text())
             self._metrics.days_left(state.spec.name, len(days_left(metadata)))
             self._metrics.pending(state.spec.name, None)
             log.info("past days will be derived in the background", table=state.spec.name, days=len(cut.days))
@@ -424,6 +447,12 @@ class Deriver:
         """
         began = self._clock()
         cut = known(table, position, days, tenant)
+        if not cut.is_certain:
+            raise Conflict(
+                full_name(table),
+                "streams have ended since the tables' position, so old rows cannot be told from new ones; "
+                "the day is derived again after the next round",
+            )
         for state in states:  # a row written for another day does not stand for one of these days
             self._memory.written.pop(state.spec.name, None)
         results = self._run(table, states, cut)
@@ -436,7 +465,8 @@ class Deriver:
         for state in states:
             name = state.spec.name
             if name not in failed:
-                self._replace(state, _files_of(results, name), days, tenant, facts, began)
+                source_rows = sum(result.rows for result in results)
+                self._replace(state, _files_of(results, name), source_rows, days, tenant, facts, began)
                 self._memory.failures.pop(name, None)
                 self._metrics.days(name, len(days))
         return failed
@@ -445,6 +475,7 @@ class Deriver:
         self,
         state: _State,
         added: list[DataFile],
+        source_rows: int,
         days: Collection[int],
         tenant: str | None,
         facts: Mapping[str, str],
@@ -460,13 +491,24 @@ class Deriver:
         if not removed and not added:
             return
         facts = {**facts, "frazil.rederived-days": str(len(days))}
+        name = state.spec.name
+        change = self._counting.change(state.spec, table, removed, source_rows, state.position.counted)
         try:
-            self._committer.overwrite(table, removed, added, lambda text: text, facts=facts, began=began)
+            self._committer.overwrite(
+                table,
+                removed,
+                added,
+                partial(replaced, table=full_name(table), before=state.position, change=change),
+                facts=facts,
+                began=began,
+            )
         except (Conflict, Fenced):
+            self._counting.forget(name)
             discard(table, added)
             raise
+        self._counting.committed(name)
         rows = sum(file.record_count for file in added)
-        log.info("past days derived", table=state.spec.name, days=len(days), rows=rows, files=len(added))
+        log.info("past days derived", table=name, days=len(days), rows=rows, files=len(added))
 
 
 def _by_position(
@@ -476,7 +518,8 @@ def _by_position(
     groups: dict[str, tuple[SourcePosition, list[_State]]] = {}
     for state in states:
         if head is None or state.position.snapshot_id != head.snapshot_id:
-            groups.setdefault(state.position.to_text(), (state.position, []))[1].append(state)
+            position = place_of(state.position)
+            groups.setdefault(position.to_text(), (position, []))[1].append(state)
     return list(groups.values())
 
 

@@ -128,7 +128,8 @@ def known(table: Table, position: SourcePosition, days: Collection[int], tenant:
         if day in days and (tenant is None or owner == tenant)
     ]
     head = head_of(table)
-    return Cut(position, head, sorted(files, key=_place))
+    is_exact = all(each.part == "all" for each in files)
+    return Cut(position, head, sorted(files, key=_place), is_exact=is_exact)
 
 
 def _by_segment(table: Table, since: SourcePosition, head: SourcePosition) -> Cut:

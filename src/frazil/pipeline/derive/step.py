@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from frazil.config import Config
-from frazil.errors import Conflict, Stopped
+from frazil.errors import Conflict, Fenced, Stopped
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.runner import Runner
 from frazil.pipeline.steps import Step
@@ -31,9 +31,16 @@ class DeriveStep(Step):
     stop_seconds = 30.0  # time to commit a batch whose job is running
 
     def __init__(
-        self, config: Config, deriver: Deriver, runner: Runner, clock: Callable[[], float] = time.monotonic
+        self,
+        config: Config,
+        deriver: Deriver,
+        runner: Runner,
+        is_command_running: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """While a command runs in this pipeline, no past day begins: the command may derive the same days."""
         super().__init__()
+        self._is_command_running = is_command_running
         self.deriver = deriver
         self._interval_seconds = config.derive.interval_seconds
         self._runner = runner
@@ -76,10 +83,12 @@ class DeriveStep(Step):
                 self._landed.set()
                 return 0.0
             self._has_days = True  # a round may have left days
+        elif self._is_command_running():
+            self._has_days = True  # the command may leave days
         elif self._has_days:
             try:
                 self._has_days = self._watched(self.deriver.day)
-            except Conflict:
+            except (Conflict, Fenced):
                 return _POLL_SECONDS
             return 0.0 if self._has_days else _POLL_SECONDS
         return _POLL_SECONDS
@@ -88,7 +97,7 @@ class DeriveStep(Step):
         """Does the work. Notes a failure that stops all tables of the source, until the work succeeds."""
         try:
             result = work()
-        except (Conflict, Stopped):
+        except (Conflict, Fenced, Stopped):
             raise
         except BaseException as error:  # a panic in a Rust extension is not an Exception
             if not self._cancelled.is_set():

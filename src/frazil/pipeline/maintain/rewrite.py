@@ -44,6 +44,8 @@ class Swap:
     """By how many rows `added` has fewer because partial rows of one key became one row. They are not
     removed: a query returns the same before and after.
     """
+    counted: int = 0
+    """Source rows that the dropped rows of a derived table count."""
 
     @classmethod
     def of(cls, found: Iterable[tuple[DataFile, SearchResult]], began: float) -> Swap:
@@ -54,6 +56,7 @@ class Swap:
             [searched.added for _, searched in matched if searched.added is not None],
             began,
             sum((searched.removed for _, searched in matched), Counter()),
+            counted=sum(searched.counted for _, searched in matched),
         )
 
     @property
@@ -151,8 +154,9 @@ class Rewrite:
         began = min(swap.began for swap in swaps)
         if dropped:
             facts = {**self._facts, **({self._counted_as: str(dropped.total())} if self._counted_as else {})}
+            advance = partial(without, dropped, counted=sum(swap.counted for swap in swaps))
             committed = self._committer.overwrite(
-                self._table, removed, added, partial(without, dropped), facts=facts, began=began
+                self._table, removed, added, advance, facts=facts, began=began
             )
         else:
             committed = self._committer.replace(

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, LimitReached, QueryInvalid
+from frazil.lake.counted import counted_of
 from frazil.lake.live_files import find_corruption, partition_of
 from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
 from frazil.pipeline.maintain.merge.inputs import opened
@@ -62,6 +63,8 @@ class SearchResult:
     failed: Mapping[str, str] = field(default_factory=dict)
     """Matchers that failed on some row, with the reason. `removed` has the matches of the others."""
     cpu_seconds: float = 0.0
+    counted: int = 0
+    """Source rows that the matching rows of a derived table count."""
 
     @property
     def matches(self) -> int:
@@ -120,11 +123,15 @@ def _found(
             return SearchResult(target.path, unreadable=reason)
         mask, failed = _mask(path, target.path, rows, matchers)
         removed = _sources(path, mask, layout.spec)
+        derived = layout.spec.derived
+        counted = counted_of(path, mask, derived) if derived and derived.counts and removed else 0
     added = None
     if rewrite and target.file is not None and 0 < removed.total() < rows:
         added = _without(layout, target.file, mask)
     seconds = time.process_time() - begin
-    return SearchResult(target.path, rows, removed, added, failed=failed, cpu_seconds=seconds)
+    return SearchResult(
+        target.path, rows, removed, added, failed=failed, cpu_seconds=seconds, counted=counted
+    )
 
 
 def _excluded(layout: Layout, matchers: Mapping[str, Matcher], target: SearchTarget) -> SearchResult | None:

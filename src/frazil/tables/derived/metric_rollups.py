@@ -278,6 +278,7 @@ METRIC_ROLLUPS = TableSpec(
         (*(name for name in _KEPT if name not in ("tenant_id", "time")), *_VALUES),
         metric_rollup_rows,
         RESOLUTIONS,
+        counts="points",
         kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
     ),
 )  # fmt: skip

@@ -95,3 +95,14 @@ class Derived:
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
     computed: tuple[Computed, ...] = ()
+
+    def kept_days_of(self, resolution: int) -> int | None:
+        """Returns how many days rows of a resolution are kept. None: forever."""
+        kept = dict(self.kept_days)
+        return kept.get(resolution, kept.get(0))
+
+    @property
+    def longest_kept(self) -> int:
+        """The resolution whose rows are kept longest; 0 if there are none."""
+        kept = {each: self.kept_days_of(each) for each in self.resolutions}
+        return max(kept, key=lambda each: (kept[each] is None, kept[each] or 0, each), default=0)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile
@@ -21,6 +20,7 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import Conflict, Fenced, QueryInvalid, QueryRefused
+from frazil.lake.counted import counted_in
 from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.upkeep.orphans import find_orphans
 from frazil.pipeline.derive.days import add_days
@@ -28,8 +28,8 @@ from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.maintain.erase.table import SearchSummary, TableEraser
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
 from frazil.pipeline.runner import Runner
+from frazil.position import without
 from frazil.tables import TableSpec
-from frazil.tables.columns import RESOLUTION
 from frazil.times import EPOCH_DAY
 
 _ATTEMPTS_MAX = 5
@@ -139,7 +139,10 @@ class DerivedEraser(TableEraser):
         log.error("derived rows erased; they will be derived again", table=self._spec.name, days=len(days))
         table = self._load()
         removed = [each.file for each in live_files(table) if each.file.file_path in self._dirty]
-        self._committer.overwrite(table, removed, [], lambda position: position, facts=self._facts)
+        derived = self._spec.derived
+        counted = counted_in(table, removed, derived) if derived is not None and derived.counts else 0
+        advance = partial(without, {}, counted=counted)
+        self._committer.overwrite(table, removed, [], advance, facts=self._facts)
         add_days(self._catalog, self._load(), days)
 
 
@@ -174,15 +177,9 @@ def _counted(spec: TableSpec, table: Table, tenant: str, days: Collection[int]) 
     """Returns the source rows that a derived table has counted, by day."""
     found: dict[int, int] = {}
     assert spec.derived is not None  # noqa: S101
-    column, resolutions = spec.derived.counts, spec.derived.resolutions
     for each in live_files(table):
         owner, day = partition_of(each.file)
         if owner != tenant or day is None or day not in days:
             continue
-        with table.io.new_input(each.file.file_path).open() as stream:
-            names = [column, *([RESOLUTION] if resolutions else [])]
-            rows = pq.ParquetFile(stream).read(names)
-        if resolutions:
-            rows = rows.filter(pc.equal(rows.column(RESOLUTION), max(resolutions)))
-        found[day] = found.get(day, 0) + int(pc.sum(rows.column(column)).as_py() or 0)
+        found[day] = found.get(day, 0) + counted_in(table, [each.file], spec.derived)
     return found

@@ -19,6 +19,7 @@ from frazil.errors import ConfigError, QueryInvalid, QueryRefused
 from frazil.lake.clock import clock_hold_reason, late_days, record_time, remove_late, utc
 from frazil.lake.commits.commit import committer_of
 from frazil.lake.commits.metadata_commit import json_property, set_properties
+from frazil.lake.counted import counted_in
 from frazil.lake.live_files import LiveFile, in_parallel, live_files
 from frazil.lake.snapshots import BY_RETENTION
 from frazil.pipeline.datafile import Layout
@@ -284,7 +285,9 @@ class Retention:
         if size != due.bytes:
             reason = f"it has {size:,} bytes, but the table's metadata says {due.bytes:,}"
             return SearchResult(path, unreadable=reason)
-        return SearchResult(path, rows, Counter({"": rows}))
+        derived = self._layout.spec.derived
+        counted = counted_in(self._table, [due.live.file], derived) if derived and derived.counts else 0
+        return SearchResult(path, rows, Counter({"": rows}), counted=counted)
 
     def _refuse_failed(self) -> None:
         """Raises ConfigError for rules that failed, after all other rules were applied."""
