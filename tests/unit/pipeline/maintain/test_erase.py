@@ -217,7 +217,7 @@ def test_a_dry_run_names_all_that_would_stop_the_erasure(filled: KnownLake) -> N
 
 def test_the_text_of_the_report_is_short_and_the_json_has_all_paths(filled: KnownLake) -> None:
     report = filled.erase(WHERE)
-    assert len(report.text().splitlines()) <= 11 + 2 * len(report.tables)
+    assert len(report.text().splitlines()) <= 12 + 2 * len(report.tables)
     paths = report.tables[0].files_deleted
     assert paths
     assert not any(path in report.text() for path in paths)

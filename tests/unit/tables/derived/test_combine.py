@@ -59,11 +59,12 @@ TYPES: dict[str, tuple[pa.DataType, Merge]] = {
     "bound_counts": (pa.list_(pa.int64()), Merge("counts", by="bounds")),
     "words": (pa.list_(pa.string()), UNION),
 }
+REQUIRED = ("tenant_id", "resolution", "time")
 SPEC = TableSpec(
     "every_rule",
     "One column of each rule and type.",
     tuple(
-        Column(name, type_, "test", "Test", required=name in ("tenant_id", "time"), merge=merge)
+        Column(name, type_, "test", "Test", "hot", required=name in REQUIRED, merge=merge)
         for name, (type_, merge) in TYPES.items()
     ),
     sort_by=("resolution", "time", "name", "flag", "number"),
