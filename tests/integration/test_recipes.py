@@ -126,6 +126,7 @@ NOT_RUN = {
 
 STATEMENTS = {
     ("README.md", "-- The slowest operations"): {},
+    ("README.md", "-- Error rate and p99"): {},
     ("docs/querying.md", "-- Rows that contain all words"): {},
     ("docs/querying.md", "SELECT service_name, sum(calls)"): {},
     ("docs/self-observability.md", "-- time spent per query stage"): {"frazil-api": "cart"},

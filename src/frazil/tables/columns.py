@@ -130,13 +130,13 @@ class TableSpec:
                 raise ValueError(f"table {self.name} does not say how {column.name} merges")
             if column.merge.by and not self.has(column.merge.by):
                 raise ValueError(f"table {self.name} does not declare {column.merge.by}")
-        if derived.counts and self._rule_of(derived.counts) != "sum":
-            raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
             needed = {"first": MIN, "last": MAX}.get(column.merge.rule)
             if needed is not None and self.column(column.merge.by).merge != needed:
                 raise ValueError(
                     f"table {self.name} must merge {column.merge.by} by {needed.rule}, as {column.name} needs"
                 )
+        if derived.counts and self._rule_of(derived.counts) != "sum":
+            raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
         for computed in derived.computed:
             if self.has(computed.name):
                 raise ValueError(f"table {self.name} declares {computed.name} twice")
