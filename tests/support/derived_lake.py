@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from prometheus_client import CollectorRegistry
+from pyiceberg.catalog import Catalog
 
+from frazil.lake.files import LakeFileIO
 from frazil.objectives import Objectives
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
@@ -86,3 +90,30 @@ def _plain(rows: pa.Table, spec: TableSpec) -> pa.Table:
         column = rows.column(name)
         columns.append(column.cast(spec.column(name).type))
     return completed(pa.table(columns, names), spec)
+
+
+class Crash(BaseException):
+    """As if the process had been killed."""
+
+
+@contextlib.contextmanager
+def crashing_at(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, number: int) -> Iterator[list[str]]:
+    """Raises at the n-th write of a file or commit to the catalog: half of them after it happened."""
+    seen: list[str] = []
+    write, commit = LakeFileIO.write, catalog.commit_table
+
+    def struck(name: str, real: Callable[[], Any]) -> Any:
+        seen.append(name)
+        if len(seen) == (number + 1) // 2:
+            if number % 2:
+                raise Crash(name)
+            real()
+            raise Crash(name)
+        return real()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            LakeFileIO, "write", lambda *args, **more: struck("write", lambda: write(*args, **more))
+        )
+        patched.setattr(catalog, "commit_table", lambda *args: struck("commit", lambda: commit(*args)))
+        yield seen

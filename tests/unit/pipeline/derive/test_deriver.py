@@ -14,15 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
-from pyiceberg.catalog import Catalog
 
-from frazil.lake.files import LakeFileIO
 from frazil.lake.upkeep.expire import expire
 from frazil.pipeline.derive.days import days_left
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.tables import declared, table_specs
-from tests.support.derived_lake import DerivedLake
+from tests.support.derived_lake import Crash, DerivedLake, crashing_at
 from tests.support.known_lake import DAY
 
 TABLE = "log_rollups"
@@ -279,33 +277,6 @@ def test_random_landings_merges_expiries_and_restarts_are_equal_to_a_single_pass
         assert_equal_to_a_single_pass(lake)
 
 
-class _Crash(BaseException):
-    """As if the process had been killed."""
-
-
-@contextlib.contextmanager
-def crashing_at(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, number: int) -> Iterator[list[str]]:
-    """Raises at the n-th write of a file or commit to the catalog: half of them after it happened."""
-    seen: list[str] = []
-    write, commit = LakeFileIO.write, catalog.commit_table
-
-    def struck(name: str, real: Callable[[], Any]) -> Any:
-        seen.append(name)
-        if len(seen) == (number + 1) // 2:
-            if number % 2:
-                raise _Crash(name)
-            real()
-            raise _Crash(name)
-        return real()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            LakeFileIO, "write", lambda *args, **more: struck("write", lambda: write(*args, **more))
-        )
-        patched.setattr(catalog, "commit_table", lambda *args: struck("commit", lambda: commit(*args)))
-        yield seen
-
-
 def test_a_crash_at_any_step_loses_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +290,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
                     lake.fill(rows("gate"))
                     lake.derive()
                     lake.deriver().rederive([TABLE], {int(lake.now // DAY)})
-                except _Crash:
+                except Crash:
                     crashed = True
             lake.land()
             lake.restart()

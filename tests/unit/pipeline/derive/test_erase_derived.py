@@ -12,7 +12,8 @@ import pytest
 from frazil.errors import Refused
 from frazil.pipeline.maintain.tag_tables import tag_tables
 from frazil.pipeline.metrics import Metrics
-from tests.support.derived_lake import DerivedLake
+from tests.support.derived_lake import Crash, DerivedLake, crashing_at
+from tests.support.fault.sweep import points
 from tests.support.known_lake import DAY, holding
 
 TABLE = "log_rollups"
@@ -156,3 +157,30 @@ def test_the_report_names_derived_tables_to_which_the_condition_cannot_be_applie
     assert "the source no longer holds" in line
     outside = lake.erase("service_name = 'cart'", yes=True).outside
     assert not any("log_patterns" in each for each in outside)
+
+
+@pytest.mark.slow
+def test_an_erasure_that_crashed_at_any_step_is_completed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in points(400, 5):
+        with contextlib.closing(DerivedLake(tmp_path / str(number))) as lake:
+            lake.fill([row("u1", "secret"), row("u2", "cart")])
+            lake.derive()
+            lake.write([row("u3", "web"), row("u1", "secret")])
+            crashed = False
+            with crashing_at(monkeypatch, lake.catalog, number):
+                try:
+                    lake.erase(OF_U1)
+                except Crash:
+                    crashed = True
+            assert lake.erase(OF_U1).is_proven
+            lake.restart()
+            lake.derive()
+            assert lake.merged(TABLE) == lake.expected(TABLE)
+            assert services(lake) == {"cart", "web"}
+            assert holding(lake.config.data_dir / "warehouse" / "otel" / TABLE, "secret") == []
+        if not crashed:
+            assert number > 12
+            return
+    raise AssertionError("the sweep has no end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
@@ -20,6 +21,7 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.errors import Conflict, Fenced, QueryInvalid, QueryRefused
+from frazil.lake.commits.metadata_commit import json_property, set_properties
 from frazil.lake.counted import counted_in
 from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.upkeep.orphans import find_orphans
@@ -32,6 +34,10 @@ from frazil.position import without
 from frazil.tables import TableSpec
 from frazil.times import EPOCH_DAY
 
+ERASING = "frazil.erase.days"
+"""Table property (JSON): by tenant, the days that an erasure has begun to compute again. Once the rows of the
+source are removed, nothing else tells which days counted them: an erasure after a crash goes on from here.
+"""
 _ATTEMPTS_MAX = 5
 _NOTHING = "false"
 
@@ -70,19 +76,40 @@ class DerivedEraser(TableEraser):
         self._dirty: set[str] = set()
         """Files that hold, or held, rows of days that are computed again."""
         self._done: set[int] = set()
+        self._noted: set[int] = set()
         self._replaced_at: float | None = None
         self.report.is_derived = True
 
     def search(self) -> SearchSummary:
         """Returns no matches: the rows of the source decide what the operator has to confirm."""
-        self._plan({*self._touched()})
         table = self._load()
+        self._noted = {*_days_by_tenant(table).get(self._tenant, [])}
+        self._plan({*self._touched()} | self._noted)
         history = self._history(table)
         reached = self._reached(table, history, self._matching(table, history.files.values()))
         return SearchSummary(tags=tuple(sorted(self._pinning(table, reached, ("incident", "reader")))))
 
+    def begin(self) -> None:
+        """Notes the days in the table, before rows of the source are removed."""
+        if not self._days_again <= self._noted:
+            self._noted |= self._days_again
+            self._note_days(self._noted)
+
+    def end(self) -> None:
+        """Removes the note: the erasure is proven."""
+        if self._noted:
+            self._note_days(())
+
+    def _note_days(self, days: Collection[int]) -> None:
+        table = self._load()
+        found = _days_by_tenant(table)
+        found.pop(self._tenant, None)
+        if days:
+            found[self._tenant] = sorted(days)
+        set_properties(self._catalog, table, {ERASING: json.dumps(found, sort_keys=True)})
+
     def remove(self) -> None:
-        days = {*self._touched()} - self._done
+        days = ({*self._touched()} | self._noted) - self._done
         self._done |= days
         if again := self._plan(days):
             self._compute_again(again)
@@ -93,7 +120,7 @@ class DerivedEraser(TableEraser):
 
     def _plan(self, days: Collection[int]) -> set[int]:
         """Returns which of the days are computed again, and notes them in the report."""
-        again = self._complete(days)
+        again = self._complete({*days} - self._noted) | ({*days} & self._noted)
         self._days_again |= again
         self._days_kept |= {*days} - again
         self.report.days_recomputed = _dates(self._days_again)
@@ -103,13 +130,14 @@ class DerivedEraser(TableEraser):
         return again
 
     def delete_unreferenced(self) -> None:
-        """Also deletes what attempts before the replacement left: they can no longer be committed."""
-        super().delete_unreferenced()
+        """Also deletes what attempts before the replacement left: they can no longer be committed. Their data
+        files go first: a manifest is deleted when a file that it names does not exist.
+        """
         if (before := self._replaced_at) is not None:
             orphans = find_orphans(self._load(), 0.0, float("inf"))
-            self._delete(
-                [each.path for each in orphans if self._is_data(each.path) and each.modified <= before]
-            )
+            old = [each.path for each in orphans if each.modified <= before]
+            self._delete([path for path in old if self._is_data(path)])
+        super().delete_unreferenced()
 
     def _matching(self, table: Table, files: Iterable[DataFile]) -> set[str]:
         files = list(files)
@@ -144,6 +172,10 @@ class DerivedEraser(TableEraser):
         advance = partial(without, {}, counted=counted)
         self._committer.overwrite(table, removed, [], advance, facts=self._facts)
         add_days(self._catalog, self._load(), days)
+
+
+def _days_by_tenant(table: Table) -> dict[str, list[int]]:
+    return json_property(table.metadata, ERASING)
 
 
 def _dates(days: Collection[int]) -> list[str]:

@@ -273,6 +273,9 @@ class _Erasing:
         return found
 
     def _erase(self, erasers: dict[str, TableEraser], signals: Sequence[Signal]) -> None:
+        derived = [eraser for eraser in erasers.values() if isinstance(eraser, DerivedEraser)]
+        for each in derived:
+            each.begin()
         for _ in range(_PROOFS_MAX):
             marked = self._mark_segments(signals)
             for name, eraser in erasers.items():
@@ -290,6 +293,8 @@ class _Erasing:
             self._say("verifying")
             proofs = [eraser.prove(left.get(name, 0)) for name, eraser in erasers.items()]
             if all(proof.holds for proof in proofs):
+                for each in derived:
+                    each.end()
                 break
         erasure = self._erasure
         log.info("rows erased", id=erasure.id, rows=erasure.rows_removed, proven=erasure.is_proven)
