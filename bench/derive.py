@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from bench.backlog import make_backlog
+from bench.backlog import AppLogs, make_backlog
 from bench.cost import Cost, watched
 from bench.land import (
     QUICK_RECORDS,
@@ -25,6 +25,7 @@ from bench.land import (
     local_config,
     running_spark,
 )
+from bench.payloads import BASE_UNIX_NANO
 from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
@@ -43,7 +44,9 @@ def derivation(bench: Bench) -> None:
     with tempfile.TemporaryDirectory(prefix="frazil-bench-derive-") as place:
         folder = Path(place)
         config, warm = local_config(folder / "data"), local_config(folder / "warm", **WARM_UP_SECTIONS)
-        backlog = make_backlog(config, records)
+        # Lines as applications write them: random words would all be templates of their own.
+        source = AppLogs.around(BASE_UNIX_NANO, 3600 * 10**9, records)
+        backlog = make_backlog(config, records, source=source)
         warming = make_backlog(warm, QUICK_WARM_UP_RECORDS, first_seed=WARM_UP_SEED)
         with running_spark(config) as spark:
             land_all(warm, spark, [jvm_pid()], warming.records)
