@@ -34,13 +34,15 @@ def idle(bench: Bench) -> None:
             if bench.quick:
                 return
             make_backlog(local_config(folder / "data"), 2000)
-            landed = wait_until(
-                lambda: up.metric("pipeline", 'frazil_landed_rows_total{table="logs"}') >= 2000,
+            derived = wait_until(
+                lambda: (
+                    up.metric("pipeline", 'frazil_derived_source_rows_total{table="log_rollups"}') >= 2000
+                ),
                 seconds_max=120,
             )
-            assert landed, (folder / "up.log").read_text()[-2000:]
+            assert derived, (folder / "up.log").read_text()[-2000:]
             time.sleep(settled)
-            _add(bench, "the same after a landing, Spark running", up, seconds)
+            _add(bench, "the same after landing and derivation, Spark running", up, seconds)
 
 
 def _add(bench: Bench, name: str, up: Up, seconds: float) -> None:
