@@ -137,9 +137,6 @@ class TableSpec:
                 )
         if derived.counts and self._rule_of(derived.counts) != "sum":
             raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
-        for computed in derived.computed:
-            if self.has(computed.name):
-                raise ValueError(f"table {self.name} declares {computed.name} twice")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
         if {*self.sort_by} != {*self.key} - {TENANT} or self.merged_as == "time_ordered":
@@ -252,8 +249,6 @@ def markdown(specs: Iterable[TableSpec]) -> str:
                 f"| `{column.name}` | {type_name(column.type)} | {column.source.replace('|', chr(92) + '|')} "
                 f"| {column.doc} |"
             )
-        for made in spec.derived.computed if spec.derived is not None else ():
-            lines.append(f"| `{made.name}` | {type_name(made.type)} | computed: `{made.sql}` | {made.doc} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -56,17 +56,6 @@ Derive = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True)
-class Computed:
-    """A column that is not stored: the merging view computes it from merged columns. For values that no rule merges."""
-
-    name: str
-    type: pa.DataType
-    sql: str
-    """An expression of the table's columns, in SQL that DuckDB, Spark and Trino understand."""
-    doc: str
-
-
-@dataclass(frozen=True)
 class Derived:
     """What makes a table a derived one.
 
@@ -94,7 +83,6 @@ class Derived:
     """
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
-    computed: tuple[Computed, ...] = ()
 
     def kept_days_of(self, resolution: int) -> int | None:
         """Returns how many days rows of a resolution are kept. None: forever."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import TIMESTAMP, Column, TableSpec
-from frazil.tables.derived.rules import KEY, MAX, MIN, SUM, UNION, Computed, Derived, Merge
+from frazil.tables.derived.rules import KEY, MAX, MIN, SUM, UNION, Derived, Merge
 
 _ERROR = 2
 _TEXTS = pa.list_(pa.string())
@@ -117,7 +117,7 @@ TRACES = TableSpec(
         Column("time", TIMESTAMP, "spans.time", "Start of the first span: used to filter and partition, in microseconds", "hot", required=True, merge=MIN),
         Column("end_time", TIMESTAMP, "spans", "Latest end of a span, in microseconds", "hot", merge=MAX),
         Column("start_unix_nano", pa.int64(), "spans.start_time_unix_nano", "Exact start of the first span, of the spans that have a start and were not moved to their received time; NULL if none has", "hot", merge=MIN),
-        Column("end_unix_nano", pa.int64(), "spans", "Exact latest end of these spans. A span whose end is unknown or before its start ends at its start", "hot", merge=MAX),
+        Column("end_unix_nano", pa.int64(), "spans", "Exact latest end of these spans; `end_unix_nano - start_unix_nano` is the duration of the trace. A span whose end is unknown or before its start ends at its start", "hot", merge=MAX),
         Column("span_count", pa.int64(), "spans", "Number of spans", "hot", merge=SUM),
         Column("error_count", pa.int64(), "spans.status_code", "Number of spans with status error", "hot", merge=SUM),
         Column("services", _TEXTS, "spans.service_name", "Services, sorted", "hot", merge=UNION),
@@ -160,8 +160,5 @@ TRACES = TableSpec(
         ),
         trace_rows,
         spread_seconds=3600,
-        computed=(
-            Computed("duration_nano", pa.int64(), "end_unix_nano - start_unix_nano", "Duration of the trace in nanoseconds"),
-        ),
     ),
 )  # fmt: skip

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from frazil.tables import landed_spec, markdown
+from frazil.tables import landed_spec
 from frazil.tables.columns import TIMESTAMP
 from frazil.tables.derived.combine import combine
 from frazil.tables.derived.traces import FEATURES, FEATURES_VERSION, TRACES, trace_rows
@@ -290,15 +289,6 @@ def test_features_are_listed_in_the_order_in_which_merging_sorts_them() -> None:
     assert [*FEATURES] == sorted(FEATURES)
 
 
-def test_the_duration_is_computed_from_merged_columns_and_documented() -> None:
-    assert TRACES.derived is not None
-    (duration,) = TRACES.derived.computed
-    merged = combine(trace_rows(span_table([Span("01"), Span("02", "01", MIDNIGHT + 500)])), TRACES)
-    assert duckdb.sql(f"SELECT {duration.sql} FROM merged").fetchall() == [(1500,)]
-    assert merged.num_rows == 1
-    assert "| `duration_nano` | BIGINT | computed: `end_unix_nano - start_unix_nano` |" in markdown([TRACES])
-
-
 @pytest.mark.parametrize(
     ("column", "change", "reason"),
     [
@@ -308,7 +298,6 @@ def test_the_duration_is_computed_from_merged_columns_and_documented() -> None:
             "root_start_unix_nano by min",
         ),
         ("longest_duration_nano", {"merge": TRACES.column("time").merge}, "longest_duration_nano by max"),
-        ("span_count", {"name": "duration_nano"}, "declares duration_nano twice"),
     ],
 )
 def test_a_declaration_whose_rows_cannot_merge_is_refused(column: str, change: Row, reason: str) -> None:
