@@ -134,7 +134,7 @@ TRACES = TableSpec(
         Column("longest_service", pa.string(), "spans.service_name", "Service of the longest span", coded=True, merge=_LONGEST),
         Column("longest_operation", pa.string(), "spans.name", "Operation of the longest span", coded=True, merge=_LONGEST),
         Column("features", _TEXTS, "spans", f"Conditions that at least one span meets, of: {', '.join(FEATURES)}. `db` and `messaging`: the span has `db_system_name` or `messaging_system`", merge=UNION),
-        Column("features_version", pa.int32(), "frazil", "Version of the list of conditions by which spans were examined; the highest, if there were several", merge=MAX),
+        Column("features_version", pa.int32(), "frazil", "Version of the list of conditions by which spans were examined; the lowest, if there were several: later conditions are unknown for some spans", merge=MIN),
         Column("first_received", TIMESTAMP, "spans.received_time", "When the first span arrived", merge=MIN),
         Column("last_received", TIMESTAMP, "spans.received_time", "When the last span arrived", merge=MAX),
     ),
