@@ -49,6 +49,11 @@ def day_number(value: Any) -> int:
     return (value - EPOCH_DAY).days if isinstance(value, dt.date) else int(value)
 
 
+def day_text(day: int) -> str:
+    """Return a day, counted from 1970, as `2026-11-15`."""
+    return (EPOCH_DAY + dt.timedelta(days=day)).isoformat()
+
+
 def duration_nanos(text: str, units: Collection[str], bare_unit: str = "") -> int | None:
     """Return the nanoseconds of a duration such as `250ms` or `1.5s`; None if the text is not a duration in
     one of `units`. A number without a unit is in `bare_unit`, if given.

@@ -12,7 +12,6 @@ The finer resolutions must agree with it on the days that retention does not tou
 
 from __future__ import annotations
 
-import datetime
 import math
 import time
 from collections import Counter
@@ -35,7 +34,7 @@ from frazil.ledger.landed import Known
 from frazil.position import SourcePosition, source_position
 from frazil.tables import Signal, TableSpec, derived_specs
 from frazil.tables.derived.rules import Derived
-from frazil.times import EPOCH_DAY
+from frazil.times import day_text
 
 _NAMED_MAX = 20
 _READINGS_MAX = 5
@@ -220,7 +219,7 @@ class _Day:
         return self.counted - self.known.rows - self.known.uncertain
 
     def text(self, line: DerivedLine, what: str, rows: int) -> str:
-        date = _date(self.day)
+        date = day_text(self.day)
         options = f"--from {date} --to {date}{' --yes' if self.excess > 0 else ''}"
         return (
             f"{line.table}: {self.place.tenant}, {date}: {rows:,} rows of {line.source} are {what}: "
@@ -254,7 +253,7 @@ def _unequal(config: Config, state: DerivedState) -> Iterator[str]:
             counts = state.counts[place]
             if (place.day or 0) >= first and counts[resolution] != counts[longest]:
                 yield (
-                    f"{state.spec.name}: {place.tenant}, {_date(place.day or 0)}: rows of resolution "
+                    f"{state.spec.name}: {place.tenant}, {day_text(place.day or 0)}: rows of resolution "
                     f"{resolution} count {counts[resolution]:,} rows of {state.derived.source}, those of "
                     f"resolution {longest} count {counts[longest]:,}"
                 )
@@ -267,7 +266,3 @@ def _first_complete_day(config: Config, state: DerivedState, resolution: int) ->
     if (days := state.derived.kept_days_of(resolution)) is not None:
         kept.append(days)
     return time.time() / _DAY_SECONDS - min(kept) + _MARGIN_DAYS if kept else -math.inf
-
-
-def _date(day: int) -> str:
-    return (EPOCH_DAY + datetime.timedelta(days=day)).isoformat()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,7 +31,7 @@ from frazil.pipeline.partition_sort import Part
 from frazil.tables import SEGMENT, Fill, TableSpec
 from frazil.tables.encoding import leaves, with_dictionary
 from frazil.tables.promoted import file_suffix
-from frazil.times import EPOCH_DAY
+from frazil.times import day_text
 from frazil.wal.rowgroups import coded_table, fill_columns
 
 _BLOOM_FALSE_POSITIVES = 0.01
@@ -146,7 +145,7 @@ def partition_folders(tenant: str | None, day: int | None) -> list[str]:
     in `no_tenant`, which no tenant's name can collide with.
     """
     owner = "no_tenant" if tenant is None else f"tenant_id={quote(tenant, safe='')}"
-    return [owner] if day is None else [owner, f"time_day={EPOCH_DAY + datetime.timedelta(days=day)}"]
+    return [owner] if day is None else [owner, f"time_day={day_text(day)}"]
 
 
 def _as_arrow(field: NestedField) -> pa.Field:

@@ -17,22 +17,22 @@ from pyiceberg.table import Table
 from rich.filesize import decimal as filesize
 
 from frazil.config import Config
+from frazil.config.maintain import DAY_SECONDS
 from frazil.errors import Conflict, Fenced, JobFailed, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.pipeline.derive.days import add_days, days_left, remove_days
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
-from frazil.pipeline.derive.request import BackfillRequest, date_text
+from frazil.pipeline.derive.request import BackfillRequest
 from frazil.pipeline.derive.survey import SurveyedDay, survey
 from frazil.pipeline.runner import Runner
 from frazil.position import source_position
 from frazil.tables import Signal, TableSpec, derived_specs
-from frazil.times import backoff_seconds
+from frazil.times import backoff_seconds, day_text
 
 _ATTEMPTS_MAX = 5
 _NAMED_MAX = 20
-_DAY_SECONDS = 86_400
 
 Say = Callable[[str], None]
 
@@ -63,7 +63,7 @@ class Backfill:
             "dry_run": self.dry_run,
             "days": [_as_dict(each) for each in self.days],
             "days_derived": self.done,
-            "days_derived_by_others": [date_text(day) for day in self.by_others],
+            "days_derived_by_others": [day_text(day) for day in self.by_others],
             "seconds": round(self.seconds, 3),
         }
 
@@ -81,7 +81,7 @@ class Backfill:
         for each in self.days:
             files, size = f"{each.source_files:,}", filesize(each.source_bytes)
             numbers = [f"{of.total():,}" for of in (each.source_rows, each.derived_rows)]
-            lines.append(form.format(date_text(each.day), numbers[0], files, size, numbers[1]))
+            lines.append(form.format(day_text(each.day), numbers[0], files, size, numbers[1]))
         if self.losing:
             lines.append(f"refused without --yes: {_losses_text(self)}")
         return "\n".join([*lines, "dry run: nothing was changed"])
@@ -89,7 +89,7 @@ class Backfill:
 
 def _as_dict(each: SurveyedDay) -> dict[str, Any]:
     return {
-        "day": date_text(each.day),
+        "day": day_text(each.day),
         "source_rows": each.source_rows.total(),
         "source_files": each.source_files,
         "source_bytes": each.source_bytes,
@@ -100,7 +100,7 @@ def _as_dict(each: SurveyedDay) -> dict[str, Any]:
 
 def _losses_text(found: Backfill) -> str:
     named = [
-        f"{date_text(each.day)} {tenant} ({had:,} in {found.table}, {held:,} in {found.source})"
+        f"{day_text(each.day)} {tenant} ({had:,} in {found.table}, {held:,} in {found.source})"
         for each in found.losing
         for tenant, (had, held) in each.losses.items()
     ]
@@ -126,7 +126,7 @@ def backfill(
 
     Raises Refused if the table would lose rows and the request does not allow that; then nothing is changed.
     """
-    days = request.days(int(clock() // _DAY_SECONDS))
+    days = request.days(int(clock() // DAY_SECONDS))
     return _Backfilling(config, catalog, request, runner, say, sleep).run(days)
 
 
@@ -175,7 +175,7 @@ class _Backfilling:
                 found.by_others.append(each.day)
                 what = "derived by the pipeline"
             seconds = time.monotonic() - since
-            self._say(f"day {number} of {len(found.days)}: {date_text(each.day)}, {what}, {seconds:.1f} s")
+            self._say(f"day {number} of {len(found.days)}: {day_text(each.day)}, {what}, {seconds:.1f} s")
         found.seconds = time.monotonic() - begin
         return found
 
@@ -196,13 +196,13 @@ class _Backfilling:
             except (Conflict, Fenced) as error:
                 if attempt == _ATTEMPTS_MAX:
                     raise
-                self._say(f"{date_text(day)} is derived again: {error}")
+                self._say(f"{day_text(day)} is derived again: {error}")
                 self._sleep(backoff_seconds(attempt, 0.5, 10))
                 self._deriver.round()
                 continue
             if failed:
                 raise JobFailed(
-                    f"{name} could not be derived for {date_text(day)}; the log has the reason (`table not "
+                    f"{name} could not be derived for {day_text(day)}; the log has the reason (`table not "
                     "derived`). The pipeline tries the days that are left again"
                 )
             remove_days(self._catalog, self._load(), {day})

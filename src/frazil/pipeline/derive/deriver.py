@@ -45,7 +45,9 @@ from frazil.times import backoff_seconds
 
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 60.0, 3600.0
 _ADVANCE_SECONDS = 600.0
-"""How old a position may become while only maintenance changes the source. Snapshots since then are kept."""
+"""How old a position may become while only maintenance changes the source. If its snapshot has expired, new
+rows are found by `_segment`, which costs more.
+"""
 
 _VANISHED_MAX = 3
 """Attempts in which live files may be missing: another process may be merging them."""
@@ -262,7 +264,7 @@ class Deriver:
         landed_at = self._landed_at(table, since) if cut.files else None
         for state in states:
             self._metrics.pending(state.spec.name, landed_at)
-        if not cut.files and not self._must_advance(table, since, cut):
+        if not cut.files and not self._must_advance(table, since):
             return "idle"
         with telemetry.span("derive", source=self.source, files=len(cut.files), bytes=cut.bytes):
             results = self._run(table, states, cut)
@@ -276,8 +278,8 @@ class Deriver:
         self._metrics.round(self.source, seconds, sum(result.cpu_seconds for result in results))
         return "derived" if cut.is_complete else "more"
 
-    def _must_advance(self, table: Table, since: SourcePosition, cut: Cut) -> bool:
-        """Returns whether a position without new rows after it should move on: an old one keeps snapshots."""
+    def _must_advance(self, table: Table, since: SourcePosition) -> bool:
+        """Returns whether a position without new rows after it should move on before its snapshot expires."""
         now_ms = int(self._clock() * 1000)
         committed = commit_times(table.metadata, now_ms).get(since.snapshot_id)
         return committed is None or now_ms - committed > _ADVANCE_SECONDS * 1000

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import dataclass
 
 from frazil.errors import Refused
-from frazil.times import EPOCH_DAY
+from frazil.times import EPOCH_DAY, day_text
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,9 @@ class BackfillRequest:
         first = _day("--from", self.first)
         last = today if self.last is None else _day("--to", self.last)
         if first > last:
-            end = date_text(last)
+            end = day_text(last)
             raise Refused(f"--from {self.first} is after {'today' if self.last is None else '--to'}, {end}")
         return range(first, last + 1)
-
-
-def date_text(day: int) -> str:
-    return (EPOCH_DAY + datetime.timedelta(days=day)).isoformat()
 
 
 def _day(option: str, text: str) -> int:

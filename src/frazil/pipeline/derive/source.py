@@ -12,7 +12,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from frazil.lake.commits.commit import checkpoint_of
-from frazil.lake.live_files import FilePartition, LiveFile, in_parallel, live_files, partition_of
+from frazil.lake.live_files import FilePartition, in_parallel, live_files, partition_of
 from frazil.lake.snapshots import ERASED, ancestors, position_text
 from frazil.position import LandingPosition, NewRows, SourcePosition, landing_position
 
@@ -133,16 +133,9 @@ def known(table: Table, position: SourcePosition, days: Collection[int], tenant:
 
 
 def _by_segment(table: Table, since: SourcePosition, head: SourcePosition) -> Cut:
-    files = [
-        SourceFile(each.file, _part(each, since))
-        for each in live_files(table)
-        if each.sequence > since.sequence
-    ]
+    part: Part = "all" if since.landing == LandingPosition() else "new"
+    files = [SourceFile(each.file, part) for each in live_files(table) if each.sequence > since.sequence]
     return Cut(since, head, sorted(files, key=_place), is_exact=False)
-
-
-def _part(file: LiveFile, since: SourcePosition) -> Part:
-    return "all" if since.landing == LandingPosition() else "new"
 
 
 def _place(file: SourceFile) -> tuple[str, int, str]:

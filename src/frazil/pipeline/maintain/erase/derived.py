@@ -9,7 +9,6 @@ own columns match the condition, if it is valid for the derived table.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -27,12 +26,13 @@ from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.upkeep.orphans import find_orphans
 from frazil.pipeline.derive.days import add_days
 from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.maintain.erase.history import TenantHistory
 from frazil.pipeline.maintain.erase.table import SearchSummary, TableEraser
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
 from frazil.pipeline.runner import Runner
 from frazil.position import without
 from frazil.tables import TableSpec
-from frazil.times import EPOCH_DAY
+from frazil.times import day_text
 
 ERASING = "frazil.erase.days"
 """Table property (JSON): by tenant, the days that an erasure has begun to compute again. Once the rows of the
@@ -84,8 +84,8 @@ class DerivedEraser(TableEraser):
         """Returns no matches: the rows of the source decide what the operator has to confirm."""
         table = self._load()
         self._noted = {*_days_by_tenant(table).get(self._tenant, [])}
-        self._plan({*self._touched()} | self._noted)
         history = self._history(table)
+        self._plan({*self._touched()} | self._noted, history)
         reached = self._reached(table, history, self._matching(table, history.files.values()))
         return SearchSummary(tags=tuple(sorted(self._pinning(table, reached, ("incident", "reader")))))
 
@@ -111,21 +111,20 @@ class DerivedEraser(TableEraser):
     def remove(self) -> None:
         days = ({*self._touched()} | self._noted) - self._done
         self._done |= days
-        if again := self._plan(days):
+        if again := self._plan(days, self._history(self._load())):
             self._compute_again(again)
             location = f"{self._load().location().rstrip('/')}/metadata"
             self._replaced_at = self._files.now(location)
         if self.has_condition:
             super().remove()
 
-    def _plan(self, days: Collection[int]) -> set[int]:
+    def _plan(self, days: Collection[int], history: TenantHistory) -> set[int]:
         """Returns which of the days are computed again, and notes them in the report."""
         again = self._complete({*days} - self._noted) | ({*days} & self._noted)
         self._days_again |= again
         self._days_kept |= {*days} - again
         self.report.days_recomputed = _dates(self._days_again)
         self.report.days_kept = _dates(self._days_kept)
-        history = self._history(self._load())
         self._dirty |= {path for path, file in history.files.items() if partition_of(file).day in again}
         return again
 
@@ -179,7 +178,7 @@ def _days_by_tenant(table: Table) -> dict[str, list[int]]:
 
 
 def _dates(days: Collection[int]) -> list[str]:
-    return [(EPOCH_DAY + datetime.timedelta(days=day)).isoformat() for day in sorted(days)]
+    return [day_text(day) for day in sorted(days)]
 
 
 def _own_condition(where: str, spec: TableSpec) -> Predicate | None:
