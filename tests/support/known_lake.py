@@ -48,6 +48,7 @@ class KnownLake:
         self.now = time.time()
         self.slept: list[float] = []
         self._ends: dict[str, tuple[int, int]] = {}
+        self._streams = 0
 
     def close(self) -> None:
         self.catalog.close()
@@ -81,12 +82,12 @@ class KnownLake:
         writer.write(Decoder("logs").decode(bodies, tenants, [nanos] * len(bodies)).table)
         return writer.finish(name, stream_rows=before, received=(nanos, nanos))
 
-    def land(self) -> None:
+    def land(self, signal: Signal = "logs") -> None:
         reader = WalReader(self.store)
-        source = SegmentSource(self.config, "logs", reader)
+        source = SegmentSource(self.config, signal, reader)
         lander = Lander(
             self.config,
-            "logs",
+            signal,
             self.catalog,
             source,
             self.runner,
@@ -95,6 +96,17 @@ class KnownLake:
         )
         while lander.step(now_due=True) != "idle":
             pass
+
+    def land_requests(self, signal: Signal, requests: Sequence[tuple[str, bytes]]) -> None:
+        """Lands OTLP requests of tenants in one commit, from a stream of their own."""
+        self._streams += 1
+        name = SegmentName(signal, f"{STREAM[:-16]}{self._streams:016x}", 0)
+        nanos = int(self.now * 1e9)
+        writer = SegmentWriter(1)
+        tenants, bodies = [tenant for tenant, _ in requests], [body for _, body in requests]
+        writer.write(Decoder(signal).decode(bodies, tenants, [nanos] * len(bodies)).table)
+        self.store.create(name.path, writer.finish(name, stream_rows=0, received=(nanos, nanos)))
+        self.land(signal)
 
     def fill(self, *batches: Sequence[tuple[str, str, int, float]]) -> None:
         """Each lands in a commit of its own."""

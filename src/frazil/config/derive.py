@@ -25,6 +25,13 @@ class DeriveConfig(Section):
         description="Minimum time between two rounds of one source. A round starts when data has landed. "
         "Each costs a Spark job (about half a second of CPU) and a commit per table.",
     )
+    series_per_day_max: int = Field(
+        1_000_000,
+        ge=1,
+        description="Maximum series of one tenant in the table `series` on one day (UTC). Others "
+        "are not written there; their points stay in `metrics` and `metric_rollups`. Costs up to 60 "
+        "bytes of memory per series in a task, while a tenant is near the maximum.",
+    )
     batch_bytes_max: Bytes = Field(
         512 * MIB,
         ge=1 * MIB,

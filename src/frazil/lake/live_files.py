@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,11 @@ class LiveFile:
     file_sequence: int
 
 
-def live_files(table: Table, snapshot: Snapshot | None = None) -> list[LiveFile]:
-    """Returns the data files of `main`, or of another snapshot, in no order. Raises Refused if the snapshot
+def live_files(
+    table: Table, snapshot: Snapshot | None = None, *, days: Collection[int | None] | None = None
+) -> list[LiveFile]:
+    """Returns the data files of `main`, or of another snapshot, in no order. With `days`, reads only the
+    manifests that may name files of these days, and returns all their files. Raises Refused if the snapshot
     has delete files: rows that they delete would reappear when a data file is replaced.
     """
     snapshot = snapshot or table.current_snapshot()
@@ -70,9 +73,30 @@ def live_files(table: Table, snapshot: Snapshot | None = None) -> list[LiveFile]
             entry.sequence_number or 0,
             entry.file_sequence_number or 0,
         )
-        for entries in read_entries(table.io, data_manifests(table, snapshot))
+        for entries in read_entries(
+            table.io,
+            [
+                manifest
+                for manifest in data_manifests(table, snapshot)
+                if days is None or _may_name(table, manifest, days)
+            ],
+        )
         for entry in entries
     ]
+
+
+def _may_name(table: Table, manifest: ManifestFile, days: Collection[int | None]) -> bool:
+    """Returns whether the manifest's bounds allow files of one of the days."""
+    spec = table.metadata.specs()[manifest.partition_spec_id]
+    for field, bounds in zip(spec.fields, manifest.partitions or (), strict=False):
+        if isinstance(field.transform, DayTransform) and bounds.lower_bound and bounds.upper_bound:
+            first, last = (_whole(bound) for bound in (bounds.lower_bound, bounds.upper_bound))
+            return any(bounds.contains_null if day is None else first <= day <= last for day in days)
+    return True
+
+
+def _whole(bound: bytes) -> int:
+    return int.from_bytes(bound, "little", signed=True)
 
 
 def data_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:

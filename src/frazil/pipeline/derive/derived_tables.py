@@ -15,12 +15,14 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
+from frazil.config.maintain import DAY_SECONDS
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint, committer_of
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.derive.counting import place_of
+from frazil.pipeline.derive.limit import Counts, Limit, beyond, largest
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.once import KEPT_MAX, Hashes
 from frazil.pipeline.derive.source import Cut, nowhere, position_of, tasks
@@ -32,6 +34,9 @@ from frazil.tables.promoted import promoted
 from frazil.times import backoff_seconds
 
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 60.0, 3600.0
+
+_NAMED_MAX = 20
+_MEASURE_SECONDS = 600.0
 
 log = structlog.get_logger("frazil.derive")
 
@@ -82,6 +87,7 @@ class DerivedTables:
         self._source_spec = table_specs(promoted(config))[source]
         self._written: dict[str, Hashes] = {}
         self._failures: dict[str, _Failures] = {}
+        self._measured_at = float("-inf")
 
     @property
     def names(self) -> list[str]:
@@ -111,8 +117,13 @@ class DerivedTables:
         """Returns whether the table may be tried: not shortly after a failure."""
         return self.clock() >= self._failures.get(name, _Failures()).until
 
-    def run(self, table: Table, states: Sequence[TableState], cut: Cut) -> list[Derivation]:
-        """Computes and writes rows of the tables from files of the source, in one Spark job."""
+    def run(
+        self, table: Table, states: Sequence[TableState], cut: Cut, *, replacing: bool = False
+    ) -> list[Derivation]:
+        """Computes and writes rows of the tables from files of the source, in one Spark job. `replacing`:
+        the rows that the tables hold of these days will be removed.
+        """
+        limits = self._limits(states, cut, replacing)
         specs = [state.spec for state in states]
         level = self.config.land.compression_level
         work = Work(
@@ -121,12 +132,59 @@ class DerivedTables:
             {state.name: Layout.of(state.checkpoint.table, state.spec, level) for state in states},
             cut.new_rows,
             {spec.name: self._written[spec.name] for spec in specs if spec.name in self._written},
+            limits,
         )
         results = self._runner.run_job(
             partial(derive_files, work), tasks(cut.files, self.config.derive.task_bytes_max)
         )
         self.note_unreadable({path: why for each in results for path, why in each.unreadable.items()})
+        for state in states:
+            if state.name in limits:
+                self._keep_limit(state, limits[state.name], results)
         return results
+
+    def _limits(self, states: Sequence[TableState], cut: Cut, replacing: bool) -> dict[str, Limit]:
+        keys_max = self.config.derive.series_per_day_max
+        found = {
+            state.name: Limit.of(state.spec, state.checkpoint.table, cut, keys_max, replacing=replacing)
+            for state in states
+        }
+        return {name: limit for name, limit in found.items() if limit is not None}
+
+    def _keep_limit(self, state: TableState, limit: Limit, results: Sequence[Derivation]) -> None:
+        """Deletes files of tasks that together exceed the bound, and counts the keys that are not written."""
+        name, table = state.name, state.checkpoint.table
+        counts = [result.keys.get(name, Counts()) for result in results]
+        written = [(each, result.files[name]) for each, result in zip(counts, results, strict=True)]
+        excess, refused = beyond(limit, table.io, written)
+        for result in results:
+            dropped = [file for file in result.files[name] if file.file_path in excess]
+            if dropped:
+                discard(table, dropped)
+                result.files[name] = [each for each in result.files[name] if each.file_path not in excess]
+                result.written[name] = np.zeros(0, np.uint64)  # its other rows may be written again
+        refused = sum((each.refused for each in counts), +refused)
+        if refused:
+            tenants = {partition.tenant or "" for partition in refused}
+            self.metrics.limited(tenants, refused.total())
+            log.warning(
+                "new series not written: the tenant has derive.series_per_day_max on that day",
+                table=name,
+                tenants=sorted(tenants)[:_NAMED_MAX],
+                series=refused.total(),
+            )
+
+    def measure(self, states: Sequence[TableState]) -> None:
+        """Sets the metric of how many keys a tenant has today, at most every ten minutes."""
+        now = self.clock()
+        limited = [each for each in states if each.spec.derived and each.spec.derived.limited_key]
+        if not limited or 0 <= now - self._measured_at < _MEASURE_SECONDS:
+            return
+        self._measured_at = now
+        for state in limited:
+            assert state.spec.derived is not None  # noqa: S101
+            table = state.checkpoint.table.refresh()
+            self.metrics.series(largest(table, state.spec.derived.limited_key, int(now // DAY_SECONDS)))
 
     def note_unreadable(self, files: Mapping[str, str]) -> None:
         """Reports corrupt files. Their rows are left out: waiting for the files would stop all tables."""

@@ -119,6 +119,8 @@ class Deriver:
         due = [state for state in states if self._tables.is_due(state.name)]
         self._describe(states, head)
         results = [self._derive(table, position, group) for position, group in by_position(due, head)]
+        if results:
+            self._tables.measure(states)
         if "more" in results:
             return "more"
         if len(due) == len(states) and all(self._tables.is_due(state.name) for state in states):

@@ -73,6 +73,24 @@ class DeriveMetrics:
             ["source"],
             registry=registry,
         )
+        self._series = Gauge(
+            "frazil_derive_series_max",
+            "Most series that one tenant has today (UTC) in the table series. Measured every ten minutes.",
+            registry=registry,
+        )
+        self._not_written = Counter(
+            "frazil_derive_series_not_written",
+            "New series that were not written because their tenant has derive.series_per_day_max. A series "
+            "counts in each round in which it has points.",
+            registry=registry,
+        )
+        self._limited_day = 0
+        self._limited: set[str] = set()
+        Gauge(
+            "frazil_derive_series_limited_tenants",
+            "Tenants of whom new series have not been written today (UTC).",
+            registry=registry,
+        ).set_function(self._limited_tenants)
         self._cpu = Counter(
             "frazil_derive_worker_cpu_seconds",
             "CPU seconds of Spark's Python workers during derivation.",
@@ -103,6 +121,22 @@ class DeriveMetrics:
 
     def unreadable(self, source: str, files: int) -> None:
         self._unreadable.labels(source).inc(files)
+
+    def series(self, most: int) -> None:
+        """Sets how many series the tenant with the most has today."""
+        self._series.set(most)
+
+    def limited(self, tenants: set[str], series: int) -> None:
+        """Counts new series of these tenants that were not written."""
+        self._not_written.inc(series)
+        with self._lock:
+            if self._limited_day != (today := _today()):
+                self._limited_day, self._limited = today, set()
+            self._limited |= tenants
+
+    def _limited_tenants(self) -> float:
+        with self._lock:
+            return len(self._limited) if self._limited_day == _today() else 0
 
     def committed(
         self, table: str, *, source_rows: int, rows: int, size: int, landed_at: float | None
@@ -177,5 +211,11 @@ class DeriveMetrics:
         with self._lock:
             self._since.clear()
             self._landed.clear()
+            self._limited.clear()
+            self._series.set(0)
             for gauge in (*self._gauges.values(), self._pending):
                 gauge.clear()
+
+
+def _today() -> int:
+    return int(time.time() // 86_400)

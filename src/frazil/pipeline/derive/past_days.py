@@ -117,7 +117,7 @@ class PastDays:
             )
         for state in states:  # a row written for another day does not stand for one of these days
             self._tables.forget(state.name)
-        results = self._tables.run(table, states, cut)
+        results = self._tables.run(table, states, cut, replacing=True)
         if any(result.vanished for result in results):
             self._tables.discard(states, results)
             raise Conflict(

@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFile
 from frazil.errors import FrazilError, reason_of
 from frazil.lake.live_files import corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
+from frazil.pipeline.derive.limit import Admission, Counts, Limit
 from frazil.pipeline.derive.once import Hashes, unwritten
 from frazil.pipeline.derive.source import SourceFile
 from frazil.pipeline.inputs import opened
@@ -49,6 +50,8 @@ class Work:
     new_rows: NewRows
     written: Mapping[str, Hashes] = field(default_factory=dict)
     """Rows that need not be written again, of tables with `once_per_seconds`."""
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    """Of tables with `limited_key` that the job could fill."""
 
 
 @dataclass
@@ -57,6 +60,8 @@ class Derivation:
 
     files: dict[str, list[DataFile]] = field(default_factory=dict)
     written: dict[str, Hashes] = field(default_factory=dict)
+    keys: dict[str, Counts] = field(default_factory=dict)
+    """Of tables in `Work.limits`."""
     failed: dict[str, str] = field(default_factory=dict)
     """Tables whose rows could not be computed or written, with the reason."""
     vanished: list[str] = field(default_factory=list)
@@ -88,7 +93,10 @@ def columns_of(tables: Sequence[TableSpec], source: TableSpec, *, with_maps: boo
 
 def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
     begin, result = time.process_time(), Derivation()
-    writers = {name: _Writer(layout, work.written.get(name)) for name, layout in work.tables.items()}
+    writers = {
+        name: _Writer(layout, work.written.get(name), work.limits.get(name))
+        for name, layout in work.tables.items()
+    }
     for rows in _chunks(work, files, result):
         result.rows += rows.num_rows
         for name, writer in writers.items():
@@ -99,6 +107,8 @@ def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
             _try(result, name, writer, None)
         result.files[name], result.partial_rows[name] = writer.files, writer.rows
         result.written[name] = writer.new_hashes
+        if writer.admission is not None:
+            result.keys[name] = writer.admission.counts
     result.cpu_seconds = time.process_time() - begin
     result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result
@@ -120,10 +130,11 @@ def _try(result: Derivation, name: str, writer: _Writer, rows: pa.Table | None) 
 class _Writer:
     """Collects the partial rows of one table, and writes them."""
 
-    def __init__(self, layout: Layout, written: Hashes | None) -> None:
+    def __init__(self, layout: Layout, written: Hashes | None, limit: Limit | None = None) -> None:
         self._layout = layout
         self._name = file_name(layout)
         self._written = written
+        self.admission = None if limit is None else Admission(limit, layout.io)
         self._partial: list[pa.Table] = []
         self._bytes = 0
         self.files: list[DataFile] = []
@@ -153,6 +164,9 @@ class _Writer:
         (rows,) = self._partial
         self._partial, self._bytes = [], 0
         rows, hashes = unwritten(rows, self._layout.spec, self._written, self.new_hashes)
+        if self.admission is not None:
+            admitted = self.admission.admitted(rows)
+            rows, hashes = rows.filter(pa.array(admitted)), hashes[admitted]
         if rows.num_rows == 0:
             return
         self.new_hashes = np.union1d(self.new_hashes, hashes)

@@ -81,6 +81,10 @@ class Derived:
     """How far apart in `time` rows of one key may be, if `time` is not part of the key. A query for a time range reads
     rows of this much more time before and after it.
     """
+    limited_key: str = ""
+    """The integer column, part of the key like the day in `time`, of which one tenant has at most
+    `derive.series_per_day_max` values a day.
+    """
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
 

@@ -86,6 +86,7 @@ SERIES = TableSpec(
         ("series_id", *_OF_SERIES),
         series_rows,
         kept_days=((0, None),),
+        limited_key="series_id",
         once_per_seconds=3600,
     ),
 )  # fmt: skip
