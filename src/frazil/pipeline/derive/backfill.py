@@ -20,14 +20,12 @@ from frazil.config import Config
 from frazil.config.maintain import DAY_SECONDS
 from frazil.errors import Conflict, Fenced, JobFailed, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
-from frazil.lake.commits.commit import checkpoint_of
 from frazil.pipeline.derive.days import add_days, days_left, remove_days
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.request import BackfillRequest
 from frazil.pipeline.derive.survey import SurveyedDay, survey
 from frazil.pipeline.runner import Runner
-from frazil.position import source_position
 from frazil.tables import Signal, TableSpec, derived_specs
 from frazil.times import backoff_seconds, day_text
 
@@ -180,9 +178,7 @@ class _Backfilling:
         return found
 
     def _survey(self, days: range) -> list[SurveyedDay]:
-        table = self._load()
-        position = source_position(checkpoint_of(table).position)
-        return survey(self._load(self._source), table, self._spec, position, days)
+        return survey(self._load(self._source), self._load(), self._spec, days)
 
     def _derive(self, day: int) -> bool:
         """Returns False if another process has derived the day."""

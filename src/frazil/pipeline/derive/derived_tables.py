@@ -15,8 +15,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import Config
-from frazil.errors import DataLost
-from frazil.lake.catalog import catalog_errors, full_name, table_or_none
+from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint, committer_of
 from frazil.lake.tables import open_table
@@ -24,10 +23,10 @@ from frazil.pipeline.datafile import Layout
 from frazil.pipeline.derive.counting import place_of
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.once import KEPT_MAX, Hashes
-from frazil.pipeline.derive.source import Cut, nowhere, tasks
+from frazil.pipeline.derive.source import Cut, nowhere, position_of, tasks
 from frazil.pipeline.derive.task import Derivation, Work, columns_of, derive_files
 from frazil.pipeline.runner import Runner
-from frazil.position import SourcePosition, source_position
+from frazil.position import SourcePosition
 from frazil.tables import Signal, TableSpec, table_specs
 from frazil.tables.promoted import promoted
 from frazil.times import backoff_seconds
@@ -105,12 +104,7 @@ class DerivedTables:
             first = replace(nowhere(self.source), counted=counted).to_text()
             with catalog_errors():
                 checkpoint = open_table(self.catalog, self.config.lake.namespace, spec, first)
-            try:
-                position = source_position(checkpoint.position)
-            except ValueError as error:
-                reason = f"the table's position cannot be read: {error}; upgrade frazil"
-                raise DataLost(full_name(checkpoint.table), reason) from None
-            states.append(TableState(spec, checkpoint, position))
+            states.append(TableState(spec, checkpoint, position_of(checkpoint.table)))
         return states
 
     def is_due(self, name: str) -> bool:

@@ -90,7 +90,7 @@ class PastDays:
         """
         if day not in days_guarded(state.checkpoint.table.metadata):
             return False
-        found = survey(table, state.checkpoint.table, state.spec, state.position, {day})
+        found = survey(table, state.checkpoint.table, state.spec, {day})
         losses = {tenant: had - held for each in found for tenant, (had, held) in each.losses.items()}
         if losses:
             log.warning(

@@ -11,10 +11,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from frazil.errors import DataLost
+from frazil.lake.catalog import full_name
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.lake.live_files import FilePartition, in_parallel, live_files, partition_of
 from frazil.lake.snapshots import ERASED, ancestors, position_text
-from frazil.position import LandingPosition, NewRows, SourcePosition, landing_position
+from frazil.position import LandingPosition, NewRows, SourcePosition, landing_position, source_position
 
 Part = Literal["all", "new", "known"]
 """Which rows of a file to read: all, those that landed after the position, or those that landed until it."""
@@ -80,6 +82,15 @@ def head_of(table: Table) -> SourcePosition:
     main = table.metadata.snapshot_by_name(MAIN_BRANCH)
     assert main is not None  # the checkpoint's snapshot is an ancestor of it  # noqa: S101
     return _position(table, main, landing_position(checkpoint.position))
+
+
+def position_of(table: Table) -> SourcePosition:
+    """Returns the position of a derived table. Raises DataLost if it has none that this release can read."""
+    try:
+        return source_position(checkpoint_of(table).position)
+    except ValueError as error:
+        reason = f"the table's position cannot be read: {error}; upgrade frazil"
+        raise DataLost(full_name(table), reason) from None
 
 
 def nowhere(source: str) -> SourcePosition:

@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 
 from frazil.lake.counted import counted_in, rows_by_source
 from frazil.lake.live_files import live_files, partition_of
-from frazil.pipeline.derive.source import SourceFile, known
-from frazil.position import NewRows, SourcePosition
+from frazil.pipeline.derive.source import SourceFile, known, position_of
+from frazil.position import NewRows
 from frazil.tables import TableSpec
 
 
@@ -44,10 +44,14 @@ class SurveyedDay:
 
 
 def survey(
-    source: Table, table: Table, spec: TableSpec, position: SourcePosition, days: Collection[int]
+    source: Table,
+    table: Table,
+    spec: TableSpec,
+    days: Collection[int],
+    tenant: str | None = None,
 ) -> list[SurveyedDay]:
-    """Returns the days with rows, newest first. Reads no rows of the source, except for one column of files
-    that were written after the position.
+    """Returns the days with rows (of one tenant), newest first; of the source, rows up to the derived table's
+    position. Reads no rows of the source, except for one column of files that were written after it.
     """
     derived = spec.derived
     assert derived is not None  # noqa: S101
@@ -56,19 +60,19 @@ def survey(
     def at(day: int | None) -> SurveyedDay:
         return found.setdefault(day or 0, SurveyedDay(day or 0, is_counted=bool(derived.counts)))
 
-    cut = known(source, position, days)
+    cut = known(source, position_of(table), days, tenant)
     for each in cut.files:
         if rows := _known_rows(source, each, cut.new_rows):
-            tenant, day = each.partition
+            owner, day = each.partition
             surveyed = at(day)
-            surveyed.source_rows[tenant or ""] += rows
+            surveyed.source_rows[owner or ""] += rows
             surveyed.source_files += 1
             surveyed.source_bytes += each.bytes
     for live in live_files(table):
-        tenant, day = partition_of(live.file)
-        if day in days:
+        owner, day = partition_of(live.file)
+        if day in days and (tenant is None or owner == tenant):
             count = counted_in(table, [live.file], derived) if derived.counts else live.file.record_count
-            at(day).derived_rows[tenant or ""] += count
+            at(day).derived_rows[owner or ""] += count
     return sorted(found.values(), key=lambda each: -each.day)
 
 

@@ -16,6 +16,7 @@ import xxhash
 
 from frazil.tables.columns import TIMESTAMP, Column, TableSpec
 from frazil.tables.derived.combine import Groups, Values
+from frazil.tables.derived.rollup import RESOLUTION_COLUMN, bucket_column, tenant_column
 from frazil.tables.derived.rules import ANY, KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
 
 MASK = "<*>"
@@ -215,12 +216,12 @@ LOG_PATTERNS = TableSpec(
     "at most 1,000 templates per tenant, service and minute, those with the most records; other records count as "
     "`(other)`. A minute that lands in several parts may have more. Records without a body are not counted.",
     (
-        Column("tenant_id", pa.string(), "logs", "Tenant that sent the records", "hot", required=True, coded=True, merge=KEY),
-        Column("resolution", pa.int32(), "frazil", "Length of the bucket in seconds: 60, 300, 3600 or 86400", "hot", required=True, merge=KEY),
+        tenant_column("logs", "records"),
+        RESOLUTION_COLUMN,
         Column("service_name", pa.string(), "logs.service_name", "Service", "hot", coded=True, merge=KEY),
         Column("severity_number", pa.int32(), "logs.severity_number", "Severity, as in `logs`", "hot", merge=KEY),
         Column("pattern_id", pa.int64(), "logs.body", "A hash of the template; 0 for `(other)`", "hot", required=True, merge=KEY),
-        Column("time", TIMESTAMP, "logs.time", "Start of the bucket", "hot", required=True, merge=KEY),
+        bucket_column("logs"),
         Column("template", pa.string(), "logs.body", "Template of the lines, made of their first 512 characters", "hot", coded=True, merge=ANY),
         Column("records", pa.int64(), "logs", "Number of records", "hot", merge=SUM),
         Column("first_time", TIMESTAMP, "logs.time", "Exact time of the first record", merge=MIN),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.tables.columns import TIMESTAMP, Column, TableSpec
+from frazil.tables.columns import Column, TableSpec
+from frazil.tables.derived.rollup import KEPT_DAYS, RESOLUTION_COLUMN, bucket_column, tenant_column
 from frazil.tables.derived.rules import KEY, RESOLUTIONS, SUM, Derived
 
 
@@ -20,11 +21,11 @@ LOG_ROLLUPS = TableSpec(
     "log_rollups",
     "Log records by service and severity, in buckets of 1 minute, 5 minutes, 1 hour and 1 day.",
     (
-        Column("tenant_id", pa.string(), "logs", "Tenant that sent the records", "hot", required=True, coded=True, merge=KEY),
-        Column("resolution", pa.int32(), "frazil", "Length of the bucket in seconds: 60, 300, 3600 or 86400", "hot", required=True, merge=KEY),
+        tenant_column("logs", "records"),
+        RESOLUTION_COLUMN,
         Column("service_name", pa.string(), "logs.service_name", "Service", "hot", coded=True, merge=KEY),
         Column("severity_number", pa.int32(), "logs.severity_number", "Severity, as in `logs`", "hot", merge=KEY),
-        Column("time", TIMESTAMP, "logs.time", "Start of the bucket", "hot", required=True, merge=KEY),
+        bucket_column("logs"),
         Column("records", pa.int64(), "logs", "Number of records", merge=SUM),
         Column("body_bytes", pa.int64(), "logs.body", "Bytes of the records' bodies, as UTF-8 text", merge=SUM),
     ),
@@ -35,6 +36,6 @@ LOG_ROLLUPS = TableSpec(
         log_rollup_rows,
         RESOLUTIONS,
         counts="records",
-        kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
+        kept_days=KEPT_DAYS,
     ),
 )  # fmt: skip

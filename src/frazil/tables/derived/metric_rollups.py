@@ -30,9 +30,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from frazil.tables.columns import QUANTILE, TIMESTAMP, Column, TableSpec
+from frazil.tables.columns import QUANTILE, Column, TableSpec
 from frazil.tables.derived.buckets import bucket_lists
 from frazil.tables.derived.combine import whole
+from frazil.tables.derived.rollup import KEPT_DAYS, RESOLUTION_COLUMN, bucket_column, tenant_column
 from frazil.tables.derived.rules import ANY, KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
 from frazil.tables.derived.sketch import sketch_of
 
@@ -233,13 +234,13 @@ METRIC_ROLLUPS = TableSpec(
     "next; of the first row, all of `last_value` if the start is in its bucket, else `last_value` - `first_value`. Without "
     "a start, a restart of the source is a decrease of `last_value`.",
     (
-        Column("tenant_id", pa.string(), "metrics", "Tenant that sent the points", "hot", required=True, coded=True, merge=KEY),
-        Column("resolution", pa.int32(), "frazil", "Length of the bucket in seconds: 60, 300, 3600 or 86400", "hot", required=True, merge=KEY),
+        tenant_column("metrics", "points"),
+        RESOLUTION_COLUMN,
         Column("metric_name", pa.string(), "metrics.metric_name", "Name of the metric", "hot", coded=True, merge=KEY),
         Column("service_name", pa.string(), "metrics.service_name", "Service", "hot", coded=True, merge=KEY),
         Column("series_id", _LONG, "metrics.series_id", "Id of the series; its attributes are in `series`", "hot", required=True, merge=KEY),
         Column("start_time_unix_nano", _LONG, "metrics.start_time_unix_nano", "Time since which a cumulative sum or histogram, or a summary, counts: it changes when the source restarts. NULL if unknown, and for gauges and delta metrics", "hot", merge=KEY),
-        Column("time", TIMESTAMP, "metrics.time", "Start of the bucket", "hot", required=True, merge=KEY),
+        bucket_column("metrics"),
         Column("aggregation_temporality", pa.int32(), "metrics.aggregation_temporality", "1 delta, 2 cumulative; NULL where the type has none", "hot", merge=KEY),
         Column("is_monotonic", pa.bool_(), "metrics.is_monotonic", "Whether a sum only grows; NULL for other types", "hot", merge=KEY),
         Column("metric_type", pa.string(), "metrics.metric_type", "gauge, sum, histogram, exponential_histogram or summary", "hot", coded=True, merge=ANY),
@@ -279,6 +280,6 @@ METRIC_ROLLUPS = TableSpec(
         metric_rollup_rows,
         RESOLUTIONS,
         counts="points",
-        kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
+        kept_days=KEPT_DAYS,
     ),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from frazil.tables.columns import ATTRIBUTES, TIMESTAMP, Column, TableSpec
 from frazil.tables.derived.combine import Groups, whole
+from frazil.tables.derived.rollup import bucket_column, tenant_column
 from frazil.tables.derived.rules import ANY, KEY, MAX, MIN, Derived
 
 _DAY_MICROS = 86_400_000_000
@@ -61,8 +62,8 @@ SERIES = TableSpec(
     "series",
     "One row per time series and day (UTC) on which it has points. A series is written at most once per hour.",
     (
-        Column("tenant_id", pa.string(), "metrics", "Tenant that sent the points", "hot", required=True, coded=True, merge=KEY),
-        Column("time", TIMESTAMP, "metrics.time", "Start of the day", "hot", required=True, merge=KEY),
+        tenant_column("metrics", "points"),
+        bucket_column("metrics", "Start of the day"),
         Column("metric_name", pa.string(), "metrics.metric_name", "Name of the metric", "hot", coded=True, merge=ANY),
         Column("service_name", pa.string(), "metrics.service_name", "Service", "hot", coded=True, merge=ANY),
         Column("series_id", pa.int64(), "metrics.series_id", "Id of the series", "hot", required=True, merge=KEY),

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from frazil.tables.columns import TIMESTAMP, Column, TableSpec
 from frazil.tables.derived import requests
+from frazil.tables.derived.rollup import bucket_column, tenant_column
 from frazil.tables.derived.rules import KEY, MAX, MIN, SUM, Derived
 
 _ERROR = 2
@@ -36,12 +37,12 @@ SERVICE_VERSIONS = TableSpec(
     "Versions of each service by deployment environment, with their spans and requests, in buckets of 1 hour and 1 day. "
     "Requests are spans of kind server or consumer, and spans without a parent.",
     (
-        Column("tenant_id", pa.string(), "spans", "Tenant that sent the spans", "hot", required=True, coded=True, merge=KEY),
+        tenant_column("spans", "spans"),
         Column("resolution", pa.int32(), "frazil", "Length of the bucket in seconds: 3600 or 86400", "hot", required=True, merge=KEY),
         Column("service_name", pa.string(), "spans.service_name", "Service", "hot", coded=True, merge=KEY),
         Column("service_version", pa.string(), "spans.service_version", "Version of the service; NULL if it was not sent", "hot", coded=True, merge=KEY),
         Column("deployment_environment_name", pa.string(), "spans.deployment_environment_name", "Deployment environment", "hot", coded=True, merge=KEY),
-        Column("time", TIMESTAMP, "spans.time", "Start of the bucket, in which the spans started", "hot", required=True, merge=KEY),
+        bucket_column("spans", "Start of the bucket, in which the spans started"),
         Column("spans", pa.int64(), "spans", "Number of spans", merge=SUM),
         Column("errors", pa.int64(), "spans.status_code", "Number of spans with status error", merge=SUM),
         Column("requests", pa.int64(), "spans", "Number of requests", merge=SUM),

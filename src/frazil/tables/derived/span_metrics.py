@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from frazil.tables.columns import TIMESTAMP, Column, TableSpec
+from frazil.tables.columns import Column, TableSpec
 from frazil.tables.derived import requests
+from frazil.tables.derived.rollup import KEPT_DAYS, RESOLUTION_COLUMN, bucket_column, tenant_column
 from frazil.tables.derived.rules import KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
 from frazil.tables.derived.sketch import sketch_of
 
@@ -38,14 +39,14 @@ SPAN_METRICS = TableSpec(
     "Calls, errors and durations by service, operation, kind and status, in buckets of 1 minute, 5 minutes, 1 hour "
     "and 1 day.",
     (
-        Column("tenant_id", pa.string(), "spans", "Tenant that sent the spans", "hot", required=True, coded=True, merge=KEY),
-        Column("resolution", pa.int32(), "frazil", "Length of the bucket in seconds: 60, 300, 3600 or 86400", "hot", required=True, merge=KEY),
+        tenant_column("spans", "spans"),
+        RESOLUTION_COLUMN,
         Column("service_name", pa.string(), "spans.service_name", "Service", "hot", coded=True, merge=KEY),
         Column("operation", pa.string(), "spans.name", "Name of the operation", "hot", coded=True, merge=KEY),
         Column("kind", pa.int32(), "spans.kind", "Kind, as in `spans`", "hot", merge=KEY),
         Column("status_code", pa.int32(), "spans.status_code", "Status, as in `spans`", "hot", merge=KEY),
         Column("is_request", pa.bool_(), "spans.kind, spans.parent_span_id", "Whether the spans are requests to the service: of kind server or consumer, or without a parent", "hot", merge=KEY),
-        Column("time", TIMESTAMP, "spans.time", "Start of the bucket, in which the spans started", "hot", required=True, merge=KEY),
+        bucket_column("spans", "Start of the bucket, in which the spans started"),
         Column("calls", pa.int64(), "spans", "Number of spans", merge=SUM),
         Column("errors", pa.int64(), "spans.status_code", "Number of spans with status error", merge=SUM),
         Column("duration_nano_sum", pa.float64(), "spans.duration_nano", "Sum of the durations in nanoseconds", merge=SUM),
@@ -61,6 +62,6 @@ SPAN_METRICS = TableSpec(
         span_metric_rows,
         RESOLUTIONS,
         counts="calls",
-        kept_days=((60, 14), (300, 60), (3600, 400), (86_400, None)),
+        kept_days=KEPT_DAYS,
     ),
 )  # fmt: skip

@@ -99,6 +99,20 @@ def test_numbers_of_days_whose_other_rows_are_gone_stay_but_rows_that_match_them
         assert sum(each[5] for each in lake.merged(TABLE) if each[1] == 86_400) == 2, "pure numbers stay"
 
 
+def test_rows_that_are_not_derived_yet_do_not_stand_for_counted_rows_that_are_gone(tmp_path: Path) -> None:
+    rule = {"table": "logs", "where": "severity_number < 9", "after_seconds": "7d"}
+    with contextlib.closing(DerivedLake(tmp_path, maintain={"retention": {"rules": [rule]}})) as lake:
+        lake.fill([row("u1", "cart", days=10), ("acme", "u3 cart said something", 5, 10.0)])
+        lake.derive()
+        lake.retain(confirmed=True)
+        lake.fill([row("u2", "web", days=10)])
+        assert lake.table("logs").scan().count() == 2, "as many rows as the derived table counts"
+        erasure = lake.erase(OF_U1, dry_run=True)
+        (report,) = [each for each in erasure.tables if each.table == TABLE]
+        assert report.days_kept == [date_of(lake, 10)]
+        assert report.days_recomputed == []
+
+
 def test_a_tag_on_derived_rows_that_count_erased_rows_refuses_the_erasure(lake: DerivedLake) -> None:
     lake.fill([row("u1", "secret"), row("u2", "cart")])
     lake.derive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import datetime as dt
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_versions_are_those_of_a_loop_over_all_spans_however_they_are_cut(
     bounds = [0, *sorted(parts), len(spans)]
     pieces = [
         rolled_up(service_version_rows(table(spans[a:b])), SERVICE_VERSIONS)
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        for a, b in itertools.pairwise(bounds)
     ]
     found = combine(pa.concat_tables(pieces), SERVICE_VERSIONS)
     check_same(found, rolled([row(span) for span in spans], SERVICE_VERSIONS), SERVICE_VERSIONS)
@@ -72,5 +73,6 @@ def test_versions_are_those_of_a_loop_over_all_spans_however_they_are_cut(
 def test_requests_are_spans_of_servers_and_consumers_and_roots(
     kind: int | None, parent: str | None, expected: int
 ) -> None:
-    span = dict.fromkeys(COLUMNS) | {"tenant_id": "acme", "time": BEGIN, "kind": kind, "parent_span_id": parent}
+    given = {"tenant_id": "acme", "time": BEGIN, "kind": kind, "parent_span_id": parent}
+    span = dict.fromkeys(COLUMNS) | given
     assert service_version_rows(table([span]))["requests"].to_pylist() == [expected]

@@ -26,6 +26,7 @@ from frazil.lake.live_files import live_files, partition_of
 from frazil.lake.upkeep.orphans import find_orphans
 from frazil.pipeline.derive.days import add_days
 from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.derive.survey import survey
 from frazil.pipeline.maintain.erase.history import TenantHistory
 from frazil.pipeline.maintain.erase.table import SearchSummary, TableEraser
 from frazil.pipeline.maintain.predicates.match import Predicate, parse_predicate
@@ -188,29 +189,13 @@ def _own_condition(where: str, spec: TableSpec) -> Predicate | None:
     return None
 
 
-def complete_days(
-    source: Table, derived: Sequence[tuple[TableSpec, Table]], tenant: str, days: Collection[int]
+def lacking_days(
+    source: Table, tables: Sequence[tuple[TableSpec, Table]], tenant: str, days: Collection[int]
 ) -> set[int]:
-    """Returns the days of which the source holds as many rows as the derived tables have counted, or more."""
-    rows: dict[int, int] = dict.fromkeys(days, 0)
-    for each in live_files(source):
-        owner, day = partition_of(each.file)
-        if owner == tenant and day in rows:
-            rows[day] += each.file.record_count
-    complete = set(days)
-    for spec, table in derived:
-        counted = _counted(spec, table, tenant, days)
-        complete -= {day for day in complete if counted.get(day, 0) > rows[day]}
-    return complete
-
-
-def _counted(spec: TableSpec, table: Table, tenant: str, days: Collection[int]) -> dict[int, int]:
-    """Returns the source rows that a derived table has counted, by day."""
-    found: dict[int, int] = {}
-    assert spec.derived is not None  # noqa: S101
-    for each in live_files(table):
-        owner, day = partition_of(each.file)
-        if owner != tenant or day is None or day not in days:
-            continue
-        found[day] = found.get(day, 0) + counted_in(table, [each.file], spec.derived)
-    return found
+    """Returns the days of which the source holds fewer of the tenant's rows than a derived table counts."""
+    return {
+        each.day
+        for spec, table in tables
+        for each in survey(source, table, spec, days, tenant)
+        if each.losses
+    }

@@ -28,7 +28,7 @@ from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.land.flush import land_all
 from frazil.pipeline.maintain.erase.check import checked_predicates, checked_tables, checked_tenant
-from frazil.pipeline.maintain.erase.derived import DerivedEraser, complete_days
+from frazil.pipeline.maintain.erase.derived import DerivedEraser, lacking_days
 from frazil.pipeline.maintain.erase.report import Erasure
 from frazil.pipeline.maintain.erase.request import EraseRequest, EverythingMatches
 from frazil.pipeline.maintain.erase.set_aside import SetAsideEraser
@@ -214,11 +214,8 @@ class _Erasing:
             if source not in erasers or not specs:
                 continue
             eraser, tenant = erasers[source], self._request.tenant
-            counting = [
-                (spec, self._load(spec.name)) for spec in specs if spec.derived and spec.derived.counts
-            ]
-            touched = set(eraser.matched_days)
-            gone = touched - complete_days(self._load(source), counting, tenant, touched)
+            tables = [(spec, self._load(spec.name)) for spec in specs]
+            lacking = lacking_days(self._load(source), tables, tenant, set(eraser.matched_days))
             deriver = Deriver(
                 self._config, source, self._catalog, self._runner, self._derive_metrics, specs=specs
             )
@@ -233,7 +230,7 @@ class _Erasing:
                     self._erasure.id,
                     deriver,
                     partial(_matched_days, eraser),
-                    partial(_without, gone),
+                    partial(_without, lacking),
                 )
         return found
 
