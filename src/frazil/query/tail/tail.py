@@ -21,7 +21,7 @@ from frazil.position import WalPosition
 from frazil.query.cache import SizedCache
 from frazil.query.tail.chunks import Chunk, ChunkFolder, Part
 from frazil.query.tail.decode import Bounds, SegmentDecoder
-from frazil.query.tail.derived import PartialRowsMaker
+from frazil.query.tail.derived import DeriveFailed, PartialRowsMaker
 from frazil.query.tail.listing import Listing, PositionTooOld, Waiting
 from frazil.query.tail.view import READERS, SegmentReader, View
 from frazil.storage import Store
@@ -154,10 +154,15 @@ class Tail:
         signal, columns = cast(Signal, spec.derived.source), frozenset({"tenant_id", *spec.derived.columns})
         with self._open():
             with self._loaded(signal, position, landed, tenant, columns, Bounds(lower, upper)) as loaded:
-                made = [
-                    (chunk, self._maker.partial_rows(spec, loaded.view.schema, chunk, parts))
-                    for chunk, parts in loaded.chunks
-                ]
+                made = []
+                try:
+                    for chunk, parts in loaded.chunks:
+                        made.append((chunk, self._maker.partial_rows(spec, loaded.view.schema, chunk, parts)))
+                except DeriveFailed:
+                    made.clear()
+                    loaded.leave_out(
+                        f"rows of {signal} that are not yet in {spec.name} are left out: they cannot be derived now"
+                    )
                 chunks = [ChunkRef(str(rows.path)) for _, rows in made if rows.path is not None]
                 # The cut keeps files by keeping their objects.
                 cut = _cut(loaded, f"{spec.name}/{tenant}", chunks, made)
@@ -323,7 +328,11 @@ class Tail:
 class _Loaded:
     view: View
     chunks: list[tuple[Chunk, list[Part]]]
-    missing: Sequence[str]
+    missing: list[str]
+
+    def leave_out(self, reason: str) -> None:
+        self.chunks.clear()
+        self.missing.append(reason)
 
 
 def _cut(loaded: _Loaded, what: str, refs: Sequence[ChunkRef], more: list[Any] | None = None) -> TailCut:
