@@ -62,7 +62,7 @@ class Stats:
     bytes: int = 0
     """Bytes of the chosen data files; DuckDB reads only the columns and row groups that it needs."""
     tail_rows: int = 0
-    """Rows that had not landed yet."""
+    """Rows that had not landed yet. Of a derived table, rows of its source that it did not have yet."""
     cached: bool = False
     stale: str | None = None
     """Why the result may be out of date: since when the catalog does not respond."""
