@@ -30,7 +30,7 @@ from frazil.lake.schema import parquet_schema
 from frazil.pipeline.partition_sort import Part
 from frazil.tables import SEGMENT, Fill, TableSpec
 from frazil.tables.encoding import leaves, with_dictionary
-from frazil.tables.promoted import file_suffix
+from frazil.tables.promoted import file_suffix, fingerprint_of
 from frazil.times import day_text
 from frazil.wal.rowgroups import coded_table, fill_columns
 
@@ -132,6 +132,14 @@ class Layout:
         """
         schema = pa.schema([field for field in self.coded if field.name != SEGMENT.name])
         return fill_columns(table, schema, self.fill.promoted, self.fill.unfilled(fingerprint))
+
+    def is_unfilled(self, file: DataFile) -> bool:
+        """Returns whether some promoted column of the file has its values only in the attribute map."""
+        if self.fill.unfilled(fingerprint_of(file.file_path)):
+            return True
+        columns = {*(file.value_counts or ()), *(file.column_sizes or ())}
+        promoted = {field.field_id for field in self.schema.fields if field.name in self.fill.promoted}
+        return bool(columns) and not promoted <= columns
 
     def path(self, tenant: str | None, day: int | None, name: str) -> str:
         """Returns the path of a data file. Its suffix identifies how the promoted columns are filled."""

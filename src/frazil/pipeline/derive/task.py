@@ -21,8 +21,7 @@ from frazil.lake.live_files import corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.derive.once import Hashes, unwritten
 from frazil.pipeline.derive.source import SourceFile
-from frazil.pipeline.maintain.compact import is_unfilled
-from frazil.pipeline.maintain.merge.inputs import opened
+from frazil.pipeline.inputs import opened
 from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import NewRows
 from frazil.tables import SEGMENT, TableSpec
@@ -194,7 +193,7 @@ def _tables(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iter
 
 
 def _rows(work: Work, file: SourceFile, result: Derivation) -> Iterator[pa.Table]:
-    layout = work.with_maps if is_unfilled(file.file, work.source) else work.source
+    layout = work.with_maps if work.source.is_unfilled(file.file) else work.source
     with opened(layout, [file.file]) as (inputs, vanished):
         result.vanished += vanished
         for table in (table for each in inputs for table in each.tables(_BATCH_ROWS)):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from frazil.config import CompactConfig
@@ -21,7 +20,6 @@ from frazil.pipeline.maintain.merge.merge import Merge, Merged, MergeSettings, m
 from frazil.pipeline.maintain.report import Task, TaskReport, Totals, bytes_of
 from frazil.pipeline.maintain.rewrite import Rewrite, Swap
 from frazil.pipeline.runner import Runner
-from frazil.tables.promoted import fingerprint_of
 
 _PAUSE_SECONDS = 2 * 3600.0
 _PAUSE_SECONDS_MAX = 24 * 3600.0
@@ -228,21 +226,12 @@ class Filling(Compaction):
     event = "promoted columns filled"
 
     def _groups(self, files: Sequence[LiveFile], now_seconds: float) -> list[Group]:
-        unfilled = [each for each in files if is_unfilled(each.file, self._layout)]
+        unfilled = [each for each in files if self._layout.is_unfilled(each.file)]
         groups = [
             Group(facts.tenant, facts.day, (facts,), gain=1.0, closed=True)
             for facts in all_facts(unfilled, self._table)
         ]
         return sorted(groups, key=lambda group: (-(group.day or 0), group.files[0].path))
-
-
-def is_unfilled(file: DataFile, layout: Layout) -> bool:
-    """Returns whether some promoted column has its values only in the attribute map."""
-    if layout.fill.unfilled(fingerprint_of(file.file_path)):
-        return True
-    columns = {*(file.value_counts or ()), *(file.column_sizes or ())}
-    promoted = {field.field_id for field in layout.schema.fields if field.name in layout.fill.promoted}
-    return bool(columns) and not promoted <= columns
 
 
 def _numbered(

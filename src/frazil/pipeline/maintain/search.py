@@ -19,7 +19,7 @@ from frazil.errors import FrazilError, LimitReached, QueryInvalid
 from frazil.lake.counted import counted_of
 from frazil.lake.live_files import find_corruption, partition_of
 from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
-from frazil.pipeline.maintain.merge.inputs import opened
+from frazil.pipeline.inputs import opened
 from frazil.pipeline.maintain.predicates.match import Matcher
 from frazil.pipeline.partition_sort import compact_dictionaries
 from frazil.pipeline.runner import Runner, batched

@@ -238,7 +238,7 @@ def test_a_source_that_cannot_be_read_fails_all_its_tables_until_a_round_succeed
     step = DeriveStep(lake.config, deriver, lake.runner, clock=lambda: now[0])
     thread = StepThread(step, Metrics())
     with monkeypatch.context() as patched:
-        patched.setattr(deriver, "_load", lambda: 1 / 0)
+        patched.setattr(deriver._tables, "source_table", lambda: 1 / 0)
         assert thread.turn() > 0
     assert list(step.degraded) == ["derivation logs"]
     assert "division by zero" in step.degraded["derivation logs"]

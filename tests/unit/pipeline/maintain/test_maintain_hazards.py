@@ -25,10 +25,10 @@ from frazil.lake.live_files import live_files
 from frazil.lake.state.health import TableHealth
 from frazil.ledger import balance
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.inputs import Input
 from frazil.pipeline.land import lander
 from frazil.pipeline.maintain import compact, maintainer, search
 from frazil.pipeline.maintain.maintainer import Maintainer
-from frazil.pipeline.maintain.merge.inputs import Input
 from frazil.pipeline.maintain.merge.merge import Merged
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics

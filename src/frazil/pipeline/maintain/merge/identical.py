@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from frazil.pipeline.maintain.merge.inputs import Input
+from frazil.pipeline.inputs import Input
 from frazil.pipeline.maintain.merge.order import Longs, row_keys
 from frazil.tables import SEGMENT
 

@@ -18,9 +18,9 @@ from pyiceberg.manifest import DataFile
 from frazil.config import CompactConfig
 from frazil.errors import FrazilError, StoreUnavailable
 from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
+from frazil.pipeline.inputs import Input, opened
 from frazil.pipeline.maintain.merge.combined import CombinedMerge
 from frazil.pipeline.maintain.merge.identical import Mask, find_duplicates
-from frazil.pipeline.maintain.merge.inputs import Input, opened
 from frazil.pipeline.maintain.merge.sorted_runs import SortedMerge
 from frazil.pipeline.maintain.merge.time_ordered import TimeOrderedMerge
 from frazil.tables.columns import RESOLUTION

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from frazil.errors import StoreUnavailable
 from frazil.pipeline.datafile import Layout
-from frazil.pipeline.maintain.merge.inputs import Input
+from frazil.pipeline.inputs import Input
 from frazil.pipeline.maintain.merge.order import Longs, cuts, is_sorted, memory_bytes, row_keys, sorted_by_key
 
 _STRIDES_PER_GROUP = 8

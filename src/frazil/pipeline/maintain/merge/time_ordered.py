@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.pipeline.datafile import Layout
+from frazil.pipeline.inputs import Input
 from frazil.pipeline.maintain.merge.identical import Mask
-from frazil.pipeline.maintain.merge.inputs import Input
 from frazil.pipeline.maintain.merge.order import row_keys, sorted_by_key
 
 _GROUP_MAX = 2

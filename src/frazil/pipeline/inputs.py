@@ -1,4 +1,4 @@
-"""Reads data files to rewrite, in bounded memory, with dictionary-encoded text columns."""
+"""Reads data files, to rewrite or to derive from, in bounded memory, with dictionary-encoded text columns."""
 
 from __future__ import annotations
 

@@ -1,0 +1,205 @@
+"""The derived tables of one source as rounds and past days share them: their positions, the Spark job that
+computes rows of several tables at once, and the failures of each table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from frazil.config import Config
+from frazil.errors import DataLost
+from frazil.lake.catalog import catalog_errors, full_name, table_or_none
+from frazil.lake.commits.cleanup import discard
+from frazil.lake.commits.commit import Checkpoint, committer_of
+from frazil.lake.tables import open_table
+from frazil.pipeline.datafile import Layout
+from frazil.pipeline.derive.counting import place_of
+from frazil.pipeline.derive.metrics import DeriveMetrics
+from frazil.pipeline.derive.once import KEPT_MAX, Hashes
+from frazil.pipeline.derive.source import Cut, nowhere, tasks
+from frazil.pipeline.derive.task import Derivation, Work, columns_of, derive_files
+from frazil.pipeline.runner import Runner
+from frazil.position import SourcePosition, source_position
+from frazil.tables import Signal, TableSpec, table_specs
+from frazil.tables.promoted import promoted
+from frazil.times import backoff_seconds
+
+_RETRY_SECONDS, _RETRY_SECONDS_MAX = 60.0, 3600.0
+
+log = structlog.get_logger("frazil.derive")
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A derived table, and the position in its source up to which it is complete."""
+
+    spec: TableSpec
+    checkpoint: Checkpoint
+    position: SourcePosition
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass
+class _Failures:
+    count: int = 0
+    until: float = 0.0
+    reason: str = ""
+
+
+class DerivedTables:
+    """The derived tables of one source. What is remembered between calls saves work; nothing depends on
+    it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        source: Signal,
+        catalog: Catalog,
+        runner: Runner,
+        metrics: DeriveMetrics,
+        specs: Sequence[TableSpec],
+        clock: Callable[[], float],
+    ) -> None:
+        self.source = source
+        self.config = config
+        self.catalog = catalog
+        self.metrics = metrics
+        self.specs = specs
+        self.clock = clock
+        self.committer = committer_of(config, catalog)
+        self._runner = runner
+        self._source_spec = table_specs(promoted(config))[source]
+        self._written: dict[str, Hashes] = {}
+        self._failures: dict[str, _Failures] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return [spec.name for spec in self.specs]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why tables could not be derived at the last attempt, by table."""
+        return {name: failures.reason for name, failures in list(self._failures.items())}
+
+    def source_table(self) -> Table | None:
+        with catalog_errors():
+            return table_or_none(self.catalog, self.config.lake.namespace, self.source)
+
+    def states(self) -> list[TableState]:
+        """Reads the tables. Creates those that do not exist."""
+        states = []
+        for spec in self.specs:
+            counted = 0 if spec.derived is not None and spec.derived.counts else None
+            first = replace(nowhere(self.source), counted=counted).to_text()
+            with catalog_errors():
+                checkpoint = open_table(self.catalog, self.config.lake.namespace, spec, first)
+            try:
+                position = source_position(checkpoint.position)
+            except ValueError as error:
+                reason = f"the table's position cannot be read: {error}; upgrade frazil"
+                raise DataLost(full_name(checkpoint.table), reason) from None
+            states.append(TableState(spec, checkpoint, position))
+        return states
+
+    def is_due(self, name: str) -> bool:
+        """Returns whether the table may be tried: not shortly after a failure."""
+        return self.clock() >= self._failures.get(name, _Failures()).until
+
+    def run(self, table: Table, states: Sequence[TableState], cut: Cut) -> list[Derivation]:
+        """Computes and writes rows of the tables from files of the source, in one Spark job."""
+        specs = [state.spec for state in states]
+        level = self.config.land.compression_level
+        work = Work(
+            Layout.of(table, columns_of(specs, self._source_spec), level),
+            Layout.of(table, columns_of(specs, self._source_spec, with_maps=True), level),
+            {state.name: Layout.of(state.checkpoint.table, state.spec, level) for state in states},
+            cut.new_rows,
+            {spec.name: self._written[spec.name] for spec in specs if spec.name in self._written},
+        )
+        results = self._runner.run_job(
+            partial(derive_files, work), tasks(cut.files, self.config.derive.task_bytes_max)
+        )
+        self.note_unreadable({path: why for each in results for path, why in each.unreadable.items()})
+        return results
+
+    def note_unreadable(self, files: Mapping[str, str]) -> None:
+        """Reports corrupt files. Their rows are left out: waiting for the files would stop all tables."""
+        self.metrics.unreadable(self.source, len(files))
+        for path, reason in files.items():
+            log.error(
+                "rows not derived: data file not readable; restore it, then run `frazil backfill`",
+                table=self.source,
+                path=path,
+                reason=reason,
+            )
+
+    def discard(self, states: Sequence[TableState], results: Sequence[Derivation]) -> None:
+        """Deletes the files of results that are not committed."""
+        for state in states:
+            discard(state.checkpoint.table, files_of(results, state.name))
+
+    def failed(self, results: Sequence[Derivation]) -> set[str]:
+        """Notes the tables that could not be derived. They are tried again later, alone. Returns
+        their names.
+        """
+        failed: dict[str, str] = {}
+        for result in results:
+            failed |= result.failed
+        for name, reason in failed.items():
+            self._fail(name, reason)
+        return set(failed)
+
+    def _fail(self, name: str, reason: str) -> None:
+        failures = self._failures.setdefault(name, _Failures())
+        failures.count += 1
+        failures.reason = reason
+        pause = backoff_seconds(failures.count, _RETRY_SECONDS, _RETRY_SECONDS_MAX)
+        failures.until = self.clock() + pause
+        self.metrics.failed(name)
+        log.error("table not derived; retrying", table=name, reason=reason, again_in_seconds=round(pause))
+
+    def succeeded(self, name: str) -> None:
+        """Forgets the failures of a table."""
+        self._failures.pop(name, None)
+
+    def remember(self, name: str, results: Sequence[Derivation]) -> None:
+        """Remembers which committed rows need not be written again."""
+        new = [
+            result.written[name] for result in results if name in result.written and len(result.written[name])
+        ]
+        if new:
+            before = self._written.get(name, np.zeros(0, np.uint64))
+            after = np.unique(np.concatenate((before, *new)))
+            self._written[name] = after if len(after) <= KEPT_MAX else np.unique(np.concatenate(new))
+
+    def forget(self, name: str) -> None:
+        """Forgets which rows of a table were written."""
+        self._written.pop(name, None)
+
+
+def by_position(
+    states: Sequence[TableState], head: SourcePosition | None = None
+) -> list[tuple[SourcePosition, list[TableState]]]:
+    """Groups tables by their position. Leaves out those that are complete up to `head`."""
+    groups: dict[str, tuple[SourcePosition, list[TableState]]] = {}
+    for state in states:
+        if head is None or state.position.snapshot_id != head.snapshot_id:
+            position = place_of(state.position)
+            groups.setdefault(position.to_text(), (position, []))[1].append(state)
+    return list(groups.values())
+
+
+def files_of(results: Sequence[Derivation], name: str) -> list[DataFile]:
+    return [file for result in results for file in result.files.get(name, ())]
