@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from frazil.query.derived import DerivedInfo
     from frazil.lake.state.health import TableHealth
 
 Format = Literal["json", "csv", "arrow", "parquet"]
@@ -132,6 +133,8 @@ class TableInfo:
     newest_time: int | None = None
     """Time of the tenant's newest row, landed or not, in microseconds since 1970."""
     is_view: bool = False
+    derived: DerivedInfo | None = None
+    """How far the table is derived. None for a table that is not derived."""
     health: TableHealth | None = None
     """Health of the tenant's files. None for a view, and before anything has landed."""
     whole: TableHealth | None = None

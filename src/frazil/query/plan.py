@@ -14,6 +14,7 @@ from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.cache import SizedCache
+from frazil.query.derived import DerivedInfo, derived_info
 from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
@@ -112,6 +113,12 @@ class Planner:
     def declarations(self) -> list[dict[str, Any]]:
         """Return the arguments of `TableSource` of all tables, without rows."""
         return [_source(spec, self._columns(spec, None)) for spec in self.specs.values()]
+
+    def derived_info(self, table: str, version: TableVersion | None) -> DerivedInfo | None:
+        """Return how far a derived table is, at this version."""
+        spec = self.specs[table]
+        source = None if spec.derived is None else self._lake.version(spec.derived.source)
+        return derived_info(spec, version, source, self._config)
 
     def plan(
         self, statement: Statement, query: Query, uses: Mapping[str, Sequence[Constraints]] | None = None
