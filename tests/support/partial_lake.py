@@ -40,6 +40,7 @@ def spans_table(spans: Sequence[Span]) -> pa.Table:
             "service_name": pa.array(services, pa.string()),
             "name": pa.array(names, pa.string()),
             "kind": pa.array([2] * len(spans), pa.int32()),
+            "parent_span_id": pa.nulls(len(spans), pa.string()),
             "status_code": pa.array([duration % 3 for duration in durations], pa.int32()),
             "duration_nano": pa.array(durations, pa.int64()),
         }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from frazil.config import MaintainConfig
+from frazil.config import Config, MaintainConfig
 from frazil.lake.snapshots import commit_times
 from frazil.lake.state.health import TableHealth, health, oldest_snapshot_seconds, state_of
+from frazil.query.derived import derived_info
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Query, TableInfo
 from frazil.query.plan import Planner, reads_unowned
@@ -16,7 +17,7 @@ from frazil.tables import TableSpec
 
 
 def inventory(
-    planner: Planner, tenant: str, config: MaintainConfig, *, whole: bool = False
+    planner: Planner, tenant: str, config: Config, *, whole: bool = False
 ) -> list[TableInfo]:
     """List tables and views. `whole`, for admins, adds rows without a tenant and health over all tenants."""
     found = []
@@ -59,7 +60,7 @@ def health_of(
 
 
 def _table(
-    planner: Planner, spec: TableSpec, tenant: str, config: MaintainConfig, *, whole: bool
+    planner: Planner, spec: TableSpec, tenant: str, config: Config, *, whole: bool
 ) -> TableInfo:
     query = Query("", tenant, unowned=whole)
     version, cut = planner.cut(spec, [{}], query)
@@ -84,6 +85,7 @@ def _table(
         snapshot_id=None if version is None else version.snapshot_id,
         landed_at=None if version is None else version.committed_at,
         newest_time=max((each for each in times if each is not None), default=None),
-        health=None if version is None else health_of(version, spec, config, tenant),
-        whole=None if version is None or not whole else health_of(version, spec, config, None),
+        derived=planner.derived_info(spec.name, version),
+        health=None if version is None else health_of(version, spec, config.maintain, tenant),
+        whole=None if version is None or not whole else health_of(version, spec, config.maintain, None),
     )

@@ -64,8 +64,8 @@ class TableVersion:
     committed_at: int | None
     """Microseconds since 1970."""
     position: WalPosition
-    """The position up to which rows have landed. Empty for an `as_of` version and for a derived table, which
-    have no tail.
+    """The WAL position up to which rows have landed; of a derived table, up to which rows of its source are
+    derived. Empty for an `as_of` version, which has no tail.
     """
     schema: Schema
     """The current schema, also for an `as_of` version."""
@@ -385,9 +385,9 @@ class Lake:
 
 
 def _wal_position(text: str) -> WalPosition:
-    """Return the position in the WAL; an empty one for a derived table, which has no rows there."""
+    """Return the position in the WAL; for a derived table, that of its source up to which it is complete."""
     position = parse_position(text)
-    return WalPosition() if isinstance(position, SourcePosition) else position.wal
+    return position.landing.wal if isinstance(position, SourcePosition) else position.wal
 
 
 def _last_known(known: _CatalogState | None, outage: _Outage) -> tuple[_CatalogState, str]:

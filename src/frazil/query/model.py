@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from frazil.query.derived import DerivedInfo
     from frazil.lake.state.health import TableHealth
 
 Format = Literal["json", "csv", "arrow", "parquet"]
@@ -62,7 +63,7 @@ class Stats:
     bytes: int = 0
     """Bytes of the chosen data files; DuckDB reads only the columns and row groups that it needs."""
     tail_rows: int = 0
-    """Rows that had not landed yet."""
+    """Rows that had not landed yet. Of a derived table, rows of its source that it did not have yet."""
     cached: bool = False
     stale: str | None = None
     """Why the result may be out of date: since when the catalog does not respond."""
@@ -132,6 +133,8 @@ class TableInfo:
     newest_time: int | None = None
     """Time of the tenant's newest row, landed or not, in microseconds since 1970."""
     is_view: bool = False
+    derived: DerivedInfo | None = None
+    """How far the table is derived. None for a table that is not derived."""
     health: TableHealth | None = None
     """Health of the tenant's files. None for a view, and before anything has landed."""
     whole: TableHealth | None = None

@@ -14,6 +14,7 @@ from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.query.cache import SizedCache
+from frazil.query.derived import DerivedInfo, derived_info
 from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
@@ -27,11 +28,13 @@ from frazil.sql.types import duckdb_type
 from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.tables.columns import TIME
 from frazil.tables.promoted import promoted
+from frazil.times import utc_text
 
 _ATTEMPTS_MAX = 4
 _NO_ID = 1_000_000
 """Field ids from this value on occur in no file. For columns that the table does not have yet."""
 _BLOOM_BYTES_MAX = 128 << 20
+_DAY_SECONDS = 86_400
 
 
 @dataclass
@@ -78,6 +81,8 @@ class _Cut:
     lookup: TableLookup
     tail: TailCut | None
     missing: Sequence[str] = ()
+    source: TableVersion | None = None
+    """Of a derived table, the version of its source."""
 
 
 class Planner:
@@ -109,6 +114,12 @@ class Planner:
         """Return the arguments of `TableSource` of all tables, without rows."""
         return [_source(spec, self._columns(spec, None)) for spec in self.specs.values()]
 
+    def derived_info(self, table: str, version: TableVersion | None) -> DerivedInfo | None:
+        """Return how far a derived table is, at this version."""
+        spec = self.specs[table]
+        source = None if spec.derived is None else self._lake.version(spec.derived.source)
+        return derived_info(spec, version, source, self._config)
+
     def plan(
         self, statement: Statement, query: Query, uses: Mapping[str, Sequence[Constraints]] | None = None
     ) -> Plan:
@@ -138,12 +149,15 @@ class Planner:
     ) -> None:
         needed = _needed_columns(spec, statement.columns)
         uses = [_on_partial_rows(spec, use) for use in uses]
-        found = self._cut(spec, uses, query, needed)
+        if spec.derived is not None:
+            found = self._derived_cut(spec, uses, query)
+        else:
+            found = self._cut(spec, uses, query, needed)
         version, cut = found.lookup.version, found.tail
         if cut is not None:
             plan.cuts.append(cut)
-        if version is not None:
-            plan.erased |= version.erased
+        for each in (version, found.source):
+            plan.erased |= frozenset() if each is None else each.erased
         files, total = self._files(version, uses, query, spec)
         columns = self._columns(spec, None if version is None else version.schema)
         every, names = columns, statement.names
@@ -178,7 +192,9 @@ class Planner:
     def cut(
         self, spec: TableSpec, uses: Sequence[Constraints], query: Query
     ) -> tuple[TableVersion | None, TailCut | None]:
-        """Return the landed version and the tail, with the column `time`. The caller releases the tail."""
+        """Return the landed version and the tail, with the column `time`; of a derived table only the former. The
+        caller releases the tail.
+        """
         found = self._cut(spec, uses, query, _needed_columns(spec, ()))
         return found.lookup.version, found.tail
 
@@ -220,6 +236,38 @@ class Planner:
             f"{signal}: WAL segments are deleted faster than they can be read: retry, and if this happens "
             "often, increase land.wal_grace_seconds"
         )
+
+    def _derived_cut(self, spec: TableSpec, uses: Sequence[Constraints], query: Query) -> _Cut:
+        """Read the derived rows and their position, then the WAL of the source after that position. What has landed
+        since is still in the WAL if derivation is not late: the source's own position says what must be there. It
+        must be recent, because segments are deleted some time after landing.
+        """
+        assert spec.derived is not None  # noqa: S101
+        lookup = self._lookup(spec.name, query.as_of)
+        config = self._config.derive
+        if self._tail is None or query.as_of is not None:
+            return _Cut(lookup, None)
+        if not config.enabled or spec.name in config.disabled_tables:
+            return _Cut(lookup, None)
+        lower, upper = _source_times(spec, uses)
+        source = self._lookup(spec.derived.source)
+        for is_last in (False, True):
+            if self._lake.age_seconds(source) > self._safe_seconds:
+                source = self._lookup(spec.derived.source, renew=True)
+            try:
+                tail = self._tail.derived_cut(
+                    spec, lookup.position, source.position, query.tenant, lower=lower, upper=upper
+                )
+            except PositionTooOld:
+                if not is_last:
+                    lookup, source = (
+                        self._lookup(name, renew=True) for name in (spec.name, spec.derived.source)
+                    )
+                continue
+            unsure = self._lake.age_seconds(source) > self._safe_seconds
+            missing = (self._maybe_missing(spec.name, source),) if unsure else ()
+            return _Cut(lookup, tail, missing, source.version)
+        return _Cut(lookup, None, (_not_derived(spec, lookup),), source.version)
 
     def _lookup(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableLookup:
         lookup = self._lake.lookup(table, as_of, renew=renew)
@@ -301,6 +349,27 @@ def _times(uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
         return None, None
     lower, upper = (each if isinstance(each, int) else None for each in (bounds.lower, bounds.upper))
     return lower, upper
+
+
+def _source_times(spec: TableSpec, uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
+    """Return the first and last `time` of the rows of the source that are in the rows of a derived table. These
+    have the start of their bucket if `time` is part of the key, which without resolutions is a day.
+    """
+    assert spec.derived is not None  # noqa: S101
+    lower, upper = _times(uses)
+    if upper is not None and TIME in spec.key:
+        upper += max(spec.derived.resolutions, default=_DAY_SECONDS) * 1_000_000
+    return lower, upper
+
+
+def _not_derived(spec: TableSpec, lookup: TableLookup) -> str:
+    assert spec.derived is not None  # noqa: S101
+    committed = None if lookup.version is None else lookup.version.committed_at
+    since = "" if committed is None else f" that arrived after about {utc_text(committed / 1e6)}"
+    return (
+        f"rows of {spec.derived.source}{since} are not yet in {spec.name}: its derivation is late, and the WAL no "
+        "longer has all of them (see `frazil status`)"
+    )
 
 
 def reads_unowned(query: Query, spec: TableSpec) -> bool:

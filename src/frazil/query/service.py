@@ -440,7 +440,18 @@ class QueryService:
 
     async def tables(self, tenant: str, *, whole: bool = False) -> list[TableInfo]:
         """List tables. `whole`, for admins, adds rows without a tenant and health over all tenants."""
-        return await asyncio.to_thread(inventory, self._planner, tenant, self._config.maintain, whole=whole)
+        return await asyncio.to_thread(inventory, self._planner, tenant, self._config, whole=whole)
+
+    async def is_complete(self, table: str) -> bool:
+        """Return whether a derived table may be read in place of its source. False if that cannot be found out."""
+        return await asyncio.to_thread(self._is_complete, table)
+
+    def _is_complete(self, table: str) -> bool:
+        try:
+            info = self._planner.derived_info(table, self._lake.version(table))
+        except (FrazilError, OSError):
+            return False
+        return info is not None and info.is_complete
 
     def update_table_metrics(self) -> None:
         """Publish the health of the tables as metrics, unless API keys are configured: /metrics needs no key,

@@ -57,6 +57,7 @@ _EXAMPLE = {
     "newest_time": "2026-11-15T10:00:31.000000Z",
     "snapshot_id": "1234",
     "is_view": False,
+    "derived": None,
     "columns": [
         {"name": "time", "type": "TIMESTAMP WITH TIME ZONE", "doc": "When it happened", "source": "…"}
     ],

@@ -24,6 +24,7 @@ from frazil.tables.derived.log_patterns import LOG_PATTERNS
 from frazil.tables.derived.log_rollups import LOG_ROLLUPS
 from frazil.tables.derived.metric_rollups import METRIC_ROLLUPS
 from frazil.tables.derived.series import SERIES
+from frazil.tables.derived.service_versions import SERVICE_VERSIONS
 from frazil.tables.derived.span_metrics import SPAN_METRICS
 from frazil.tables.derived.traces import TRACES
 from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
@@ -257,7 +258,7 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS, TRACES, SERIES, METRIC_ROLLUPS)
+_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS, SERVICE_VERSIONS, TRACES, SERIES, METRIC_ROLLUPS)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}

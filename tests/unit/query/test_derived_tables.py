@@ -58,7 +58,7 @@ def spans(*rows: tuple[str, str, str, dt.datetime, int, int]) -> pa.Table:
     names = ("tenant_id", "service_name", "name", "time", "duration_nano", "status_code")
     made = [dict(zip(names, row, strict=True)) | {"kind": 2} for row in rows]
     spec = table_specs()["spans"]
-    schema = pa.schema([(name, spec.column(name).type) for name in (*names, "kind")])
+    schema = pa.schema([(name, spec.column(name).type) for name in (*names, "kind", "parent_span_id")])
     return pa.Table.from_pylist(made, schema=schema)
 
 

@@ -38,6 +38,7 @@ def some_spans(seed: int) -> pa.Table:
             "service_name": chosen.choice(["cart", "web", None]),
             "name": chosen.choice(["buy", "look"]),
             "kind": 2,
+            "parent_span_id": None,
             "status_code": chosen.choice([0, 0, 0, 2]),
             "duration_nano": chosen.choice([0, None, int(chosen.lognormvariate(15, 2))]),
         }

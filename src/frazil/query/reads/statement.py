@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,6 +25,16 @@ class Statement:
     def inlined(self) -> str:
         """Return the SQL with `$1`, `$2`, … replaced by literals, for users to read and edit."""
         return re.sub(r"\$(\d+)", lambda match: _literal(self.params[int(match[1]) - 1]), self.sql)
+
+
+def together(parts: Mapping[str, Statement]) -> Statement:
+    """Return one statement with the rows of several, which therefore see the same data. The column `of` has the name
+    of a row's part; columns that a part does not have are NULL.
+    """
+    sql = "\nUNION ALL BY NAME\n".join(
+        f"SELECT '{name}' AS \"of\", * FROM ({statement.sql})" for name, statement in parts.items()
+    )
+    return Statement(sql, tuple(value for statement in parts.values() for value in statement.params))
 
 
 Read: TypeAlias = Generator[Statement, pa.Table, T]

@@ -96,10 +96,11 @@ class Listing:
         self._furthest: dict[str, int] = {}
         """By stream, the furthest sequence of all positions seen."""
 
-    def waiting(self, position: WalPosition) -> Waiting:
+    def waiting(self, position: WalPosition, landed: WalPosition | None = None) -> Waiting:
         """Return all segments after the position that were durable at the call, and perhaps later ones.
 
-        Raises PositionTooOld and StoreUnavailable.
+        `landed` is a later position, up to which rows have landed and may be deleted. Raises StoreUnavailable, and
+        PositionTooOld if segments after the position were deleted.
         """
         arrived = next(self._tickets)
         with self._lock:
@@ -108,7 +109,10 @@ class Listing:
             began = next(self._tickets)
             try:
                 self._refresh(arrived, began)
-                return self._after(position, arrived, began)
+                found = self._after(position, arrived, began)
+                if landed is not None and (stream := _deleted(position, landed, found)) is not None:
+                    raise PositionTooOld(self._signal, f"a segment of stream {stream}")
+                return found
             except StoreUnavailable as error:
                 self._failed = (began, error)
                 raise
@@ -200,3 +204,20 @@ class Listing:
                 return end, end > 0
             end += 1
         return end, False
+
+
+def _deleted(position: WalPosition, landed: WalPosition, found: Waiting) -> str | None:
+    """Return a stream with rows between the two positions of which not all segments were found; None if there
+    is none. Row counts decide, because the last segment of a closed stream has no rows and may be gone.
+    """
+    for name, until in landed.streams.items():
+        since = position.streams.get(name, StreamPosition())
+        segments = found.streams.get(name, range(0))
+        if until.rows > since.rows and not (
+            segments.start <= since.sequence and segments.stop >= until.sequence - until.closed
+        ):
+            return name
+    gone = position.streams.keys() - landed.streams.keys()
+    if landed.left.rows - position.left.rows > sum(position.streams[name].rows for name in gone):
+        return "that has ended"
+    return None

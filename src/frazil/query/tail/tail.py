@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
@@ -20,10 +21,11 @@ from frazil.position import WalPosition
 from frazil.query.cache import SizedCache
 from frazil.query.tail.chunks import Chunk, ChunkFolder, Part
 from frazil.query.tail.decode import Bounds, SegmentDecoder
+from frazil.query.tail.derived import DeriveFailed, PartialRowsMaker
 from frazil.query.tail.listing import Listing, PositionTooOld, Waiting
 from frazil.query.tail.view import READERS, SegmentReader, View
 from frazil.storage import Store
-from frazil.tables import SIGNALS, Signal
+from frazil.tables import SIGNALS, Signal, TableSpec
 from frazil.wal.clock import Clock
 from frazil.wal.store import open_store
 
@@ -53,6 +55,7 @@ class TailCut:
 
     chunks: Sequence[ChunkRef]
     rows: int
+    """Rows in the WAL. Of a derived table, those from which its partial rows were made."""
     missing: Sequence[str]
     """Descriptions of rows that should be in the cut and are not."""
     key: str
@@ -99,6 +102,7 @@ class Tail:
         self._clock = clock
         self._lock = threading.Lock()
         self._loads = threading.BoundedSemaphore(_LOADS_MAX)
+        self._maker = PartialRowsMaker(self._folder)
         self._closed = False
         # Local segments are fast to read again: only those on S3 are cached.
         self._cache: SizedCache[str, bytes] = SizedCache(_CACHE_BYTES if config.wal.type == "s3" else 0)
@@ -124,24 +128,46 @@ class Tail:
         The rows have `time` and these columns (None: all). `lower` and `upper` bound `time`, in microseconds:
         rows outside may be left out. Raises PositionTooOld and StoreUnavailable.
         """
-        table, bounds = self._tables[signal], Bounds(lower, upper)
+        names = None if columns is None else frozenset(columns)
         with self._open():
-            waiting = table.listing.waiting(position)
-            view = self._view(table, tenant, None if columns is None else frozenset(columns))
-            with view.loading:
+            with self._loaded(signal, position, None, tenant, names, Bounds(lower, upper)) as loaded:
+                cut = _cut(loaded, f"{signal}/{tenant}", [_reference(*each) for each in loaded.chunks])
+            self._expire()
+            return cut
+
+    def derived_cut(
+        self,
+        spec: TableSpec,
+        position: WalPosition,
+        landed: WalPosition,
+        tenant: str,
+        *,
+        lower: int | None = None,
+        upper: int | None = None,
+    ) -> TailCut:
+        """Return the tenant's partial rows of a derived table, made from the rows of its source after the
+        position. `landed` is the position of the source; `lower` and `upper` bound the time of the source's rows.
+
+        Raises as `cut` does, and PositionTooOld if rows that landed after the position are no longer in the WAL.
+        """
+        assert spec.derived is not None  # noqa: S101
+        signal, columns = cast(Signal, spec.derived.source), frozenset({"tenant_id", *spec.derived.columns})
+        with self._open():
+            with self._loaded(signal, position, landed, tenant, columns, Bounds(lower, upper)) as loaded:
+                made = []
                 try:
-                    with self._loads:
-                        view.load(waiting, bounds, self._room(view), self._bytes_max)
-                except PositionTooOld:
-                    table.listing.forget()
-                    raise
+                    for chunk, parts in loaded.chunks:
+                        made.append((chunk, self._maker.partial_rows(spec, loaded.view.schema, chunk, parts)))
+                except DeriveFailed:
+                    made.clear()
+                    loaded.leave_out(
+                        f"rows of {signal} that are not yet in {spec.name} are left out: they cannot be derived now"
+                    )
+                chunks = [ChunkRef(str(rows.path)) for _, rows in made if rows.path is not None]
+                # The cut keeps files by keeping their objects.
+                cut = _cut(loaded, f"{spec.name}/{tenant}", chunks, made)
                 with self._lock:
-                    if table.listing.swept > waiting.swept:  # the loaded rows may include erased ones
-                        view.forget()
-                        raise PositionTooOld(signal, f"a segment of {signal}")
                     self._make_room()
-                    missing = self._missing(signal, view, position, waiting)
-                    cut = self._cut(view, waiting, bounds, missing, f"{signal}/{tenant}")
             self._expire()
             return cut
 
@@ -181,6 +207,36 @@ class Tail:
             if self._closed:
                 raise StoreUnavailable("the query service is closing") from None
             raise
+
+    @contextlib.contextmanager
+    def _loaded(
+        self,
+        signal: Signal,
+        position: WalPosition,
+        landed: WalPosition | None,
+        tenant: str,
+        columns: frozenset[str] | None,
+        bounds: Bounds,
+    ) -> Iterator[_Loaded]:
+        """Load the rows of a cut. Meanwhile, no other query loads or cuts rows of the view."""
+        table = self._tables[signal]
+        waiting = table.listing.waiting(position, landed)
+        view = self._view(table, tenant, columns)
+        with view.loading:
+            try:
+                with self._loads:
+                    view.load(waiting, bounds, self._room(view), self._bytes_max)
+            except PositionTooOld:
+                table.listing.forget()
+                raise
+            with self._lock:
+                if table.listing.swept > waiting.swept:  # the loaded rows may include erased ones
+                    view.forget()
+                    raise PositionTooOld(signal, f"a segment of {signal}")
+                self._make_room()
+                missing = self._missing(signal, view, position, waiting)
+                chunks = self._chunks(view, waiting, bounds)
+            yield _Loaded(view, chunks, missing)
 
     # Views
 
@@ -256,9 +312,7 @@ class Tail:
             missing.append(f"{more} more segments of {signal} cannot be read")
         return missing
 
-    def _cut(
-        self, view: View, waiting: Waiting, bounds: Bounds, missing: Sequence[str], what: str
-    ) -> TailCut:
+    def _chunks(self, view: View, waiting: Waiting, bounds: Bounds) -> list[tuple[Chunk, list[Part]]]:
         """The caller holds the lock."""
         found: list[tuple[Chunk, list[Part]]] = []
         for chunk in view.chunks:
@@ -267,14 +321,37 @@ class Tail:
                 chunk.used_at = self._clock()
                 if not bounds.exclude(chunk.time_min, chunk.time_max):
                     found.append((chunk, parts))
-        return TailCut(
-            [_reference(chunk, parts) for chunk, parts in found],
-            sum(part.end_row - part.first_row for _, parts in found for part in parts),
-            tuple(missing),
-            _key(what, missing, [part for _, parts in found for part in parts]),
-            max((chunk.time_max for chunk, _ in found), default=None),
-            found.clear,
-        )
+        return found
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    view: View
+    chunks: list[tuple[Chunk, list[Part]]]
+    missing: list[str]
+
+    def leave_out(self, reason: str) -> None:
+        self.chunks.clear()
+        self.missing.append(reason)
+
+
+def _cut(loaded: _Loaded, what: str, refs: Sequence[ChunkRef], more: list[Any] | None = None) -> TailCut:
+    """Return a cut that keeps the chunks, and the objects in `more`, until it is released."""
+    parts = [part for _, parts in loaded.chunks for part in parts]
+
+    def release() -> None:
+        loaded.chunks.clear()
+        if more is not None:
+            more.clear()
+
+    return TailCut(
+        refs,
+        sum(part.end_row - part.first_row for part in parts),
+        tuple(loaded.missing),
+        _key(what, loaded.missing, parts),
+        max((chunk.time_max for chunk, _ in loaded.chunks), default=None),
+        release,
+    )
 
 
 def _reference(chunk: Chunk, parts: Sequence[Part]) -> ChunkRef:

@@ -174,7 +174,7 @@ class View:
         self.loading = threading.Lock()
         self.used_at = clock()
         self._reader = reader
-        self._schema = reader.decoder.schema(columns)
+        self.schema = reader.decoder.schema(columns)
         self._folder = folder
         self._lock = lock
         self._clock = clock
@@ -185,7 +185,7 @@ class View:
 
     @property
     def bytes(self) -> int:
-        return sum(chunk.bytes for chunk in self.chunks)
+        return sum(chunk.bytes_with_partial_rows for chunk in self.chunks)
 
     def load(self, waiting: Waiting, bounds: Bounds, room_bytes: int, read_bytes_max: int) -> None:
         """Decode segments that are not loaded yet, newest first, until `room_bytes` are used."""
@@ -193,7 +193,7 @@ class View:
         order = _NewestFirst(todo)
         pending: list[tuple[Part, pa.Table]] = []
         pending_bytes = read_bytes = chunks = 0
-        with contextlib.closing(self._reader.decoded(order, self.tenant, self._schema, bounds)) as found:
+        with contextlib.closing(self._reader.decoded(order, self.tenant, self.schema, bounds)) as found:
             for stream, sequence, size, summary, table in found:
                 todo[stream].discard(sequence)
                 order.note(stream, summary.received)
@@ -258,7 +258,7 @@ class View:
                 merged.append(self.chunks.pop())
         found = [*pending]
         for chunk in merged:
-            found += self._folder.read(chunk, self._schema, chunk.waiting_parts(waiting))
+            found += self._folder.read(chunk, self.schema, chunk.waiting_parts(waiting))
         return found
 
     def _write(self, rows: Rows) -> None:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import Column, TableSpec
+from frazil.tables.derived import requests
 from frazil.tables.derived.rollup import KEPT_DAYS, RESOLUTION_COLUMN, bucket_column, tenant_column
 from frazil.tables.derived.rules import KEY, MAX, MIN, RESOLUTIONS, SUM, Derived, Merge
 from frazil.tables.derived.sketch import sketch_of
@@ -18,6 +19,7 @@ def span_metric_rows(spans: pa.Table) -> pa.Table:
     duration = spans.column("duration_nano").combine_chunks()
     codes, counts = sketch_of(duration)
     made = {
+        "is_request": requests.is_request(spans),
         "calls": pa.repeat(pa.scalar(1, pa.int64()), spans.num_rows),
         "errors": pc.fill_null(pc.equal(spans.column("status_code"), _ERROR), False).cast(pa.int64()),
         "duration_nano_sum": duration.cast(pa.float64()),
@@ -43,6 +45,7 @@ SPAN_METRICS = TableSpec(
         Column("operation", pa.string(), "spans.name", "Name of the operation", "hot", coded=True, merge=KEY),
         Column("kind", pa.int32(), "spans.kind", "Kind, as in `spans`", "hot", merge=KEY),
         Column("status_code", pa.int32(), "spans.status_code", "Status, as in `spans`", "hot", merge=KEY),
+        Column("is_request", pa.bool_(), "spans.kind, spans.parent_span_id", "Whether the spans are requests to the service: of kind server or consumer, or without a parent", "hot", merge=KEY),
         bucket_column("spans", "Start of the bucket, in which the spans started"),
         Column("calls", pa.int64(), "spans", "Number of spans", merge=SUM),
         Column("errors", pa.int64(), "spans.status_code", "Number of spans with status error", merge=SUM),
@@ -52,10 +55,10 @@ SPAN_METRICS = TableSpec(
         Column("duration_codes", pa.list_(pa.int32()), "spans.duration_nano", "Sketch of the durations in nanoseconds: codes of buckets", merge=Merge("counted")),
         Column("duration_counts", pa.list_(pa.int64()), "spans.duration_nano", "Sketch of the durations: how often each code of `duration_codes` occurs", merge=Merge("counts", by="duration_codes")),
     ),
-    sort_by=("resolution", "service_name", "operation", "kind", "status_code", "time"),
+    sort_by=("resolution", "service_name", "operation", "kind", "status_code", "is_request", "time"),
     derived=Derived(
         "spans",
-        ("service_name", "name", "kind", "status_code", "duration_nano"),
+        ("service_name", "name", "status_code", "duration_nano", *requests.COLUMNS),
         span_metric_rows,
         RESOLUTIONS,
         counts="calls",
