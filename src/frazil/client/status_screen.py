@@ -201,6 +201,11 @@ def _derived(tables: Json, now: float) -> Iterator[Text]:
     for name in states.get("catching_up", ()):
         days = tables[name]["days_left"]
         yield Text(f"{name}: {_count(days)} past day{'' if days == 1 else 's'} left")
+    for name, table in tables.items():
+        if tenants := table.get("limited_tenants"):
+            yield Text(
+                f"{name}: {_count(tenants)} tenant{'' if tenants == 1 else 's'} at the limit", style="yellow"
+            )
     if waiting := states.get("waiting"):
         yield Text(f"waiting for first data: {', '.join(waiting)}", style="dim")
     if off := states.get("off"):

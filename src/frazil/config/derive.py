@@ -29,7 +29,7 @@ class DeriveConfig(Section):
         1_000_000,
         ge=1,
         description="Maximum series of one tenant in the table `series` on one day (UTC). Others "
-        "are not written there; their points stay in `metrics` and `metric_rollups`. Costs up to 60 "
+        "are not written there; their points stay in `metrics` and `metric_rollups`. Costs up to 100 "
         "bytes of memory per series in a task, while a tenant is near the maximum.",
     )
     batch_bytes_max: Bytes = Field(

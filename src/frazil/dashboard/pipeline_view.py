@@ -277,6 +277,11 @@ def derive_problems(status: Status) -> list[str]:
             problems.append(f"{name} is not derived: {table['reason'] or 'see the log of the pipeline'}")
         elif table["state"] == "late":
             problems.append(f"{name} is {format_elapsed(table['lag_seconds'])} behind its source")
+        if tenants := int(table.get("limited_tenants") or 0):
+            those = "1 tenant is" if tenants == 1 else f"{tenants} tenants are"
+            problems.append(
+                f"new rows of {name} are not written today: {those} at `derive.series_per_day_max`"
+            )
     return problems
 
 

@@ -8,7 +8,6 @@ import time
 from frazil.config import Config, MaintainConfig
 from frazil.lake.snapshots import commit_times
 from frazil.lake.state.health import TableHealth, health, oldest_snapshot_seconds, state_of
-from frazil.query.derived import derived_info
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Query, TableInfo
 from frazil.query.plan import Planner, reads_unowned
@@ -16,9 +15,7 @@ from frazil.sql.types import duckdb_type
 from frazil.tables import TableSpec
 
 
-def inventory(
-    planner: Planner, tenant: str, config: Config, *, whole: bool = False
-) -> list[TableInfo]:
+def inventory(planner: Planner, tenant: str, config: Config, *, whole: bool = False) -> list[TableInfo]:
     """List tables and views. `whole`, for admins, adds rows without a tenant and health over all tenants."""
     found = []
     for spec in planner.specs.values():
@@ -59,9 +56,7 @@ def health_of(
     )
 
 
-def _table(
-    planner: Planner, spec: TableSpec, tenant: str, config: Config, *, whole: bool
-) -> TableInfo:
+def _table(planner: Planner, spec: TableSpec, tenant: str, config: Config, *, whole: bool) -> TableInfo:
     query = Query("", tenant, unowned=whole)
     version, cut = planner.cut(spec, [{}], query)
     if cut is not None:

@@ -113,6 +113,7 @@ class DerivedTable:
     lag_seconds: float | None  # since the landing of the oldest rows that are not derived, without past days
     days_left: float | None
     last_commit_at: float | None
+    limited_tenants: float | None = None  # of whom new series are not written today
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,9 @@ def _derived(roles: PolledRoles, spec: TableSpec, target: float) -> model.Derive
         lag_seconds=None if state == "off" else lag,
         days_left=days_left,
         last_commit_at=last_commit_at,
+        limited_tenants=value(leader, "frazil_derive_series_limited_tenants")
+        if spec.derived.limited_key
+        else None,
     )
 
 

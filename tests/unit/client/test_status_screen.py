@@ -37,7 +37,7 @@ def said_of_derivation(*roles: Said) -> str:
 @pytest.mark.parametrize(
     ("role", "said"),
     [
-        (deriving(), "1 of 6 tables up to date, lag 0"),
+        (deriving(), f"1 of {len(derived_specs())} tables up to date, lag 0"),
         (deriving(failing=1, problem="no such column"), "log_rollups failing: no such column"),
         (deriving(failing=1), "log_rollups failing: see the log"),
         (deriving(days=3), "log_rollups: 3 past days left"),
@@ -45,6 +45,7 @@ def said_of_derivation(*roles: Said) -> str:
         (deriving(age=600), "log_rollups is 10 min 0 s behind"),
         (deriving(committed=0), "waiting for first data: log_rollups"),
         (deriving(off=1), "off: log_rollups"),
+        (deriving("series", limited=2), "series: 2 tenants at the limit"),
         (pipeline(), "–"),
     ],
 )

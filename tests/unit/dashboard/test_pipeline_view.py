@@ -125,6 +125,9 @@ def test_derived_tables_that_fail_or_are_behind_are_named_with_the_reason() -> N
     assert problems(deriving(age=600)) == ["log_rollups is 10 min 00 s behind its source"]
     assert problems(deriving(days=5, age=600)) == []
     assert problems(deriving()) == []
+    assert problems(deriving("series", limited=1)) == [
+        "new rows of series are not written today: 1 tenant is at `derive.series_per_day_max`"
+    ]
 
 
 def drawn(role: Said) -> AppTest:

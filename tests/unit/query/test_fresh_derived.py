@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry
 
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
@@ -27,7 +28,6 @@ from frazil.tables.specs import derived_specs
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
-from prometheus_client import CollectorRegistry
 from tests.support.derived_lake import DerivedLake
 from tests.support.known_lake import DAY, holding
 from tests.support.query.small_lake import Service, Told, serving
@@ -116,11 +116,11 @@ class FreshLake(DerivedLake):
     def compact(self, table: str) -> None:
         compacting = {"fan_in": 2, "file_cost_bytes": 64 * 2**20}
         maintain = self.config.maintain
-        settings = maintain.model_copy(
-            update={"compact": maintain.compact.model_copy(update=compacting)}
-        )
+        settings = maintain.model_copy(update={"compact": maintain.compact.model_copy(update=compacting)})
         config = self.config.model_copy(update={"maintain": settings})
-        Maintainer(config, self.catalog, self.runner, MaintainMetrics(CollectorRegistry())).run("compact", table)
+        Maintainer(config, self.catalog, self.runner, MaintainMetrics(CollectorRegistry())).run(
+            "compact", table
+        )
 
 
 @pytest.fixture
@@ -136,21 +136,29 @@ def service(lake: FreshLake) -> Iterator[Service]:
 
 
 def raw(service: Service, signal: Signal, tenant: str) -> list[list[Any]]:
-    return sorted(service.execute(f"SELECT service_name, count(*) FROM {signal} GROUP BY ALL", tenant).rows, key=str)
+    return sorted(
+        service.execute(f"SELECT service_name, count(*) FROM {signal} GROUP BY ALL", tenant).rows, key=str
+    )
 
 
-def derived(service: Service, signal: Signal, tenant: str, resolution: int = 60) -> tuple[list[list[Any]], Told]:
+def derived(
+    service: Service, signal: Signal, tenant: str, resolution: int = 60
+) -> tuple[list[list[Any]], Told]:
     told = service.execute(COUNTED[signal].format(resolution), tenant)
     return sorted(told.rows, key=str), told
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_derived_counts_equal_the_raw_rows_at_every_moment(lake: FreshLake, service: Service, seed: int) -> None:
+def test_derived_counts_equal_the_raw_rows_at_every_moment(
+    lake: FreshLake, service: Service, seed: int
+) -> None:
     chance = random.Random(seed)
     told_late = 0
     for _ in range(40):
         signal = chance.choice(SIGNALS)
-        match chance.choices(["send", "land", "derive", "compact", "clean", "restart"], [9, 4, 4, 1, 2, 1])[0]:
+        match chance.choices(["send", "land", "derive", "compact", "clean", "restart"], [9, 4, 4, 1, 2, 1])[
+            0
+        ]:
             case "send":
                 rows, stream = chance.randint(1, 5), chance.randrange(2)
                 tenant, age = chance.choice(TENANTS), chance.choice([0, 0, 0, 2])
@@ -174,11 +182,16 @@ def test_derived_counts_equal_the_raw_rows_at_every_moment(lake: FreshLake, serv
                 told_late += 1
                 lake.derive(signal)
                 found, told = derived(service, signal, tenant, resolution)
-            assert (found, list(told.stats.missing)) == (raw(service, signal, tenant), []), (signal, resolution)
+            assert (found, list(told.stats.missing)) == (raw(service, signal, tenant), []), (
+                signal,
+                resolution,
+            )
     assert told_late < 60, "rows are deleted only now and then before they are derived"
 
 
-def test_rows_count_once_before_and_after_they_land_and_are_derived(lake: FreshLake, service: Service) -> None:
+def test_rows_count_once_before_and_after_they_land_and_are_derived(
+    lake: FreshLake, service: Service
+) -> None:
     lake.send("spans", "acme", 3)
     seen = [derived(service, "spans", "acme")]
     lake.land_all("spans")
@@ -355,7 +368,9 @@ def test_a_function_that_fails_leaves_its_rows_out_and_says_so(
         raise ValueError("no such column")
 
     monkeypatch.setitem(
-        specs, "span_metrics", dataclasses.replace(spec, derived=dataclasses.replace(spec.derived, derive=broken))
+        specs,
+        "span_metrics",
+        dataclasses.replace(spec, derived=dataclasses.replace(spec.derived, derive=broken)),
     )
     rows, told = derived(service, "spans", "acme")
     assert rows == []

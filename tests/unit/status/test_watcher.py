@@ -150,6 +150,7 @@ def deriving(
     age: float = 0.0,
     rows: int = 0,
     committed: float = START - 20,
+    limited: int = 0,
     problem: str = "",
 ) -> Said:
     """A pipeline that derives."""
@@ -161,6 +162,7 @@ frazil_derive_days_left{{table="{table}"}} {days}
 frazil_derive_pending_age_seconds{{table="{table}"}} {age}
 frazil_derived_source_rows_total{{table="{table}"}} {rows}
 frazil_derive_last_commit_timestamp_seconds{{table="{table}"}} {committed}
+frazil_derive_series_limited_tenants {limited}
 """
     return Said("pipeline", text, problems={table: problem} if problem else {})
 
@@ -336,6 +338,7 @@ def test_a_derived_table_has_its_rate_lag_and_reason() -> None:
         "lag_seconds": 30,
         "days_left": 0,
         "last_commit_at": START - 20,
+        "limited_tenants": None,
     }
     assert story.line("derive_lag_seconds") == [0, 30]
 

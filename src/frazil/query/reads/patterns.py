@@ -86,7 +86,9 @@ def pattern_range(range: TimeRange, now: int) -> PatternRange:
     step = fitting[-1] if fitting else kept[0]
     whole = aligned(range, step, now)
     length = max(whole.end - whole.begin, _BEFORE_SECONDS_MIN * MICRO)
-    before = TimeRange(aligned(TimeRange(whole.begin - length, whole.begin), max(step, _HOUR), now).begin, whole.begin)
+    before = TimeRange(
+        aligned(TimeRange(whole.begin - length, whole.begin), max(step, _HOUR), now).begin, whole.begin
+    )
     at_most = _BUCKETS_MAX
     buckets = Buckets.of(whole, at_most)
     while buckets.seconds % step:
@@ -98,7 +100,9 @@ def pattern_range(range: TimeRange, now: int) -> PatternRange:
 def log_patterns(search: PatternSearch) -> Statement:
     """Return the templates of the range, each with its figures."""
     read = pattern_range(search.range, search.now)
-    columns = "pattern_id, template, service_name, severity_number, time, records, first_time, last_time, example"
+    columns = (
+        "pattern_id, template, service_name, severity_number, time, records, first_time, last_time, example"
+    )
     parts, params = [], []
     for is_inside, range, resolutions in (
         (True, read.range, read.resolutions[:1]),
@@ -106,7 +110,9 @@ def log_patterns(search: PatternSearch) -> Statement:
     ):
         for resolution, piece in pieces(range, resolutions):
             where = _where(search, piece, resolution)
-            parts.append(f"SELECT {columns}, {str(is_inside).lower()} AS is_inside FROM {_NAME} WHERE {where.sql}")
+            parts.append(
+                f"SELECT {columns}, {str(is_inside).lower()} AS is_inside FROM {_NAME} WHERE {where.sql}"
+            )
             params += where.params
     sql = f"""
 WITH every AS ({" UNION ALL ".join(parts)}),

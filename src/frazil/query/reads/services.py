@@ -63,7 +63,11 @@ def red(range: TimeRange, buckets: Buckets, rolled: Rolled | None = None) -> Sta
     `span_metrics`.
     """
     return _requests(
-        range, buckets, rolled, ("service_name", "bucket"), (("service_name",), ("service_name", "bucket"), ())
+        range,
+        buckets,
+        rolled,
+        ("service_name", "bucket"),
+        (("service_name",), ("service_name", "bucket"), ()),
     )
 
 

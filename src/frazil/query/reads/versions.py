@@ -49,7 +49,11 @@ def service_versions(range: TimeRange, now: int, service: str | None = None) -> 
         if service is not None:
             where.add("service_name = ?", service)
     key = "service_name, service_version, deployment_environment_name"
-    newest = "" if service is not None else "QUALIFY row_number() OVER (PARTITION BY service_name ORDER BY first_time DESC) = 1"
+    newest = (
+        ""
+        if service is not None
+        else "QUALIFY row_number() OVER (PARTITION BY service_name ORDER BY first_time DESC) = 1"
+    )
     sql = f"""
 SELECT {key}, min(first_time) AS first_time, max(last_time) AS last_time,
        CAST(coalesce(sum(requests) FILTER (is_inside), 0) AS BIGINT) AS requests,

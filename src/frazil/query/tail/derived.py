@@ -73,5 +73,7 @@ class PartialRowsMaker:
             now = time.monotonic()
             if now - self._failed_at.get(spec.name, -_LOG_SECONDS) >= _LOG_SECONDS:
                 self._failed_at[spec.name] = now
-                log.warning("rows of the tail not derived", table=spec.name, reason=f"{type(error).__name__}: {error}")
+                log.warning(
+                    "rows of the tail not derived", table=spec.name, reason=f"{type(error).__name__}: {error}"
+                )
             raise DeriveFailed(spec.name) from error

@@ -115,7 +115,7 @@ def test_tasks_of_one_round_do_not_exceed_the_bound_together(
     assert sample(lake, NOT_WRITTEN) == 6
     files = [*(lake.config.data_dir / "warehouse" / "otel" / "series").rglob("*.parquet")]
     assert len(files) == 2, "files that are not committed are deleted"
-    land(lake, ["8", "9"])
+    land(lake, ["x", "y"])
     lake.derive("metrics")
     assert len(series(lake)) == MAX
 
