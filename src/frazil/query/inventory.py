@@ -8,7 +8,6 @@ import time
 from frazil.config import Config, MaintainConfig
 from frazil.lake.snapshots import commit_times
 from frazil.lake.state.health import TableHealth, health, oldest_snapshot_seconds, state_of
-from frazil.query.derived import derived_info
 from frazil.query.lake import TableVersion
 from frazil.query.model import ColumnInfo, Query, TableInfo
 from frazil.query.plan import Planner, reads_unowned

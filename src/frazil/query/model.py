@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from frazil.query.derived import DerivedInfo
     from frazil.lake.state.health import TableHealth
+    from frazil.query.derived import DerivedInfo
 
 Format = Literal["json", "csv", "arrow", "parquet"]
 CONTENT_TYPES: Mapping[Format, str] = {

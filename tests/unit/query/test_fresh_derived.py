@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry
 
 from frazil.otlp.decode import Decoder
 from frazil.pipeline.land.lander import Lander
@@ -27,7 +28,6 @@ from frazil.tables.specs import derived_specs
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
-from prometheus_client import CollectorRegistry
 from tests.support.derived_lake import DerivedLake
 from tests.support.known_lake import DAY, holding
 from tests.support.query.small_lake import Service, Told, serving

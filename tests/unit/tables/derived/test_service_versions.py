@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import datetime as dt
+import itertools
 from typing import Any
 
 import pyarrow as pa
