@@ -19,13 +19,14 @@ from pyiceberg.manifest import DataFile
 from frazil.errors import FrazilError, reason_of
 from frazil.lake.live_files import corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
-from frazil.pipeline.derive.once import Hashes, unwritten
+from frazil.pipeline.derive.once import unwritten
 from frazil.pipeline.derive.source import SourceFile
 from frazil.pipeline.inputs import opened
 from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import NewRows
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
+from frazil.tables.hashing import Hashes
 from frazil.tables.derived.combine import combine, rolled_up
 
 _CHUNK_ROWS = 512 * 1024
