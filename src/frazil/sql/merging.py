@@ -15,7 +15,14 @@ from frazil.sql.types import quoted
 from frazil.tables.columns import RESOLUTION, Column, TableSpec
 from frazil.tables.derived.rules import LIST_VALUES_MAX, PENDING_RESOLUTIONS, Dialect, Merge
 
-__all__ = ["Dialect", "merged_columns", "merging_select", "select_merged", "with_completed", "with_needed_columns"]
+__all__ = [
+    "Dialect",
+    "merged_columns",
+    "merging_select",
+    "select_merged",
+    "with_completed",
+    "with_needed_columns",
+]
 _INDENT = "  "
 
 

@@ -29,7 +29,9 @@ def hashes_of_ids(*columns: pa.StringArray, lengths: tuple[int, ...]) -> tuple[H
     """
     known = np.ones(len(columns[0]), np.bool_)
     for column, length in zip(columns, lengths, strict=True):
-        known &= pc.fill_null(pc.equal(pc.binary_length(column), length), False).to_numpy(zero_copy_only=False)
+        known &= pc.fill_null(pc.equal(pc.binary_length(column), length), False).to_numpy(
+            zero_copy_only=False
+        )
     total = np.zeros(int(known.sum()), np.uint64)
     for column, length in zip(columns, lengths, strict=True):
         whole = column if known.all() else column.filter(pa.array(known))

@@ -259,7 +259,17 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS, SERVICE_VERSIONS, SERVICE_EDGES, TRACES, SERIES, METRIC_ROLLUPS)
+_OWN = (
+    SET_ASIDE,
+    LOG_ROLLUPS,
+    LOG_PATTERNS,
+    SPAN_METRICS,
+    SERVICE_VERSIONS,
+    SERVICE_EDGES,
+    TRACES,
+    SERIES,
+    METRIC_ROLLUPS,
+)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}

@@ -26,8 +26,8 @@ from frazil.pipeline.partition_sort import partition_and_sort
 from frazil.position import NewRows
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
-from frazil.tables.hashing import Hashes
 from frazil.tables.derived.combine import combine, rolled_up
+from frazil.tables.hashing import Hashes
 
 _CHUNK_ROWS = 512 * 1024
 """Source rows that are aggregated together. More rows merge better and use more memory."""

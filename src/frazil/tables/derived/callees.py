@@ -68,7 +68,9 @@ def virtual_nodes(spans: pa.Table) -> pa.Array:
     """
     system, namespace = text_of(spans, "db_system_name"), text_of(spans, "db_namespace")
     database = pc.coalesce(pc.binary_join_element_wise(system, namespace, "/"), system)
-    others = (text_of(spans, name) for name in ("messaging_destination_name", "server_address", "rpc_service"))
+    others = (
+        text_of(spans, name) for name in ("messaging_destination_name", "server_address", "rpc_service")
+    )
     found = pc.coalesce(text_of(spans, "peer_service"), database, *others, pa.scalar(UNKNOWN))
     return cut(_whole(found))
 

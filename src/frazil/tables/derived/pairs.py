@@ -33,7 +33,9 @@ class Pairs:
 def pairs_of(clients: pa.Table, servers: pa.Table) -> Pairs:
     """Returns the pairs. Clients have distinct ids in each tenant."""
     has_server, has_client = np.zeros(len(clients), np.bool_), np.zeros(len(servers), np.bool_)
-    codes, count = call_codes(pa.concat_tables([each.select(["tenant_id", "call_id"]) for each in (clients, servers)]))
+    codes, count = call_codes(
+        pa.concat_tables([each.select(["tenant_id", "call_id"]) for each in (clients, servers)])
+    )
     client_of = np.full(count, -1)
     client_of[codes[: len(clients)]] = np.arange(len(clients))
     found = client_of[codes[len(clients) :]]

@@ -67,16 +67,17 @@ class Pending:
     """Rows of a derived table that are not a part of a result yet, because rows of the source that belong to them may
     arrive later or in another task: `derive` gives them the resolution `OPEN`. Queries make rows of the results from
     them. When nothing is expected any more, compaction *settles* them: it puts rows of the results in their place.
+
+    The table must have a hot column `received_time`, which says when the source rows of a pending row arrived and is NULL
+    in other rows: its bounds say which files are to be settled.
     """
 
     by: str
     """The column whose equal values say that pending rows belong together: the first after `resolution` in `sort_by`."""
-    received: str
-    """The column with the time at which the source row arrived, which must be hot: its bounds say when a file is due."""
     spread_seconds: int
     """How far apart in `time` rows that belong together may be. Others are not put together."""
     settled_after_seconds: int
-    """How long after the last row of a group has arrived the group is settled."""
+    """How long after the last row of a group has arrived the group is settled: at least, and at most twice as long."""
     complete: Complete
     """Returns a SELECT of the rows that follow from pending rows, at each resolution, with the columns that SQL has. The
     argument is a FROM item with rows of the table, of which only pending ones are used.

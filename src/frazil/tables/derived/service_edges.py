@@ -27,7 +27,18 @@ from frazil.tables.derived.pairs import (
     one_of_each,
     pairs_of,
 )
-from frazil.tables.derived.rules import KEY, MAX, MIN, OPEN, RESOLUTIONS, SETTLED, SUM, Derived, Merge, Pending
+from frazil.tables.derived.rules import (
+    KEY,
+    MAX,
+    MIN,
+    OPEN,
+    RESOLUTIONS,
+    SETTLED,
+    SUM,
+    Derived,
+    Merge,
+    Pending,
+)
 from frazil.tables.derived.sketch import sketch_of
 from frazil.tables.hashing import hashes_of_ids
 
@@ -187,7 +198,9 @@ def _rows(edges: list[pa.Table], pending: list[pa.Table], resolution: int = OPEN
 def _with_durations(edges: pa.Table) -> pa.Table:
     duration, calls = edges["duration_nano_max"].combine_chunks(), edges["calls"].combine_chunks()
     codes, counts = sketch_of(duration)
-    if len(counts.values) and not pc.all(pc.equal(calls, 1)).as_py():  # each duration counts once for each call
+    if (
+        len(counts.values) and not pc.all(pc.equal(calls, 1)).as_py()
+    ):  # each duration counts once for each call
         numbers = calls.filter(pc.is_valid(duration))
         counts = pa.ListArray.from_arrays(counts.offsets, numbers, mask=pc.is_null(duration))
     made = {
@@ -247,7 +260,6 @@ SERVICE_EDGES = TableSpec(
         kept_days=((0, 90), (60, 14), (300, 60), (3600, 90), (86_400, 90)),
         pending=Pending(
             by="call_id",
-            received="received_time",
             spread_seconds=SPREAD_SECONDS,
             settled_after_seconds=_SETTLED_AFTER_SECONDS,
             complete=completed_calls,
