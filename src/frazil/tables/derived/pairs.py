@@ -66,8 +66,9 @@ def one_of_each(clients: pa.Table) -> pa.Table:
     codes, count = call_codes(clients)
     if count == len(clients):
         return clients
-    names = ["time", "caller", "callee", "connection", "protocol"]
-    order = pc.sort_indices(clients, [(name, "ascending") for name in names], null_placement="at_start")
+    names = ["time", "caller", "callee", "connection"]
+    found = clients.select(names).append_column("protocol", pc.fill_null(clients["protocol"], ""))
+    order = pc.sort_indices(found, [(name, "ascending") for name in found.column_names])
     clients, codes = clients.take(order), codes[order.to_numpy()]
     _, first = np.unique(codes, return_index=True)
     found = clients.take(pa.array(first))
