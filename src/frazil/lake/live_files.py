@@ -22,7 +22,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from frazil.errors import Refused
 from frazil.lake.catalog import full_name
 from frazil.lake.snapshots import commit_times
-from frazil.tables.columns import RESOLUTION, TENANT, TIME
+from frazil.tables.columns import RECEIVED, RESOLUTION, TENANT, TIME
 from frazil.times import day_number
 
 T = TypeVar("T")
@@ -148,6 +148,8 @@ class FileFacts:
     """Seconds since 1970. None if the snapshot that added the file has expired."""
     resolution: int | None = None
     """The `resolution` that all rows have. None if there are several, or no such column."""
+    pending_since: float | None = None
+    """When the first source row of a pending row arrived, in seconds since 1970. None if bounds show no pending row."""
 
 
 def all_facts(
@@ -180,7 +182,15 @@ def _facts(
         sequence=sequence,
         committed_seconds=None if committed_ms is None else committed_ms / 1000,
         resolution=only_value(file, ids.get(RESOLUTION)),
+        pending_since=_pending_since(file, ids),
     )
+
+
+def _pending_since(file: DataFile, ids: Mapping[str, int]) -> float | None:
+    if RESOLUTION not in ids or RECEIVED not in ids:
+        return None
+    found = _micros(file.lower_bounds, ids[RECEIVED], -1)
+    return None if found < 0 else found / 1_000_000
 
 
 def only_value(file: DataFile, field_id: int | None) -> int | None:

@@ -16,7 +16,7 @@ from frazil.otlp.columns import Envelope, Rows, timestamps
 from frazil.otlp.density import check_density
 from frazil.otlp.values import DuplicateOneof
 from frazil.otlp.wire import GROUPS_MAX, canonical, to_arrow
-from frazil.tables import DEFAULT_PROMOTED, Fill, Promoted, Signal, table_spec
+from frazil.tables import Fill, Promoted, Signal, table_spec
 from frazil.tables.columns import TableSpec
 
 Indices = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ class Decoder:
         self.spec: TableSpec = table_spec(signal, extra)
         self.depth_max = depth_max
         self._groups_max = groups_max
-        self._promoted = (*DEFAULT_PROMOTED, *extra)
+        self._promoted = self.spec.promoted
         self.fill = Fill.of(self._promoted)
         self.schema = self.spec.coded_schema
 

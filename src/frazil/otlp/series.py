@@ -7,14 +7,12 @@ that their order does not matter.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from frazil.otlp.columns import Envelope
 from frazil.otlp.values import Attributes, Codes
-
-Hashes = npt.NDArray[np.uint64]
+from frazil.tables.hashing import Hashes, mixed
 
 
 def _hash(text: str) -> int:
@@ -68,11 +66,3 @@ def _text_hashes(column: pa.StringArray) -> Hashes:
     hashes = np.array([*distinct, 0], dtype=np.uint64)  # the last is for NULL
     codes: Codes = np.asarray(encoded.indices.fill_null(len(distinct)))
     return hashes[codes]
-
-
-def mixed(values: Hashes) -> Hashes:
-    """Stafford's 13th variant of the 64-bit finaliser."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Hashes = values ^ (values >> np.uint64(31))
-    return mixed

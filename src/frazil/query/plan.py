@@ -19,9 +19,10 @@ from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
 from frazil.sql.bloom import BloomFilters, hashes_of
-from frazil.sql.constraint import UNCONSTRAINED, Constraints, union_all, widened
+from frazil.sql.constraint import UNCONSTRAINED, Constraints, union_all
 from frazil.sql.index import File
 from frazil.sql.merging import merged_columns, with_needed_columns
+from frazil.sql.partial_rows import completed_rows, has_pending, on_partial_rows
 from frazil.sql.promoted_fallback import from_map, source_columns
 from frazil.sql.statement import Statement
 from frazil.sql.types import duckdb_type
@@ -148,7 +149,7 @@ class Planner:
         statement: Statement,
     ) -> None:
         needed = _needed_columns(spec, statement.columns)
-        uses = [_on_partial_rows(spec, use) for use in uses]
+        uses = [each for use in uses for each in on_partial_rows(spec, use)]
         if spec.derived is not None:
             found = self._derived_cut(spec, uses, query)
         else:
@@ -163,6 +164,8 @@ class Planner:
         every, names = columns, statement.names
         # Measured: declaring all 48 columns to DuckDB takes 5 ms per query.
         columns = [column for column in columns if column[0] in needed]
+        hidden = self._hidden(spec, version, [name for name, *_ in columns])
+        columns += hidden
         complete, older = _group_by_promotion(
             files, columns, every, {item.column: item for item in spec.promoted}
         )
@@ -175,6 +178,7 @@ class Planner:
                 names=None if names is None else sorted(names),
                 tail=[] if cut is None else [(ref.path, ref.ranges) for ref in cut.chunks],
                 times=_times(uses),
+                hidden=[name for name, *_ in hidden],
             )
         )
         before = plan.stats
@@ -314,12 +318,25 @@ class Planner:
                 files = self._filters.matching(files, ids[name], hashes, self._io)
         return files
 
-    def _columns(self, spec: TableSpec, schema: Schema | None) -> list[tuple[str, str, int]]:
+    def _columns(
+        self, spec: TableSpec, schema: Schema | None, *, is_complete: bool = False
+    ) -> list[tuple[str, str, int]]:
+        """Return the columns that SQL sees; if `is_complete`, all."""
         ids = {} if schema is None else {field.name: field.field_id for field in schema.fields}
         return [
             (column.name, duckdb_type(column.type), ids.get(column.name, _NO_ID + number))
-            for number, column in enumerate(spec.sql_columns)
+            for number, column in enumerate(spec.columns)
+            if not column.internal or is_complete
         ]
+
+    def _hidden(
+        self, spec: TableSpec, version: TableVersion | None, visible: Collection[str]
+    ) -> list[tuple[str, str, int]]:
+        """Return the other columns that are needed to complete pending rows."""
+        if not has_pending(spec):
+            return []
+        columns = self._columns(spec, None if version is None else version.schema, is_complete=True)
+        return [column for column in columns if column[0] not in visible]
 
     def _key(self, plan: Plan, query: Query) -> str:
         parts = [query.tenant, query.format, query.sql, repr(list(query.params))]
@@ -327,19 +344,6 @@ class Planner:
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
-
-
-def _on_partial_rows(spec: TableSpec, use: Constraints) -> Constraints:
-    """Return the constraints on the stored rows of a table, from those on the rows that SQL sees. In a
-    derived table the latter are merged: only conditions on the key also hold for each partial row. If `time`
-    is not part of the key, the partial rows of a key are spread over some time around the merged one.
-    """
-    if spec.derived is None:
-        return use
-    found = {name: constraint for name, constraint in use.items() if name in spec.key}
-    if TIME in use and TIME not in spec.key:
-        found[TIME] = widened(use[TIME], spec.derived.spread_seconds * 1_000_000)
-    return found
 
 
 def _times(uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
@@ -393,6 +397,7 @@ def _source(spec: TableSpec, columns: Sequence[tuple[str, str, int]], **more: An
         "names": None,
         "views": views,
         "merged": merged,
+        "completed": completed_rows(spec),
         **more,
     }
 

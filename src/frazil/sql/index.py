@@ -35,7 +35,7 @@ from frazil.lake.live_files import FileFacts
 from frazil.sql.bounds import Column, Flags, Kind, Longs, may_match, numbers
 from frazil.sql.constraint import Constraints
 from frazil.tables import Fill
-from frazil.tables.columns import RESOLUTION, TENANT, TIME
+from frazil.tables.columns import RECEIVED, RESOLUTION, TENANT, TIME
 from frazil.tables.promoted import fingerprint_of
 from frazil.times import day_number
 
@@ -287,7 +287,7 @@ class Index:
         if field is None or _KINDS.get(type(field.field_type)) != "integer":
             return []
         times = self._column(field.field_id, "integer").part(part)
-        resolutions = self._resolutions(schema)[part]
+        resolutions, pending_since = self._resolutions(schema)[part], self._pending_since(schema)[part]
         days = self._days(field.field_id)[part].tolist()
         return [
             FileFacts(
@@ -301,14 +301,16 @@ class Index:
                 sequence=0,
                 committed_seconds=None if snapshot is None else committed.get(snapshot),
                 resolution=resolution,
+                pending_since=since,
             )
-            for file, (owner, snapshot), day, first, last, resolution in zip(
+            for file, (owner, snapshot), day, first, last, resolution, since in zip(
                 self._files[part],
                 self._origins[part],
                 days,
                 times.lower.tolist(),
                 times.upper.tolist(),
                 resolutions,
+                pending_since,
                 strict=True,
             )
         ]
@@ -321,6 +323,14 @@ class Index:
         column = self._column(field.field_id, "integer")
         pairs = zip(column.lower.tolist(), column.upper.tolist(), strict=True)
         return [low if low == high else None for low, high in pairs]
+
+    def _pending_since(self, schema: Schema) -> list[float | None]:
+        """Return when the first source row of a pending row of each file arrived."""
+        ids = {field.name: field.field_id for field in schema.fields}
+        if RESOLUTION not in ids or RECEIVED not in ids:
+            return [None] * len(self)
+        lower = self._column(ids[RECEIVED], "integer").lower
+        return [None if low < 0 else low / 1_000_000 for low in lower.tolist()]
 
     @cached_property
     def _origins(self) -> list[tuple[str | None, int | None]]:

@@ -8,15 +8,21 @@ so they are in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
 
 import pyarrow as pa
 
 from frazil.sql.types import quoted
-from frazil.tables.columns import Column, TableSpec
-from frazil.tables.derived.rules import LIST_VALUES_MAX, Merge
+from frazil.tables.columns import RESOLUTION, Column, TableSpec
+from frazil.tables.derived.rules import LIST_VALUES_MAX, PENDING_RESOLUTIONS, Dialect, Merge
 
-Dialect = Literal["duckdb", "spark", "trino"]
+__all__ = [
+    "Dialect",
+    "merged_columns",
+    "merging_select",
+    "select_merged",
+    "with_completed",
+    "with_needed_columns",
+]
 _INDENT = "  "
 
 
@@ -24,10 +30,26 @@ def merging_select(
     spec: TableSpec, dialect: Dialect, source: str, columns: Collection[str] | None = None
 ) -> str:
     """Returns a SELECT with one row for each key of a derived table. `source` is the FROM clause with its
-    partial rows. `columns` are the columns to select, which must include the key; None: all.
+    partial rows. `columns` are the columns to select, which must include the key; None: all that SQL has.
     """
-    names = [column.name for column in spec.columns if columns is None or column.name in columns]
+    names = [column.name for column in spec.sql_columns if columns is None or column.name in columns]
+    pending = spec.derived.pending if spec.derived is not None else None
+    if pending is not None:
+        source = f"({with_completed(names, source, pending.complete(dialect, source), _quote(dialect))})"
     return select_merged(names, merged_columns(spec, dialect), source, _quote(dialect))
+
+
+def with_completed(
+    names: Sequence[str], source: str, completed: str, quote: Callable[[str], str] = quoted
+) -> str:
+    """Returns a SELECT of these columns of the partial rows that are not pending, and of the rows in `completed`, a SELECT
+    of those that follow from pending ones.
+    """
+    columns, pending = ", ".join(map(quote, names)), ", ".join(map(str, PENDING_RESOLUTIONS))
+    return (
+        f"SELECT {columns} FROM {source} WHERE {RESOLUTION} NOT IN ({pending})\n"  # noqa: S608
+        f"UNION ALL\nSELECT {columns} FROM ({completed}) AS completed"
+    )
 
 
 def select_merged(

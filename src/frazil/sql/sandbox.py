@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 
 from frazil.sql.functions import CLOCK, FUNCTIONS, set_clock
-from frazil.sql.merging import select_merged
+from frazil.sql.merging import select_merged, with_completed
 from frazil.sql.statement import folded
 from frazil.sql.types import quoted, text
 from frazil.sql.utc_functions import macros_for
@@ -56,6 +56,16 @@ class TableSource:
     """For a derived table, the expressions that merge its partial rows, by column. Rows with equal values in
     the other columns, the key, become one row. None: the rows are used as they are.
     """
+    hidden: Sequence[str] = ()
+    """The columns that queries do not see. `completed` reads them."""
+    completed: str = ""
+    """For a derived table with pending rows, a SELECT of the rows that follow from them. It reads them from
+    `partial_rows`.
+    """
+
+    @property
+    def visible(self) -> list[tuple[str, str, int]]:
+        return [column for column in self.columns if column[0] not in self.hidden]
 
     @property
     def paths(self) -> list[str]:
@@ -136,7 +146,7 @@ class Sandbox:
         are tables too: so the conditions on their columns are found, also on merged ones.
         """
         for table in tables:
-            columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.columns)
+            columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.visible)
             self.connection.execute(f"CREATE TABLE main.{quoted(table.name)} ({columns})")
             self._add_views(table)
         self._lock(())
@@ -167,8 +177,11 @@ class Sandbox:
             parts.append(f"SELECT {nothing} WHERE false")
         rows = " UNION ALL ".join(parts)
         if table.merged is not None:
-            # The partial rows have no name, so that no query can read them.
-            rows = select_merged([name for name, _, _ in table.columns], table.merged, f"({rows})")
+            # The partial rows have no name outside of the view, so that no query can read them.
+            names = [name for name, _, _ in table.visible]
+            if table.completed:
+                rows = _with_completed(table, names, rows)
+            rows = select_merged(names, table.merged, f"({rows})")
         self.connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS {rows}")
         self._add_views(table)
 
@@ -245,6 +258,17 @@ def _where(table: TableSource) -> str:
         if bound is not None and any(name == TIME for name, _, _ in table.columns)
     ]
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _with_completed(table: TableSource, names: Sequence[str], rows: str) -> str:
+    """Add the rows that follow from pending ones. A common table expression that is not materialized is planned once for
+    each use, so that conditions on `resolution` and `time` reach the files in both.
+    """
+    return (
+        f"WITH every_row AS NOT MATERIALIZED ({rows}), "  # noqa: S608
+        f"partial_rows AS NOT MATERIALIZED (SELECT * FROM every_row{_where(table)}) "
+        + with_completed(names, "every_row", table.completed)
+    )
 
 
 def _tail(table: TableSource) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from frazil.tables.derived.rules import MAX, MIN, Derived, Merge
+from frazil.tables.derived.rules import MAX, MIN, Derived, Merge, Pending
 from frazil.tables.encoding import CODED, FEW_VALUES
 from frazil.tables.promoted import Promoted
 
@@ -139,6 +139,8 @@ class TableSpec:
             raise ValueError(f"table {self.name} counts rows in {derived.counts}, which is not summed")
         if derived.resolutions and not self.has(RESOLUTION):
             raise ValueError(f"table {self.name} has resolutions, but does not declare {RESOLUTION}")
+        if derived.pending is not None:
+            self._check_pending(derived.pending)
         if {*self.sort_by} != {*self.key} - {TENANT} or self.merged_as == "time_ordered":
             raise ValueError(f"table {self.name} must be sorted by its key, so that equal keys are adjacent")
         if not self.has(RESOLUTION):
@@ -148,6 +150,16 @@ class TableSpec:
             raise ValueError(
                 f"table {self.name} must be sorted by {RESOLUTION} first, a required and hot column, so that "
                 "files can have one resolution each, and bounds that show it"
+            )
+
+    def _check_pending(self, pending: Pending) -> None:
+        if self.sort_by[:2] != (RESOLUTION, pending.by):
+            raise ValueError(
+                f"table {self.name} must be sorted by {RESOLUTION} and {pending.by}, as pending rows need"
+            )
+        if not self.has(RECEIVED) or self.column(RECEIVED).tier != "hot":
+            raise ValueError(
+                f"table {self.name} must have a hot column {RECEIVED}: it says when pending rows are settled"
             )
 
     def _rule_of(self, name: str) -> str | None:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -106,6 +106,32 @@ DEFAULT_PROMOTED: tuple[Promoted, ...] = (
 """`older` lists the renames of OpenTelemetry's registry. `http.target` is not an older name of `url.path`: it
 contains the path and the query string.
 """
+
+SPANS_PROMOTED: tuple[Promoted, ...] = (
+    Promoted("peer.service"),
+    Promoted("server.address", older=("net.peer.name",)),
+    Promoted("db.namespace", older=("db.name",)),
+    Promoted("messaging.destination.name", older=("messaging.destination",)),
+)
+"""The columns that only spans have: `service_edges` names what a client called after them, so that no map is read.
+`peer.address` is not an older name of `server.address`: it often contains a port.
+"""
+
+
+def promoted_of(signal: str, extra: Iterable[Promoted] = ()) -> tuple[Promoted, ...]:
+    """Returns all promoted columns of a table. `extra` are those of the configuration. If one of them repeats a column
+    that only spans have, from the same attribute, it decides whether the column has Bloom filters.
+    """
+    extra, own = tuple(extra), SPANS_PROMOTED if signal == "spans" else ()
+    repeated = {(item.column, item.attribute, item.source, item.type): item for item in extra}
+    found = [
+        replace(item, bloom=repeated.pop(place).bloom) if place in repeated else item
+        for item in own
+        for place in [(item.column, item.attribute, item.source, item.type)]
+    ]
+    kept = [item for item in extra if (item.column, item.attribute, item.source, item.type) in repeated]
+    return (*DEFAULT_PROMOTED, *found, *kept)
+
 
 FILL_PROPERTY = "frazil.promoted."
 """Prefix of one table property per fingerprint, so that concurrent processes do not overwrite each other's.

@@ -24,10 +24,11 @@ from frazil.tables.derived.log_patterns import LOG_PATTERNS
 from frazil.tables.derived.log_rollups import LOG_ROLLUPS
 from frazil.tables.derived.metric_rollups import METRIC_ROLLUPS
 from frazil.tables.derived.series import SERIES
+from frazil.tables.derived.service_edges import SERVICE_EDGES
 from frazil.tables.derived.service_versions import SERVICE_VERSIONS
 from frazil.tables.derived.span_metrics import SPAN_METRICS
 from frazil.tables.derived.traces import TRACES
-from frazil.tables.promoted import DEFAULT_PROMOTED, Promoted
+from frazil.tables.promoted import Promoted, promoted_of
 
 SIGNALS: tuple[Signal, ...] = ("logs", "spans", "metrics")
 
@@ -202,7 +203,7 @@ def table_spec(signal: Signal, extra: Iterable[Promoted] = ()) -> TableSpec:
     configuration.
     """
     group, record, doc, own, sort_by, bloom_filters = _DECLARED[signal]
-    promoted = (*DEFAULT_PROMOTED, *extra)
+    promoted = promoted_of(signal, extra)
     envelope = _envelope(group)
     tenant, rest = envelope[0], envelope[1:]
     columns = in_tier_order([tenant, *own, *_promoted(promoted, record), *rest])
@@ -258,7 +259,17 @@ SET_ASIDE = TableSpec(
     erased="whole",
 )  # fmt: skip
 
-_OWN = (SET_ASIDE, LOG_ROLLUPS, LOG_PATTERNS, SPAN_METRICS, SERVICE_VERSIONS, TRACES, SERIES, METRIC_ROLLUPS)
+_OWN = (
+    SET_ASIDE,
+    LOG_ROLLUPS,
+    LOG_PATTERNS,
+    SPAN_METRICS,
+    SERVICE_VERSIONS,
+    SERVICE_EDGES,
+    TRACES,
+    SERIES,
+    METRIC_ROLLUPS,
+)
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}

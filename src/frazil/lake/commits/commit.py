@@ -143,15 +143,17 @@ class Committer:
         facts: Mapping[str, str] | None = None,
         began: float | None = None,
         combined: int = 0,
+        made: int = 0,
     ) -> Committed:
         """Moves the same rows to other files. The position does not change, so landing can run concurrently.
         `combined`: by how many rows `added` has fewer, because partial rows of a derived table were combined.
+        `made`: by how many it has more, which follow from pending rows of a derived table.
 
         Raises Conflict if one of `removed` is no longer part of the table, and CatalogUnavailable if the
         outcome is unknown at the deadline. The caller must not delete `added` then: they may be part of the
         table. If not, they are removed as orphans.
         """
-        if (before := _rows(removed)) != (after := _rows(added)) + combined or combined < 0:
+        if (before := _rows(removed)) != (after := _rows(added)) + combined - made or combined < 0:
             raise ValueError(
                 f"replace must keep the number of rows, got {before:,} and {after:,} with {combined:,} "
                 "combined: use overwrite"

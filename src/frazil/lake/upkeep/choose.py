@@ -24,10 +24,14 @@ Each file of a derived table costs its readers one more partial row of each key,
   one resolution each. Such a file is only merged again if it is small: with late rows, or with others of its
   resolution. If that rewrites more than `file_cost_bytes` for each file that it removes, it waits until no
   late rows were added for a day.
+- Pending rows of a day that has ended are settled when the first has waited for twice `settled_after_seconds`: all
+  files that may have pending rows are merged. Rows that have waited for less than `settled_after_seconds` stay open, so
+  this happens at most once in that time. A day with more than `round_bytes_max` in such files is not settled.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +40,7 @@ from itertools import groupby
 from frazil.config.maintain import DAY_SECONDS, CompactConfig
 from frazil.lake.live_files import FileFacts, all_facts
 from frazil.tables.columns import TableSpec
+from frazil.tables.derived.rules import PENDING_RESOLUTIONS, SETTLED, Pending
 
 __all__ = ["FileFacts", "Group", "all_facts", "choose", "due"]
 
@@ -63,6 +68,8 @@ class Group:
     """Whether the day is closed."""
     due_since: float | None = None
     """Seconds since 1970, if known."""
+    settled_until: float | None = None
+    """Pending rows of source rows that arrived until then are settled; seconds since 1970. None: no row is settled."""
 
     @property
     def bytes(self) -> int:
@@ -97,7 +104,10 @@ def due(
     found: list[Group] = []
     for (tenant, day), part in groupby(sorted(files, key=_order), key=lambda file: (file.tenant, file.day)):
         if spec is not None and spec.derived is not None:
-            found += _due_derived(list(part), config, now_seconds, is_split=spec.is_split_by_resolution)
+            left, settled = _to_settle(list(part), config, now_seconds, spec.derived.pending)
+            found += settled
+            if left:
+                found += _due_derived(left, config, now_seconds, is_split=spec.is_split_by_resolution)
             continue
         small = [file for file in part if file.bytes < small_bytes(config)]
         closed = day is not None and closed_at(day, small, config) <= now_seconds
@@ -106,6 +116,30 @@ def due(
             if len(window) > 1 and gain >= 1:
                 found.append(Group(tenant, day, tuple(window), gain, closed))
     return sorted(found, key=lambda group: (-group.gain, group.files[0].path))
+
+
+def _to_settle(
+    files: Sequence[FileFacts], config: CompactConfig, now_seconds: float, pending: Pending | None
+) -> tuple[Sequence[FileFacts], Sequence[Group]]:
+    """Returns the files of one tenant and day that are not settled now, and the group of those that are."""
+    day = files[0].day
+    if pending is None or day is None:
+        return files, ()
+    until = now_seconds - pending.settled_after_seconds
+    has_open = [file for file in files if file.pending_since is not None and file.resolution != SETTLED]
+    due_at = (
+        min((file.pending_since or 0.0 for file in has_open), default=math.inf)
+        + 2 * pending.settled_after_seconds
+    )
+    due_at = max(due_at, (day + 1) * DAY_SECONDS + pending.settled_after_seconds)
+    chosen = tuple(
+        file for file in files if file.resolution is None or file.resolution in PENDING_RESOLUTIONS
+    )
+    if due_at > now_seconds or not _fits(chosen, config):
+        return files, ()
+    left = [file for file in files if file not in chosen]
+    gain = _gain(chosen, config.file_cost_bytes)
+    return left, [Group(files[0].tenant, day, chosen, gain, True, due_at, settled_until=until)]
 
 
 def _due_derived(

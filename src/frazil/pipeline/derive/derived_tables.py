@@ -24,12 +24,13 @@ from frazil.pipeline.datafile import Layout
 from frazil.pipeline.derive.counting import place_of
 from frazil.pipeline.derive.limit import Counts, Limit, beyond, largest
 from frazil.pipeline.derive.metrics import DeriveMetrics
-from frazil.pipeline.derive.once import KEPT_MAX, Hashes
+from frazil.pipeline.derive.once import KEPT_MAX
 from frazil.pipeline.derive.source import Cut, nowhere, position_of, tasks
 from frazil.pipeline.derive.task import Derivation, Work, columns_of, derive_files
 from frazil.pipeline.runner import Runner
 from frazil.position import SourcePosition
 from frazil.tables import Signal, TableSpec, table_specs
+from frazil.tables.hashing import Hashes
 from frazil.tables.promoted import promoted
 from frazil.times import backoff_seconds
 

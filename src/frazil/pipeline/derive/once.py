@@ -10,14 +10,12 @@ and not one a round.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from frazil.otlp.series import mixed
 from frazil.tables import TableSpec
+from frazil.tables.hashing import Hashes, mixed
 
-Hashes = npt.NDArray[np.uint64]
 KEPT_MAX = 2_000_000
 """The most rows that are remembered for one table, 16 MB. Beyond it all are forgotten, and written once
 more.

@@ -20,7 +20,7 @@ from frazil.errors import FrazilError, reason_of
 from frazil.lake.live_files import corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.derive.limit import Admission, Counts, Limit
-from frazil.pipeline.derive.once import Hashes, unwritten
+from frazil.pipeline.derive.once import unwritten
 from frazil.pipeline.derive.source import SourceFile
 from frazil.pipeline.inputs import opened
 from frazil.pipeline.partition_sort import partition_and_sort
@@ -28,6 +28,7 @@ from frazil.position import NewRows
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
 from frazil.tables.derived.combine import combine, rolled_up
+from frazil.tables.hashing import Hashes
 
 _CHUNK_ROWS = 512 * 1024
 """Source rows that are aggregated together. More rows merge better and use more memory."""

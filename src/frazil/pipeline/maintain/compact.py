@@ -146,7 +146,9 @@ class Compaction:
                     self._log_failed(job, merged.reason)
                     continue
                 self._totals.cpu_seconds += merged.cpu_seconds
-                swap = Swap(job.inputs, merged.added, merged.began, merged.removed, merged.combined)
+                swap = Swap(
+                    job.inputs, merged.added, merged.began, merged.removed, merged.combined, made=merged.made
+                )
                 if merged.vanished or merged.unreadable:
                     self._note_bad(job, merged, now_seconds)
                 elif not swap.adds_up:
@@ -189,7 +191,9 @@ class Compaction:
     def _merge(self, group: Group, live: dict[str, LiveFile]) -> Merge:
         inputs = tuple(live[facts.path].file for facts in group.files)
         is_split = group.closed and self._layout.spec.is_split_by_resolution
-        return Merge(inputs, group.tenant, group.day, by_resolution=is_split)
+        return Merge(
+            inputs, group.tenant, group.day, by_resolution=is_split, settled_until=group.settled_until
+        )
 
     def _dry_run_report(self, groups: Sequence[Group], begin: float) -> TaskReport:
         derived = self._layout.spec.derived

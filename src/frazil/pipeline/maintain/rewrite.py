@@ -46,6 +46,8 @@ class Swap:
     """
     counted: int = 0
     """Source rows that the dropped rows of a derived table count."""
+    made: int = 0
+    """Rows of `added` that follow from pending rows of a derived table."""
 
     @classmethod
     def of(cls, found: Iterable[tuple[DataFile, SearchResult]], began: float) -> Swap:
@@ -62,7 +64,7 @@ class Swap:
     @property
     def adds_up(self) -> bool:
         fewer = rows_of(self.removed) - rows_of(self.added)
-        return self.combined >= 0 and fewer == self.dropped.total() + self.combined
+        return self.combined >= 0 and fewer + self.made == self.dropped.total() + self.combined
 
 
 class Rewrite:
@@ -143,7 +145,7 @@ class Rewrite:
         removed = [file for swap in swaps for file in swap.removed]
         added = [file for swap in swaps for file in swap.added]
         dropped: Counter[str] = sum((swap.dropped for swap in swaps), Counter())
-        combined = sum(swap.combined for swap in swaps)
+        combined, made = sum(swap.combined for swap in swaps), sum(swap.made for swap in swaps)
         if not all(swap.adds_up for swap in swaps):
             raise AssertionError(
                 f"{rows_of(removed):,} rows became {rows_of(added):,}, but {dropped.total():,} were removed "
@@ -160,7 +162,7 @@ class Rewrite:
             )
         else:
             committed = self._committer.replace(
-                self._table, removed, added, facts=self._facts, began=began, combined=combined
+                self._table, removed, added, facts=self._facts, began=began, combined=combined, made=made
             )
         self._totals.count(removed, added, dropped.total(), combined)
         log.info(

@@ -20,7 +20,7 @@ import pyarrow as pa
 from frazil.query.reads.filters import Filter, Searched
 from frazil.query.reads.statement import Read, Statement
 from frazil.query.reads.time_range import TimeRange
-from frazil.tables import DEFAULT_PROMOTED, table_spec
+from frazil.tables import table_spec
 from frazil.times import iso
 
 Order = Literal["desc", "asc"]
@@ -95,8 +95,9 @@ LIMIT 100"""
 @cache
 def record_hash(table: Searched) -> str:
     """Return SQL for a hash of all columns except promoted ones, which are copies."""
-    copies = {column.column for column in DEFAULT_PROMOTED}
-    return f"hash({', '.join(c.name for c in table_spec(table).columns if c.name not in copies)})"
+    spec = table_spec(table)
+    copies = {column.column for column in spec.promoted}
+    return f"hash({', '.join(column.name for column in spec.columns if column.name not in copies)})"
 
 
 def _edge_statement(search: RecordSearch) -> Statement:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from frazil.config import Config
 from frazil.errors import SegmentCorrupt, SegmentUnknown
 from frazil.sql.promoted_fallback import source_columns
-from frazil.tables import DEFAULT_PROMOTED, SEGMENT, Fill, Signal, landed_spec, table_spec
+from frazil.tables import SEGMENT, Fill, Signal, landed_spec, table_spec
 from frazil.tables.columns import TIMESTAMP, Longs, within_horizon
 from frazil.tables.encoding import with_dictionary
 from frazil.tables.promoted import promoted
@@ -59,7 +59,7 @@ class SegmentDecoder:
 
     def __init__(self, config: Config, signal: Signal) -> None:
         extra = promoted(config)
-        self._fill = Fill.of((*DEFAULT_PROMOTED, *extra))
+        self._fill = Fill.of(landed_spec(signal, extra).promoted)
         self._types = {column.name: column.type for column in landed_spec(signal, extra).columns}
         coded = table_spec(signal, extra).coded_schema
         self.dictionary = with_dictionary(coded)

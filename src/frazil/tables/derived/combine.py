@@ -36,16 +36,26 @@ def completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
 
 def rolled_up(rows: pa.Table, spec: TableSpec) -> pa.Table:
     """Returns the merged rows. If the table has resolutions, `rows` are at the time of their source rows, and the
-    result has rows of all resolutions: those of a coarser one come from those of the finer one.
+    result has rows of all resolutions: those of a coarser one come from those of the finer one. Pending rows stay as
+    they are.
     """
     assert spec.derived is not None  # noqa: S101
     if not spec.derived.resolutions:
         return combine(rows, spec, within_day=True)
     parts: list[pa.Table] = []
+    if RESOLUTION in rows.column_names:
+        has_resolution = pc.is_valid(rows.column(RESOLUTION))
+        parts.append(_combined(rows.filter(has_resolution), spec))
+        rows = _without_empty_columns(rows.filter(pc.invert(has_resolution)))
     for seconds in sorted(spec.derived.resolutions):
         rows = _combined(at_resolution(rows, seconds), spec)
         parts.append(rows)
-    return completed(pa.concat_tables(parts), spec)
+    return pa.concat_tables([completed(part, spec) for part in parts])
+
+
+def _without_empty_columns(rows: pa.Table) -> pa.Table:
+    kept = [name for name in rows.column_names if rows.column(name).null_count < rows.num_rows]
+    return rows.select(kept) if rows.num_rows else rows
 
 
 def at_resolution(rows: pa.Table, seconds: int) -> pa.Table:

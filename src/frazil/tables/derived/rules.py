@@ -53,6 +53,39 @@ ANY = Merge("any")
 UNION = Merge("union")
 
 Derive = Callable[[pa.Table], pa.Table]
+Settle = Callable[[pa.Table, int], tuple[pa.Table, pa.Table]]
+Dialect = Literal["duckdb", "spark", "trino"]
+Complete = Callable[[Dialect, str], str]
+
+OPEN, SETTLED = 0, 1
+"""The resolutions of pending rows: those that have not been settled, and those that stayed pending when they were."""
+PENDING_RESOLUTIONS = (OPEN, SETTLED)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Rows of a derived table that are not a part of a result yet, because rows of the source that belong to them may
+    arrive later or in another task: `derive` gives them the resolution `OPEN`. Queries make rows of the results from
+    them. When nothing is expected any more, compaction *settles* them: it puts rows of the results in their place.
+
+    The table must have a hot column `received_time`, which says when the source rows of a pending row arrived and is NULL
+    in other rows: its bounds say which files are to be settled.
+    """
+
+    by: str
+    """The column whose equal values say that pending rows belong together: the first after `resolution` in `sort_by`."""
+    spread_seconds: int
+    """How far apart in `time` rows that belong together may be. Others are not put together."""
+    settled_after_seconds: int
+    """How long after the last row of a group has arrived the group is settled: at least, and at most twice as long."""
+    complete: Complete
+    """Returns a SELECT of the rows that follow from pending rows, at each resolution, with the columns that SQL has. The
+    argument is a FROM item with rows of the table, of which only pending ones are used.
+    """
+    settle: Settle
+    """Gets the pending rows of complete groups of a tenant and day, and the latest time of arrival, in microseconds since
+    1970, of groups to settle. Returns the rows that follow from them, as `derive` does, and the rows that stay pending.
+    """
 
 
 @dataclass(frozen=True)
@@ -63,8 +96,8 @@ class Derived:
     dictionary-encoded. It returns rows of the table, by column name, in any column order; columns that are missing
     are NULL. Rows of one key need not be merged. It is a module-level function, because Spark's workers run it.
 
-    With `resolutions`, `derive` returns rows at the time of their source rows, without the column `resolution`, and
-    the framework makes the rows of each resolution.
+    With `resolutions`, `derive` returns rows at the time of their source rows, and the framework makes the rows of each
+    resolution. Rows to which `derive` gives a value of the column `resolution` keep it, and their time.
     """
 
     source: str
@@ -87,6 +120,7 @@ class Derived:
     """
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
+    pending: Pending | None = None
 
     def kept_days_of(self, resolution: int) -> int | None:
         """Returns how many days rows of a resolution are kept. None: forever."""

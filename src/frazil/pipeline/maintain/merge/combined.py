@@ -10,7 +10,7 @@ import pyarrow as pa
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.maintain.merge.order import row_keys, sorted_by_key
 from frazil.pipeline.maintain.merge.sorted_runs import WEIGHT_MAX, SortedMerge
-from frazil.tables.columns import RESOLUTION, Column
+from frazil.tables.columns import RESOLUTION, Column, TableSpec
 from frazil.tables.derived.combine import combine, completed
 from frazil.tables.derived.rules import ANY
 
@@ -33,13 +33,7 @@ class CombinedMerge:
         """`by_resolution`: each row group has rows of one resolution."""
         self._merge = merge
         self._names = layout.coded.names
-        # Columns that other engines added, and columns of other releases.
-        others = [
-            Column(name, _plain(layout.coded.field(name).type), "", "", merge=ANY)
-            for name in self._names
-            if not layout.spec.has(name)
-        ]
-        self._spec = layout.spec.with_columns(*others)
+        self._spec = with_other_columns(layout)
         self._bytes_max = WEIGHT_MAX * row_group_bytes
         self._by_resolution = by_resolution
         self.rows = merge.rows
@@ -100,6 +94,16 @@ class CombinedMerge:
 
     def _is_of_next_resolution(self, piece: pa.Table, before: pa.Table) -> bool:
         return self._by_resolution and bool(piece[RESOLUTION][0] != before[RESOLUTION][0])
+
+
+def with_other_columns(layout: Layout) -> TableSpec:
+    """Returns the spec, also with columns that other engines added, and columns of other releases."""
+    others = [
+        Column(name, _plain(layout.coded.field(name).type), "", "", merge=ANY)
+        for name in layout.coded.names
+        if not layout.spec.has(name)
+    ]
+    return layout.spec.with_columns(*others)
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

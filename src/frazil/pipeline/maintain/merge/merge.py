@@ -21,6 +21,7 @@ from frazil.pipeline.datafile import DataFileWriter, Layout, file_name
 from frazil.pipeline.inputs import Input, opened
 from frazil.pipeline.maintain.merge.combined import CombinedMerge
 from frazil.pipeline.maintain.merge.identical import Mask, find_duplicates
+from frazil.pipeline.maintain.merge.settle import Settling, write_by_resolution
 from frazil.pipeline.maintain.merge.sorted_runs import SortedMerge
 from frazil.pipeline.maintain.merge.time_ordered import TimeOrderedMerge
 from frazil.tables.columns import RESOLUTION
@@ -56,6 +57,8 @@ class Merge:
     day: int | None
     by_resolution: bool = False
     """Whether each file gets rows of one resolution only."""
+    settled_until: float | None = None
+    """Pending rows of source rows that arrived until then are settled; seconds since 1970. None: no row is settled."""
 
 
 @dataclass
@@ -72,6 +75,8 @@ class Merged:
     """Duplicate spans that were removed, by `_segment`."""
     combined: int = 0
     """Partial rows that became part of another row of the same key."""
+    made: int = 0
+    """Rows that were made from pending rows."""
     bytes_read: int = 0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
@@ -111,6 +116,15 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
     non_empty = [each for each in inputs if each.rows]
     if not non_empty:
         return
+    result.bytes_read = sum(file.file_size_in_bytes for file in job.inputs)
+    if job.settled_until is not None:
+        settling = Settling(layout, non_empty, settings.row_group_bytes, job.settled_until)
+        result.added = write_by_resolution(
+            layout, job.tenant, job.day, settling, lambda file: file.bytes >= settings.target_bytes
+        )
+        result.made, result.combined = settling.made, settling.combined
+        result.rows = sum(file.record_count for file in result.added)
+        return
     if layout.spec.merged_as == "time_ordered":
         kept: list[Mask] | None = None
         if settings.merge_identical_spans and layout.spec.signal == "spans":
@@ -120,7 +134,6 @@ def _merge(layout: Layout, job: Merge, settings: MergeSettings, inputs: list[Inp
         plan = SortedMerge(layout, non_empty, settings.row_group_bytes)
         if layout.spec.derived is not None:
             plan = CombinedMerge(layout, plan, settings.row_group_bytes, by_resolution=job.by_resolution)
-    result.bytes_read = sum(file.file_size_in_bytes for file in job.inputs)
     files = max(1, round(result.bytes_read / settings.target_bytes))
     rows_per_file = -(-plan.rows // files)
     if isinstance(plan, CombinedMerge):  # the number of rows to write is not known before

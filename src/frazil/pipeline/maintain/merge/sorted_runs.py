@@ -51,10 +51,17 @@ class SortedMerge:
 
     is_sorted = True
 
-    def __init__(self, layout: Layout, inputs: Sequence[Input], row_group_bytes: int) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        inputs: Sequence[Input],
+        row_group_bytes: int,
+        sort_by: Sequence[str] | None = None,
+    ) -> None:
+        """`sort_by`: another order than that of the table. Inputs that do not have it are sorted on disk."""
         self._inputs = inputs
         self._row_group_bytes = row_group_bytes
-        sort_by = layout.spec.sort_by
+        sort_by = layout.spec.sort_by if sort_by is None else sort_by
         self._keys = row_keys([_key_columns(each, sort_by) for each in inputs], sort_by)
         self.rows = sum(each.rows for each in inputs)
         self._groups = max(1, round(sum(each.bytes for each in inputs) / row_group_bytes))
