@@ -194,14 +194,26 @@ def test_combining_parts_first_changes_nothing(parts: list[list[Row]]) -> None:
     check_same(combine(found, SPEC), found, SPEC)
 
 
+def at_source_time(rows: pa.Table) -> pa.Table:
+    """Returns rows as a derived table's function does: without the resolution that rolling up adds."""
+    return rows.drop_columns(["resolution"])
+
+
+@thorough
+@given(batches)
+def test_rows_that_have_a_resolution_keep_it_and_their_time(parts: list[list[Row]]) -> None:
+    rows = chunked(parts)
+    check_same(rolled_up(rows, SPEC), combine(rows, SPEC), SPEC)
+
+
 @thorough
 @given(batches)
 def test_rolling_up_parts_first_changes_nothing(parts: list[list[Row]]) -> None:
     expected = rolled([each for part in parts for each in part], SPEC)
-    whole = rolled_up(chunked(parts), SPEC)
+    whole = rolled_up(at_source_time(chunked(parts)), SPEC)
     assert whole.schema == SCHEMA
     check_same(whole, expected, SPEC)
-    cut = pa.concat_tables([table([]), *(rolled_up(table(part), SPEC) for part in parts)])
+    cut = pa.concat_tables([table([]), *(rolled_up(at_source_time(table(part)), SPEC) for part in parts)])
     check_same(combine(cut, SPEC), expected, SPEC)
 
 
