@@ -1,4 +1,5 @@
-"""Spans of calls, and the edges that follow from them: once from all spans, in plain Python, and once from stored rows."""
+"""Spans of calls, and the edges that follow from them: once from all spans, in plain Python, and once from
+stored rows."""
 
 from __future__ import annotations
 
@@ -83,7 +84,14 @@ class Edges(defaultdict[Key, list[tuple[int | None, bool]]]):
     def __init__(self) -> None:
         super().__init__(list)
 
-    def add(self, tenant: str, nodes: tuple[str, str, str, str | None], at: int, duration: int | None, failed: bool) -> None:
+    def add(
+        self,
+        tenant: str,
+        nodes: tuple[str, str, str, str | None],
+        at: int,
+        duration: int | None,
+        failed: bool,
+    ) -> None:
         for resolution in (60, 300, 3600, 86_400):
             self[(tenant, resolution, *nodes, at - at % resolution)].append((duration, failed))
 
@@ -106,7 +114,11 @@ def expected_edges(spans: Iterable[Span], now: float) -> dict[Key, tuple[Any, ..
     servers = defaultdict(list)
     for span in spans:
         parent = clients.get((span.tenant_id, span.trace_id, span.parent_span_id or ""))
-        if span.kind in (SERVER, CONSUMER) and parent is not None and abs(parent.minute - span.minute) <= HOUR:
+        if (
+            span.kind in (SERVER, CONSUMER)
+            and parent is not None
+            and abs(parent.minute - span.minute) <= HOUR
+        ):
             servers[parent].append(span)
     for client in clients.values():
         node, connection, protocol = _other_side(client)
@@ -152,17 +164,31 @@ def edges_seen(rows: pa.Table, now: float) -> dict[Key, tuple[Any, ...]]:
     for call, halves in clients.items():
         client = min(halves, key=lambda row: (row["time"], row["caller"], row["callee"]))
         failed = any(row["errors"] > 0 for row in halves)
-        duration = max((row["duration_nano_max"] for row in halves if row["duration_nano_max"] is not None), default=None)
+        duration = max(
+            (row["duration_nano_max"] for row in halves if row["duration_nano_max"] is not None), default=None
+        )
         fitting = [row for row in servers[call] if abs(row["time"] - client["time"]) <= HOUR]
         protocol, connection = client["protocol"], client["connection"]
         for server in fitting:
             kind = "service" if connection == "external" else connection
             for number in range(server["calls"]):
                 is_error = failed or number < server["errors"]
-                found.add(call[0], (client["caller"], server["callee"], kind, protocol), client["time"], duration, is_error)
+                found.add(
+                    call[0],
+                    (client["caller"], server["callee"], kind, protocol),
+                    client["time"],
+                    duration,
+                    is_error,
+                )
         is_waiting = max(row["received_time"] for row in halves) > now - 300
         if not fitting and any(row["calls"] > 0 for row in halves) and not is_waiting:
-            found.add(call[0], (client["caller"], client["callee"], connection, protocol), client["time"], duration, failed)
+            found.add(
+                call[0],
+                (client["caller"], client["callee"], connection, protocol),
+                client["time"],
+                duration,
+                failed,
+            )
     return _merged(found.rows(), stored)
 
 
@@ -171,7 +197,9 @@ def _key(row: Mapping[str, Any]) -> Key:
     return tuple(row[name] for name in names)  # type: ignore[return-value]
 
 
-def _merged(made: dict[Key, tuple[Any, ...]], stored: Mapping[Key, Sequence[Mapping[str, Any]]]) -> dict[Key, tuple[Any, ...]]:
+def _merged(
+    made: dict[Key, tuple[Any, ...]], stored: Mapping[Key, Sequence[Mapping[str, Any]]]
+) -> dict[Key, tuple[Any, ...]]:
     parts = {key: [each] for key, each in made.items()}
     for key, rows in stored.items():
         for row in rows:
@@ -187,7 +215,9 @@ def _sum(parts: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     merged: Counter[int] = Counter()
     for each in counts:
         merged.update(each)
-    total, low, high = (made(values) if values else None for made, values in zip((sum, min, max), known, strict=True))
+    total, low, high = (
+        made(values) if values else None for made, values in zip((sum, min, max), known, strict=True)
+    )
     return sum(calls), sum(errors), total, low, high, dict(merged)
 
 

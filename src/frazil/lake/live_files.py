@@ -149,7 +149,8 @@ class FileFacts:
     resolution: int | None = None
     """The `resolution` that all rows have. None if there are several, or no such column."""
     pending_since: float | None = None
-    """When the first source row of a pending row arrived, in seconds since 1970. None if bounds show no pending row."""
+    """When the first source row of a pending row arrived, in seconds since 1970. None if bounds show no
+    pending row."""
 
 
 def all_facts(

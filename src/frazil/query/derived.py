@@ -24,13 +24,14 @@ class DerivedInfo:
     days_left: int
     """Past days that are still to be derived in the background: their rows may be incomplete."""
     lag_seconds: float | None
-    """Since the landing of the oldest rows of the source that are not derived yet; 0 if there are none. Without past
-    days. None if the table has no position yet, or the source has no rows.
+    """Since the landing of the oldest rows of the source that are not derived yet; 0 if there are none.
+    Without past days. None if the table has no position yet, or the source has no rows.
     """
 
     @property
     def is_complete(self) -> bool:
-        """Whether queries may read the table in place of its source: all rows are derived, but for recent ones."""
+        """Whether queries may read the table in place of its source: all rows are derived, but for recent
+        ones."""
         return self.enabled and not self.days_left and self.lag_seconds is not None
 
 

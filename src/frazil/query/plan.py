@@ -196,8 +196,8 @@ class Planner:
     def cut(
         self, spec: TableSpec, uses: Sequence[Constraints], query: Query
     ) -> tuple[TableVersion | None, TailCut | None]:
-        """Return the landed version and the tail, with the column `time`; of a derived table only the former. The
-        caller releases the tail.
+        """Return the landed version and the tail, with the column `time`; of a derived table only the former.
+        The caller releases the tail.
         """
         found = self._cut(spec, uses, query, _needed_columns(spec, ()))
         return found.lookup.version, found.tail
@@ -242,9 +242,9 @@ class Planner:
         )
 
     def _derived_cut(self, spec: TableSpec, uses: Sequence[Constraints], query: Query) -> _Cut:
-        """Read the derived rows and their position, then the WAL of the source after that position. What has landed
-        since is still in the WAL if derivation is not late: the source's own position says what must be there. It
-        must be recent, because segments are deleted some time after landing.
+        """Read the derived rows and their position, then the WAL of the source after that position. What has
+        landed since is still in the WAL if derivation is not late: the source's own position says what must
+        be there. It must be recent, because segments are deleted some time after landing.
         """
         assert spec.derived is not None  # noqa: S101
         lookup = self._lookup(spec.name, query.as_of)
@@ -356,8 +356,8 @@ def _times(uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
 
 
 def _source_times(spec: TableSpec, uses: Sequence[Constraints]) -> tuple[int | None, int | None]:
-    """Return the first and last `time` of the rows of the source that are in the rows of a derived table. These
-    have the start of their bucket if `time` is part of the key, which without resolutions is a day.
+    """Return the first and last `time` of the rows of the source that are in the rows of a derived table.
+    These have the start of their bucket if `time` is part of the key, which without resolutions is a day.
     """
     assert spec.derived is not None  # noqa: S101
     lower, upper = _times(uses)
@@ -371,8 +371,8 @@ def _not_derived(spec: TableSpec, lookup: TableLookup) -> str:
     committed = None if lookup.version is None else lookup.version.committed_at
     since = "" if committed is None else f" that arrived after about {utc_text(committed / 1e6)}"
     return (
-        f"rows of {spec.derived.source}{since} are not yet in {spec.name}: its derivation is late, and the WAL no "
-        "longer has all of them (see `frazil status`)"
+        f"rows of {spec.derived.source}{since} are not yet in {spec.name}: its derivation is late, "
+        "and the WAL no longer has all of them (see `frazil status`)"
     )
 
 

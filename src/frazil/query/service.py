@@ -443,7 +443,8 @@ class QueryService:
         return await asyncio.to_thread(inventory, self._planner, tenant, self._config, whole=whole)
 
     async def is_complete(self, table: str) -> bool:
-        """Return whether a derived table may be read in place of its source. False if that cannot be found out."""
+        """Return whether a derived table may be read in place of its source. False if that cannot be found
+        out."""
         return await asyncio.to_thread(self._is_complete, table)
 
     def _is_complete(self, table: str) -> bool:

@@ -42,8 +42,8 @@ def merging_select(
 def with_completed(
     names: Sequence[str], source: str, completed: str, quote: Callable[[str], str] = quoted
 ) -> str:
-    """Returns a SELECT of these columns of the partial rows that are not pending, and of the rows in `completed`, a SELECT
-    of those that follow from pending ones.
+    """Returns a SELECT of these columns of the partial rows that are not pending, and of the rows in
+    `completed`, a SELECT of those that follow from pending ones.
     """
     columns, pending = ", ".join(map(quote, names)), ", ".join(map(str, PENDING_RESOLUTIONS))
     return (

@@ -14,9 +14,9 @@ _MICROS = 1_000_000
 def on_partial_rows(spec: TableSpec, use: Constraints) -> Sequence[Constraints]:
     """Return alternatives: each stored row that is needed meets one of them.
 
-    Only conditions on the key also hold for each partial row of a merged row. If `time` is not part of the key,
-    the partial rows of a key are spread over some time around the merged one. None of the conditions on the key holds
-    for pending rows.
+    Only conditions on the key also hold for each partial row of a merged row. If `time` is not part of the
+    key, the partial rows of a key are spread over some time around the merged one. None of the conditions on
+    the key holds for pending rows.
     """
     derived = spec.derived
     if derived is None:
@@ -38,7 +38,8 @@ def has_pending(spec: TableSpec) -> bool:
 
 
 def completed_rows(spec: TableSpec) -> str:
-    """Return the SELECT of the rows that follow from the pending ones among `partial_rows`; empty if a table has none."""
+    """Return the SELECT of the rows that follow from the pending ones among `partial_rows`; empty if a table
+    has none."""
     pending = None if spec.derived is None else spec.derived.pending
     return "" if pending is None else pending.complete("duckdb", "partial_rows")
 

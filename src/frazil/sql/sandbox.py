@@ -261,8 +261,8 @@ def _where(table: TableSource) -> str:
 
 
 def _with_completed(table: TableSource, names: Sequence[str], rows: str) -> str:
-    """Add the rows that follow from pending ones. A common table expression that is not materialized is planned once for
-    each use, so that conditions on `resolution` and `time` reach the files in both.
+    """Add the rows that follow from pending ones. A common table expression that is not materialized is
+    planned once for each use, so that conditions on `resolution` and `time` reach the files in both.
     """
     return (
         f"WITH every_row AS NOT MATERIALIZED ({rows}), "  # noqa: S608

@@ -113,14 +113,14 @@ SPANS_PROMOTED: tuple[Promoted, ...] = (
     Promoted("db.namespace", older=("db.name",)),
     Promoted("messaging.destination.name", older=("messaging.destination",)),
 )
-"""The columns that only spans have: `service_edges` names what a client called after them, so that no map is read.
-`peer.address` is not an older name of `server.address`: it often contains a port.
+"""The columns that only spans have: `service_edges` names what a client called after them, so that no map is
+read. `peer.address` is not an older name of `server.address`: it often contains a port.
 """
 
 
 def promoted_of(signal: str, extra: Iterable[Promoted] = ()) -> tuple[Promoted, ...]:
-    """Returns all promoted columns of a table. `extra` are those of the configuration. If one of them repeats a column
-    that only spans have, from the same attribute, it decides whether the column has Bloom filters.
+    """Returns all promoted columns of a table. `extra` are those of the configuration. If one of them repeats
+    a column that only spans have, from the same attribute, it decides whether the column has Bloom filters.
     """
     extra, own = tuple(extra), SPANS_PROMOTED if signal == "spans" else ()
     repeated = {(item.column, item.attribute, item.source, item.type): item for item in extra}

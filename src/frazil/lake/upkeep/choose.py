@@ -24,9 +24,10 @@ Each file of a derived table costs its readers one more partial row of each key,
   one resolution each. Such a file is only merged again if it is small: with late rows, or with others of its
   resolution. If that rewrites more than `file_cost_bytes` for each file that it removes, it waits until no
   late rows were added for a day.
-- Pending rows of a day that has ended are settled when the first has waited for twice `settled_after_seconds`: all
-  files that may have pending rows are merged. Rows that have waited for less than `settled_after_seconds` stay open, so
-  this happens at most once in that time. A day with more than `round_bytes_max` in such files is not settled.
+- Pending rows of a day that has ended are settled when the first has waited for twice
+  `settled_after_seconds`: all files that may have pending rows are merged. Rows that have waited for less
+  than `settled_after_seconds` stay open, so this happens at most once in that time. A day with more than
+  `round_bytes_max` in such files is not settled.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Group:
     due_since: float | None = None
     """Seconds since 1970, if known."""
     settled_until: float | None = None
-    """Pending rows of source rows that arrived until then are settled; seconds since 1970. None: no row is settled."""
+    """Pending rows of source rows that arrived until then are settled; seconds since 1970. None: no row is
+    settled."""
 
     @property
     def bytes(self) -> int:

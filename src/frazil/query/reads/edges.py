@@ -46,8 +46,8 @@ class ServiceGraph:
 
 
 def edges_range(range: TimeRange, now: int) -> tuple[TimeRange, Sequence[int]]:
-    """Return the range in whole buckets of the finest resolution that is still there and that the length of the range
-    needs, and the resolutions to read.
+    """Return the range in whole buckets of the finest resolution that is still there and that the length of
+    the range needs, and the resolutions to read.
     """
     derived = table_specs()[_NAME].derived
     assert derived is not None  # noqa: S101

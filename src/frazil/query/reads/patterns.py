@@ -119,11 +119,13 @@ WITH every AS ({" UNION ALL ".join(parts)}),
 inside AS (SELECT *, {Buckets.SQL} AS bucket FROM every WHERE is_inside),
 top AS (
   SELECT pattern_id, any_value(template) AS template, max(severity_number) AS severity,
-         CAST(sum(records) AS BIGINT) AS records, min(first_time) AS first_inside, max(last_time) AS last_time,
+         CAST(sum(records) AS BIGINT) AS records,
+         min(first_time) AS first_inside, max(last_time) AS last_time,
          count(DISTINCT coalesce(service_name, '')) AS service_count, min_by(example, first_time) AS example,
          CAST(sum(sum(records)) OVER () AS BIGINT) AS all_records, count(*) OVER () AS all_patterns
   FROM inside GROUP BY pattern_id),
-earlier AS (SELECT pattern_id, min(first_time) AS first_before FROM every WHERE NOT is_inside GROUP BY pattern_id),
+earlier AS (
+  SELECT pattern_id, min(first_time) AS first_before FROM every WHERE NOT is_inside GROUP BY pattern_id),
 shown AS (
   SELECT top.*, first_before FROM top LEFT JOIN earlier USING (pattern_id)
   ORDER BY first_before IS NULL DESC, records DESC, pattern_id LIMIT {PATTERNS_MAX}),
@@ -135,7 +137,8 @@ by_service AS (
   SELECT pattern_id, list(service ORDER BY records DESC, service)[1:{_SERVICES_MAX}] AS services
   FROM (SELECT pattern_id, coalesce(service_name, '') AS service, sum(records) AS records
         FROM inside SEMI JOIN shown USING (pattern_id) GROUP BY ALL) GROUP BY pattern_id)
-SELECT shown.*, trend, services FROM shown LEFT JOIN by_bucket USING (pattern_id) LEFT JOIN by_service USING (pattern_id)"""
+SELECT shown.*, trend, services
+FROM shown LEFT JOIN by_bucket USING (pattern_id) LEFT JOIN by_service USING (pattern_id)"""
     return Statement(sql, (*params, read.buckets.first, read.buckets.width))
 
 
@@ -185,8 +188,8 @@ _ENDS = re.compile(r"(?:<|<\*)?\Z")
 
 
 def lines_regex(template: str) -> str:
-    """Return a regular expression (RE2) that matches every line of a template. It may match other lines too: a mask
-    stands for any text.
+    """Return a regular expression (RE2) that matches every line of a template. It may match other lines too:
+    a mask stands for any text.
 
     White space was collapsed, single quotes may have become double ones, and the end of a long line was cut.
     """

@@ -1,6 +1,7 @@
 """Which rows of a rollup answer for a time range.
 
-A chart needs enough points, and no more: reading the coarsest resolution that has them is what makes weeks quick.
+A chart needs enough points, and no more: reading the coarsest resolution that has them is what makes weeks
+quick.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class Rolled:
 
 
 def rolled(range: TimeRange, table: str, now: int) -> Rolled | None:
-    """Return which rows of a rollup to read, or None if raw rows are better: for a short range, or if the rows of
-    fitting resolutions are so old that they have been removed. `now`, in microseconds, ends the last bucket.
+    """Return which rows of a rollup to read, or None if raw rows are better: for a short range, or if the
+    rows of fitting resolutions are so old that they have been removed. `now`, in microseconds, ends the last
+    bucket.
     """
     if range.seconds <= RAW_SECONDS_MAX:
         return None
@@ -45,15 +47,16 @@ def rolled(range: TimeRange, table: str, now: int) -> Rolled | None:
 
 
 def aligned(range: TimeRange, resolution: int, now: int) -> TimeRange:
-    """Return the range in whole buckets. A bucket that lasts until after `now` ends then, or with the range."""
+    """Return the range in whole buckets. A bucket that lasts until after `now` ends then, or with the
+    range."""
     step = resolution * MICRO
     end = -(-range.end // step) * step
     return TimeRange(range.begin // step * step, min(end, max(range.end, now)))
 
 
 def pieces(range: TimeRange, resolutions: Sequence[int]) -> list[tuple[int, TimeRange]]:
-    """Cover a range that is aligned to the finest resolution: the coarsest buckets that fit inside, and finer ones at
-    both ends. Each moment is covered once.
+    """Cover a range that is aligned to the finest resolution: the coarsest buckets that fit inside, and finer
+    ones at both ends. Each moment is covered once.
     """
     finest, *coarser = sorted(resolutions)
     if not coarser:

@@ -59,8 +59,8 @@ class ServiceFigures:
 
 
 def red(range: TimeRange, buckets: Buckets, rolled: Rolled | None = None) -> Statement:
-    """Count requests: spans of kind server or consumer, and root spans. With `rolled`, of its range and buckets, from
-    `span_metrics`.
+    """Count requests: spans of kind server or consumer, and root spans. With `rolled`, of its range and
+    buckets, from `span_metrics`.
     """
     return _requests(
         range,

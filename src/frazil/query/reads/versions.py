@@ -38,8 +38,8 @@ class Version:
 
 
 def service_versions(range: TimeRange, now: int, service: str | None = None) -> Statement:
-    """Return the versions that sent spans in the range, the newest first: the newest one of each service, or all of
-    one service.
+    """Return the versions that sent spans in the range, the newest first: the newest one of each service, or
+    all of one service.
     """
     hours = aligned(range, _HOUR, now)
     history = aligned(TimeRange(hours.begin - HISTORY_DAYS * _DAY * MICRO, hours.end), _DAY, now)

@@ -35,8 +35,8 @@ class Part(NamedTuple):
 
 @dataclass(eq=False)
 class PartialRows:
-    """A file of partial rows of a derived table, made from some parts of a chunk. `path` is None if there are no
-    rows. The file is deleted with the object.
+    """A file of partial rows of a derived table, made from some parts of a chunk. `path` is None if there are
+    no rows. The file is deleted with the object.
     """
 
     path: Path | None

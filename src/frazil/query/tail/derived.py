@@ -1,4 +1,5 @@
-"""Makes partial rows of derived tables from the rows of the tail, as derivation will after they have landed."""
+"""Makes partial rows of derived tables from the rows of the tail, as derivation will after they have
+landed."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from frazil.tables.derived.combine import rolled_up
 from frazil.tables.encoding import with_dictionary
 
 _SLICE_ROWS = 32_768
-"""Rows that are derived at once: between slices, other tenants take their turn. Measured: a slice takes 5 to 60 ms,
-depending on the table, and holds the interpreter lock for about a third of it.
+"""Rows that are derived at once: between slices, other tenants take their turn. Measured: a slice takes 5 to
+60 ms, depending on the table, and holds the interpreter lock for about a third of it.
 """
 _LOG_SECONDS = 60.0
 """Between two log entries about one table."""
@@ -31,8 +32,8 @@ class DeriveFailed(Exception):
 
 
 class PartialRowsMaker:
-    """Makes partial rows, and keeps them with the chunk from which they were made. Thread-safe, except that calls for
-    one chunk must not overlap.
+    """Makes partial rows, and keeps them with the chunk from which they were made. Thread-safe, except that
+    calls for one chunk must not overlap.
     """
 
     def __init__(self, folder: ChunkFolder) -> None:
@@ -43,7 +44,8 @@ class PartialRowsMaker:
     def partial_rows(
         self, spec: TableSpec, schema: pa.Schema, chunk: Chunk, parts: Sequence[Part]
     ) -> PartialRows:
-        """Return the partial rows of these parts of a chunk with the columns of `schema`. Raises DeriveFailed."""
+        """Return the partial rows of these parts of a chunk with the columns of `schema`. Raises
+        DeriveFailed."""
         known = chunk.partial_rows.get(spec.name)
         if known is not None and known[0] == tuple(parts):
             return known[1]

@@ -99,8 +99,8 @@ class Listing:
     def waiting(self, position: WalPosition, landed: WalPosition | None = None) -> Waiting:
         """Return all segments after the position that were durable at the call, and perhaps later ones.
 
-        `landed` is a later position, up to which rows have landed and may be deleted. Raises StoreUnavailable, and
-        PositionTooOld if segments after the position were deleted.
+        `landed` is a later position, up to which rows have landed and may be deleted. Raises
+        StoreUnavailable, and PositionTooOld if segments after the position were deleted.
         """
         arrived = next(self._tickets)
         with self._lock:

@@ -146,9 +146,11 @@ class Tail:
         upper: int | None = None,
     ) -> TailCut:
         """Return the tenant's partial rows of a derived table, made from the rows of its source after the
-        position. `landed` is the position of the source; `lower` and `upper` bound the time of the source's rows.
+        position. `landed` is the position of the source; `lower` and `upper` bound the time of the source's
+        rows.
 
-        Raises as `cut` does, and PositionTooOld if rows that landed after the position are no longer in the WAL.
+        Raises as `cut` does, and PositionTooOld if rows that landed after the position are no longer in the
+        WAL.
         """
         assert spec.derived is not None  # noqa: S101
         signal, columns = cast(Signal, spec.derived.source), frozenset({"tenant_id", *spec.derived.columns})
@@ -161,7 +163,8 @@ class Tail:
                 except DeriveFailed:
                     made.clear()
                     loaded.leave_out(
-                        f"rows of {signal} that are not yet in {spec.name} are left out: they cannot be derived now"
+                        f"rows of {signal} that are not yet in {spec.name} are left out: "
+                        "they cannot be derived now"
                     )
                 chunks = [ChunkRef(str(rows.path)) for _, rows in made if rows.path is not None]
                 # The cut keeps files by keeping their objects.

@@ -112,7 +112,9 @@ def test_sides_that_are_derived_apart_are_a_call(order: tuple[Span, Span]) -> No
     assert pending(settled(rows, LATER)).num_rows == 0
 
 
-def test_a_client_without_a_server_is_a_call_to_a_virtual_node_after_five_minutes_and_a_match_replaces_that() -> None:
+def test_a_client_without_a_server_calls_a_virtual_node_after_five_minutes_and_a_match_replaces_that() -> (
+    None
+):
     call = dataclasses.replace(CALL, received=NOON, attributes={"server_address": "pay.example.com"})
     rows = derived([call])
     assert nodes(rows, NOON + 299) == []
@@ -138,7 +140,12 @@ def test_a_message_is_a_call_to_each_consumer_whenever_it_is_derived() -> None:
     send = Span(hex16(1), kind=PRODUCER, attributes={"messaging_destination_name": "orders"})
     mail, stock = (Span(hex16(2 + at), hex16(1), CONSUMER, name) for at, name in enumerate(("mail", "stock")))
     calls = [("web", "mail", "messaging", None, 1, 0), ("web", "stock", "messaging", None, 1, 0)]
-    for tasks in ([[send, mail, stock]], [[send, mail], [stock]], [[send], [mail], [stock]], [[mail], [stock, send]]):
+    for tasks in (
+        [[send, mail, stock]],
+        [[send, mail], [stock]],
+        [[send], [mail], [stock]],
+        [[mail], [stock, send]],
+    ):
         rows = derived(*tasks)
         assert nodes(rows) == calls
         assert nodes(settled(rows, LATER)) == calls
@@ -166,7 +173,9 @@ def test_a_database_is_a_virtual_node_at_once() -> None:
         ({"server_address": "ä" * 300}, "ä" * 256),
     ],
 )
-def test_a_virtual_node_is_named_after_the_attributes_of_its_client(attributes: dict[str, str], callee: str) -> None:
+def test_a_virtual_node_is_named_after_the_attributes_of_its_client(
+    attributes: dict[str, str], callee: str
+) -> None:
     found = nodes(derived([dataclasses.replace(CALL, attributes=attributes)]))
     assert [each[1] for each in found] == [callee]
 
@@ -187,8 +196,15 @@ def test_the_protocol_is_that_of_the_client(attributes: dict[str, str], protocol
 
 @pytest.mark.parametrize(("client", "server", "errors"), [(0, 0, 0), (2, 0, 1), (0, 2, 1), (2, 2, 1)])
 def test_a_call_fails_if_one_side_does(client: int, server: int, errors: int) -> None:
-    call, answer = dataclasses.replace(CALL, status_code=client), dataclasses.replace(ANSWER, status_code=server)
-    for rows in (derived([call, answer]), derived([call], [answer]), settled(derived([call], [answer]), LATER)):
+    call, answer = (
+        dataclasses.replace(CALL, status_code=client),
+        dataclasses.replace(ANSWER, status_code=server),
+    )
+    for rows in (
+        derived([call, answer]),
+        derived([call], [answer]),
+        settled(derived([call], [answer]), LATER),
+    ):
         assert nodes(rows) == [("web", "cart", "service", None, 1, errors)]
 
 
@@ -200,7 +216,9 @@ def test_equal_ids_of_two_tenants_are_never_a_call() -> None:
 
 
 def test_services_without_a_name_are_unknown() -> None:
-    rows = derived([dataclasses.replace(CALL, service_name=None), dataclasses.replace(ANSWER, service_name=None)])
+    rows = derived(
+        [dataclasses.replace(CALL, service_name=None), dataclasses.replace(ANSWER, service_name=None)]
+    )
     assert nodes(rows) == [("unknown", "unknown", "service", None, 1, 0)]
 
 

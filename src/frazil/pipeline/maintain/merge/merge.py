@@ -58,7 +58,8 @@ class Merge:
     by_resolution: bool = False
     """Whether each file gets rows of one resolution only."""
     settled_until: float | None = None
-    """Pending rows of source rows that arrived until then are settled; seconds since 1970. None: no row is settled."""
+    """Pending rows of source rows that arrived until then are settled; seconds since 1970. None: no row is
+    settled."""
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Settles the pending rows of a tenant and day of a derived table: puts the rows that follow from them in their place."""
+"""Settles the pending rows of a tenant and day of a derived table: puts the rows that follow from them in
+their place."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ _MADE_BYTES_MAX = 64 * 2**20
 
 
 class Settling:
-    """Reads pending rows sorted by `Pending.by`, so that the rows of a group are adjacent, and keeps the last group until
-    the next rows are read. Rows of results that are in the same files are combined with those that are made.
+    """Reads pending rows sorted by `Pending.by`, so that the rows of a group are adjacent, and keeps the last
+    group until the next rows are read. Rows of results that are in the same files are combined with those
+    that are made.
     """
 
     def __init__(
@@ -50,8 +52,8 @@ class Settling:
         """By how many rows there are fewer. At most one of both numbers is not zero."""
 
     def groups(self) -> Iterator[pa.Table]:
-        """Yields row groups of one resolution each. Those of a resolution are sorted, and pending ones among each other
-        too. Can be called once.
+        """Yields row groups of one resolution each. Those of a resolution are sorted, and pending ones among
+        each other too. Can be called once.
         """
         for rows in self._whole_groups():
             self._settle(rows)
@@ -116,7 +118,8 @@ def write_by_resolution(
     settling: Settling,
     is_full: Callable[[DataFileWriter], bool],
 ) -> list[DataFile]:
-    """Writes each resolution to files of its own, which are open at the same time. Deletes all files if writing fails."""
+    """Writes each resolution to files of its own, which are open at the same time. Deletes all files if
+    writing fails."""
     name, written = file_name(layout), list[DataFile]()
     files: dict[int, DataFileWriter] = {}
     count = 0
