@@ -27,14 +27,14 @@ def engine() -> Engine:
     return Engine()
 
 
-def row(service: str | None, bucket: int | None, requests: int, errors: int = 0) -> dict[str, Any]:
-    quantiles = None if requests == 0 else [1_000_000, 2_000_000, 3_000_000]
+def row(service: str, bucket: int, requests: int) -> dict[str, Any]:
+    quantiles = [1_000_000, 2_000_000, 3_000_000]
     return {
-        "is_whole": False,
+        "part": 0,
         "service_name": service,
         "bucket": bucket,
         "requests": requests,
-        "errors": errors,
+        "errors": 0,
         "quantiles": quantiles,
     }
 
