@@ -54,6 +54,12 @@ class SelectedRange:
         start, end = self.bounds()
         return (end - start).total_seconds()
 
+    @property
+    def step_seconds(self) -> float:
+        """How often to read figures of the whole range again: those of a long range hardly change."""
+        hours = self.length_seconds / 3600
+        return 5.0 * (1 if hours <= 1 else 3 if hours <= 24 else 12)
+
     def parameters(self, step_seconds: float) -> dict[str, str]:
         """Returns the parameters `from` and `to` of the API."""
         rounded = self.rounded(step_seconds)

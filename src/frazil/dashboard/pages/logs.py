@@ -159,9 +159,7 @@ def _services(view: View, search: LogSearch) -> dict[str, int]:
 
 
 def _counts(view: View, search: LogSearch) -> dict[str, Any]:
-    """Refreshes less often for a long range, whose bars hardly change."""
-    hours = view.time_range.length_seconds / 3600
-    step = _STEP_SECONDS * (1 if hours <= 1 else 3 if hours <= 24 else 12)
+    step = view.time_range.step_seconds
     parameters = search.parameters() | view.time_range.parameters(step)
     parameters |= {"buckets": _BUCKETS, "by": "severity"}
     return view.api.get("logs/counts", parameters, cache_seconds=step)

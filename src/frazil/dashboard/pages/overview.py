@@ -11,8 +11,10 @@ import pandas as pd
 import streamlit as st
 
 from frazil.dashboard import theme
+from frazil.dashboard.derived import read_all, rollups_of
 from frazil.dashboard.format import format_count, format_duration, format_elapsed
 from frazil.dashboard.view import View, show_fragment, show_how_to_send
+from frazil.query.reads.rolled import Rolled
 from frazil.query.reads.services import (
     UNNAMED,
     BucketFigures,
@@ -22,10 +24,10 @@ from frazil.query.reads.services import (
     red,
     service_figures,
 )
+from frazil.query.reads.statement import Statement
 from frazil.query.reads.time_range import Buckets, TimeRange
 from frazil.tables import SIGNALS
 
-_CACHE_SECONDS = 4.0
 _NEWEST_CACHE_SECONDS = 1.0
 """Short, because the age of the newest data is shown: a cached result adds its own age."""
 _SERVICES_SHOWN = 12
@@ -47,10 +49,18 @@ def _draw(view: View) -> None:
     if not any((table.get("rows") or 0) + (table.get("tail_rows") or 0) for table in tables.values()):
         show_how_to_send(view)
         return
-    time_range = view.time_range.rounded(5)
+    step = view.time_range.step_seconds
+    time_range = view.time_range.rounded(step)
     buckets = Buckets.of(time_range)
-    spans = service_figures(view.api.read(red(time_range, buckets), cache_seconds=_CACHE_SECONDS))
-    logs = view.api.read(log_errors(time_range), cache_seconds=_CACHE_SECONDS)
+
+    def statements(rolled: Rolled | None) -> list[Statement]:
+        return [red(time_range, buckets, rolled), log_errors(time_range, rolled)]
+
+    rollups = rollups_of(listed, ("span_metrics", "log_rollups"), time_range)
+    (requests, logs), rollups = read_all(view, statements, rollups, cache_seconds=step - 1)
+    if rollups is not None:
+        time_range, buckets = rollups.range, rollups.buckets
+    spans = service_figures(requests)
     _headlines(spans.whole, logs, tables, time_range.seconds)
     if not spans.by_service:
         st.info("No spans in this time range. Choose a longer range.", icon=":material/search_off:")
