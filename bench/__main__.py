@@ -30,7 +30,7 @@ PUT_DOLLARS = 0.005 / 1000
 """The public price of one PUT in S3 Standard, us-east-1."""
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
-LANDING = ("land", "backlog", "commits", "cluster", "derive", "idle", "whole")
+LANDING = ("land", "backlog", "commits", "cluster", "derive", "derive_functions", "idle", "whole")
 ASKING = ("query", "queries", "freshness", "tail")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
@@ -227,7 +227,7 @@ def receiving(bench: Bench, only: str | None) -> None:
 
 def landing(bench: Bench, only: str | None, records: int | None) -> None:
     """`land` runs all parts; each part can run alone."""
-    from bench import cluster, commits, derive, idle, land, whole
+    from bench import cluster, commits, derive, derive_functions, idle, land, whole
 
     configure_logging(LogConfig(level="warning"))
     everything = only in (None, "land")
@@ -238,7 +238,9 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
     if only == "cluster" or (everything and not bench.quick):
         cluster.cluster(bench)
     if everything or only == "derive":
-        derive.derivation(bench)
+        derive.derivation(bench, records)
+    if everything or only == "derive_functions":
+        derive_functions.functions(bench)
     if everything or only == "idle":
         idle.idle(bench)
     if only == "whole" or (everything and not bench.quick):
@@ -291,7 +293,7 @@ def main() -> int:
     )
     parser.add_argument("--markdown", action="store_true", help="print the tables for the README")
     parser.add_argument("--only", choices=(*RECEIVING, *LANDING, *ASKING, *MAINTAINING, *LOOKING, *ATTACKED))
-    parser.add_argument("--land-records", type=int, metavar="N", help="how many logs the backlog has")
+    parser.add_argument("--land-records", type=int, metavar="N", help="how many rows the backlog has")
     arguments = parser.parse_args()
     console, only = Console(stderr=arguments.markdown, width=180), arguments.only
     received = Bench(console, arguments.quick, "ack p50 / p99")

@@ -17,6 +17,7 @@ from bench import applogs
 from bench.payloads import BASE_UNIX_NANO, logs_request
 from frazil.config import Config
 from frazil.otlp.decode import Decoder
+from frazil.tables import Signal
 from frazil.wal.names import SegmentName, new_stream
 from frazil.wal.segment import SegmentWriter
 from frazil.wal.slices import SLICE_BYTES
@@ -63,6 +64,9 @@ class Source(Protocol):
     @property
     def records_per_request(self) -> int: ...
 
+    @property
+    def signal(self) -> Signal: ...
+
     def body(self, seed: int) -> bytes: ...
 
     def received_unix_nano(self, seed: int) -> int: ...
@@ -73,6 +77,7 @@ class Payloads:
     """The records that receiving is measured with: random words, and ids on every one."""
 
     records_per_request: int = 1000
+    signal: Signal = "logs"
 
     def body(self, seed: int) -> bytes:
         return logs_request(seed, self.records_per_request)
@@ -90,6 +95,7 @@ class AppLogs:
     interval_nanos: int
     ids: applogs.Ids = "traces"
     records_per_request: int = applogs.RECORDS_PER_REQUEST
+    signal: Signal = "logs"
 
     @classmethod
     def around(cls, unix_nano: int, length_nanos: int, records: int, ids: applogs.Ids = "traces") -> AppLogs:
@@ -114,11 +120,16 @@ class AppLogs:
 
 
 def make_backlog(
-    config: Config, records: int, *, first_seed: int = 0, source: Source | None = None
+    config: Config,
+    records: int,
+    *,
+    first_seed: int = 0,
+    source: Source | None = None,
+    distinct_records_max: int = DISTINCT_RECORDS_MAX,
 ) -> Backlog:
-    """About `records` log records in the store of `config`, as several receivers' streams."""
+    """About `records` records in the store of `config`, as several receivers' streams."""
     source = source or Payloads()
-    copies = math.ceil(records / DISTINCT_RECORDS_MAX)
+    copies = math.ceil(records / distinct_records_max)
     writers = os.cpu_count() or 1
     requests = max(1, round(records / (source.records_per_request * copies * writers)))
     last_seed = first_seed + requests * writers
@@ -132,7 +143,7 @@ def make_backlog(
 def _write_streams(config: Config, source: Source, seeds: Sequence[int], copies: int) -> Backlog:
     """The same requests in as many streams as there are copies."""
     pa.set_cpu_count(1)
-    store, decoder = open_store(config), Decoder("logs")
+    store, decoder = open_store(config), Decoder(source.signal)
     streams, stream_rows, made = [new_stream() for _ in range(copies)], 0, Backlog()
     for sequence, group in enumerate(
         _packed((_Request(source, seed) for seed in seeds), config.wal.segment_bytes_max)
@@ -144,7 +155,7 @@ def _write_streams(config: Config, source: Source, seeds: Sequence[int], copies:
             writer = SegmentWriter(config.wal.compression_level, decoder.fill.fingerprint)
             for table in tables:
                 writer.write(table)
-            name = SegmentName("logs", stream, sequence)
+            name = SegmentName(source.signal, stream, sequence)
             data = writer.finish(name, stream_rows=stream_rows, received=received)
             store.create(name.path, data)
             made += Backlog(

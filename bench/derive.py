@@ -1,4 +1,4 @@
-"""Derivation: the tables of a backlog of logs, on a local Spark, compared with landing the same rows."""
+"""Derivation of a backlog of each signal, on a local Spark, compared with landing the same rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from bench.backlog import AppLogs, make_backlog
+from bench.backlog import make_backlog
 from bench.cost import Cost, watched
+from bench.derive_functions import app_source
 from bench.land import (
     QUICK_RECORDS,
     QUICK_WARM_UP_RECORDS,
@@ -25,50 +26,55 @@ from bench.land import (
     local_config,
     running_spark,
 )
-from bench.payloads import BASE_UNIX_NANO
 from bench.table import Bench, Row
 from frazil.config import Config
 from frazil.lake.catalog import open_catalog
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.runner import SparkRunner
-from frazil.tables import TableSpec, derived_specs
+from frazil.tables import SIGNALS, Signal, TableSpec, derived_specs
 from frazil.tables.derived.log_patterns import LOG_PATTERNS
 
 TARGET, TARGET_WITH_PATTERNS = 1.0, 1.7
 
 
-def derivation(bench: Bench) -> None:
-    records = QUICK_RECORDS if bench.quick else RECORDS
-    every = derived_specs("logs")
-    with tempfile.TemporaryDirectory(prefix="frazil-bench-derive-") as place:
-        folder = Path(place)
-        config, warm = local_config(folder / "data"), local_config(folder / "warm", **WARM_UP_SECTIONS)
-        # Lines as applications write them: random words would all be templates of their own.
-        source = AppLogs.around(BASE_UNIX_NANO, 3600 * 10**9, records)
-        backlog = make_backlog(config, records, source=source)
-        warming = make_backlog(warm, QUICK_WARM_UP_RECORDS, first_seed=WARM_UP_SEED)
-        with running_spark(config) as spark:
-            land_all(warm, spark, [jvm_pid()], warming.records)
-            derive_all(warm, spark, every)
-            landed = land_all(config, spark, [jvm_pid()], backlog.records)
-            for specs, target in (
-                ([spec for spec in every if spec is not LOG_PATTERNS], TARGET),
-                (every, TARGET_WITH_PATTERNS),
-            ):
-                _drop(config, every)
-                _add(bench, specs, derive_all(config, spark, specs), landed, target)
+def derivation(bench: Bench, records: int | None = None) -> None:
+    records = records or (QUICK_RECORDS if bench.quick else RECORDS)
+    with (
+        tempfile.TemporaryDirectory(prefix="frazil-bench-derive-") as place,
+        running_spark(local_config(Path(place) / "spark")) as spark,
+    ):
+        for signal in SIGNALS:
+            _of_source(bench, Path(place) / signal, spark, signal, records)
 
 
-def derive_all(config: Config, spark: SparkSession, specs: Sequence[TableSpec]) -> Cost:
+def _of_source(bench: Bench, folder: Path, spark: SparkSession, signal: Signal, records: int) -> None:
+    every = derived_specs(signal)
+    config, warm = local_config(folder / "data"), local_config(folder / "warm", **WARM_UP_SECTIONS)
+    source = app_source(signal, records)
+    backlog = make_backlog(config, records, source=source, distinct_records_max=records)
+    warming = make_backlog(warm, QUICK_WARM_UP_RECORDS, first_seed=WARM_UP_SEED, source=source)
+    land_all(warm, spark, [jvm_pid()], warming.records, signal)
+    derive_all(warm, spark, signal, every)
+    landed = land_all(config, spark, [jvm_pid()], backlog.records, signal)
+    without_patterns = [spec for spec in every if spec is not LOG_PATTERNS]
+    for specs, target in ((without_patterns, TARGET), (every, TARGET_WITH_PATTERNS)):
+        if specs is without_patterns or specs != without_patterns:
+            _drop(config, every)
+            _add(bench, signal, specs, derive_all(config, spark, signal, specs), landed, target)
+    shutil.rmtree(folder)
+
+
+def derive_all(config: Config, spark: SparkSession, signal: Signal, specs: Sequence[TableSpec]) -> Cost:
     """All that has landed, as the pipeline's step does it."""
     metrics = DeriveMetrics(CollectorRegistry())
     with contextlib.closing(open_catalog(config)) as catalog:
         runner = SparkRunner(lambda: spark, "derive")
-        deriver = Deriver(config, "logs", catalog, runner, metrics, specs=specs)
+        deriver = Deriver(config, signal, catalog, runner, metrics, specs=specs)
         with watched([jvm_pid()]) as cost:
             while deriver.round() == "more" or deriver.day():
                 pass
+    assert not deriver.problems, deriver.problems
     return cost
 
 
@@ -82,12 +88,14 @@ def _drop(config: Config, specs: Sequence[TableSpec]) -> None:
                 shutil.rmtree(location)
 
 
-def _add(bench: Bench, specs: Sequence[TableSpec], cost: Cost, landed: Landed, target: float) -> None:
+def _add(
+    bench: Bench, signal: Signal, specs: Sequence[TableSpec], cost: Cost, landed: Landed, target: float
+) -> None:
     speed = landed.records / cost.cpu_seconds
     ratio = landed.records_per_cpu_second / speed
     bench.add(
         Row(
-            f"derive {', '.join(spec.name for spec in specs)} from {landed.records:,} logs",
+            f"derive {', '.join(spec.name for spec in specs)} from {landed.records:,} {signal}",
             f"{speed:,.0f}",
             f"{cost.wall_seconds:.1f} s",
             f"{ratio:.2f} × the CPU of landing ({landed.records_per_cpu_second:,.0f}); {cost.text}",

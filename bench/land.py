@@ -26,7 +26,7 @@ from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.runner import SparkRunner
 from frazil.pipeline.session import spark_session, stop
 from frazil.position import LandingPosition
-from frazil.tables import landed_spec
+from frazil.tables import Signal, landed_spec
 from frazil.wal.reader import WalReader
 from frazil.wal.store import open_store
 
@@ -98,21 +98,23 @@ def jvm_pid() -> int:
     return int(gateway.proc.pid)
 
 
-def land_all(config: Config, spark: SparkSession, jvms: Sequence[int], expected: int) -> Landed:
+def land_all(
+    config: Config, spark: SparkSession, jvms: Sequence[int], expected: int, signal: Signal = "logs"
+) -> Landed:
     """Everything that waits, as the pipeline's loop does it."""
     metrics, reader = Metrics(), WalReader(open_store(config))
     with contextlib.closing(open_catalog(config)) as catalog:
         ensure_namespace(catalog, config.lake.namespace)
-        source = SegmentSource(config, "logs", reader)
+        source = SegmentSource(config, signal, reader)
         lander = Lander(
-            config, "logs", catalog, source, SparkRunner(lambda: spark, "land"), metrics, reader=reader
+            config, signal, catalog, source, SparkRunner(lambda: spark, "land"), metrics, reader=reader
         )
         with watched(jvms) as cost:
             while lander.step(now_due=True) != "idle":
                 pass
 
     def counted(name: str) -> int:
-        return int(metrics.registry.get_sample_value(f"frazil_{name}_total", {"table": "logs"}) or 0)
+        return int(metrics.registry.get_sample_value(f"frazil_{name}_total", {"table": signal}) or 0)
 
     assert counted("landed_rows") == expected, (counted("landed_rows"), expected)
     assert counted("landed_clamped_rows") == 0

@@ -45,8 +45,8 @@ _WHOLE = _HEALTH | {
     "runs": {"compacted_at": "2026-11-15T10:00:00.000000Z"},
 }
 _EXAMPLE = {
-    "name": "logs",
-    "doc": "One row per log record.",
+    "name": "log_rollups",
+    "doc": "Number and size of log records by service and severity.",
     "rows": 1_200_000,
     "tail_rows": 340,
     "files": 12,
@@ -57,7 +57,7 @@ _EXAMPLE = {
     "newest_time": "2026-11-15T10:00:31.000000Z",
     "snapshot_id": "1234",
     "is_view": False,
-    "derived": None,
+    "derived": {"source": "logs", "enabled": True, "days_left": 0, "lag_seconds": 12.5},
     "columns": [
         {"name": "time", "type": "TIMESTAMP WITH TIME ZONE", "doc": "When it happened", "source": "…"}
     ],

@@ -1,9 +1,10 @@
-"""DuckDB in the test's own process, with the query service's SQL functions, over rows that came as OTLP."""
+"""DuckDB in the test's own process, with the query service's SQL functions, over rows that came as OTLP, and
+over the tables that are derived from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import duckdb
 import pyarrow as pa
@@ -12,7 +13,10 @@ from google.protobuf.message import Message
 from frazil.otlp.decode import Decoder, conform
 from frazil.query.reads.statement import Read, Statement
 from frazil.sql.functions import FUNCTIONS
-from frazil.tables import SIGNALS, Signal, table_spec
+from frazil.sql.merging import merging_select
+from frazil.tables import SIGNALS, Signal, TableSpec, table_spec
+from frazil.tables.derived.combine import rolled_up
+from frazil.tables.specs import derived_specs
 
 T = TypeVar("T")
 _DECODERS: dict[Signal, Decoder] = {signal: Decoder(signal) for signal in SIGNALS}
@@ -35,6 +39,15 @@ class Engine:
         tables = [rows.filter(pa.compute.equal(rows["tenant_id"], tenant)) for rows in self.rows[signal]]
         return pa.concat_tables([*tables, table_spec(signal).arrow_schema.empty_table()])
 
+    def derived(self, spec: TableSpec, tenant: str = "default") -> pa.Table:
+        """Partial rows, as one landing for each request would have made them."""
+        assert spec.derived is not None
+        found = [spec.arrow_schema.empty_table()]
+        for rows in self.rows[cast("Signal", spec.derived.source)]:
+            own = rows.filter(pa.compute.equal(rows["tenant_id"], tenant))
+            found.append(rolled_up(spec.derived.derive(own), spec).cast(spec.arrow_schema))
+        return pa.concat_tables(found)
+
     def run_sql(
         self, sql: str, params: Sequence[Any] = (), tenant: str = "default"
     ) -> tuple[pa.Table, list[str]]:
@@ -43,6 +56,11 @@ class Engine:
             for signal in SIGNALS:
                 if signal in sql:
                     cursor.register(signal, self.rows_of(signal, tenant))
+            for spec in derived_specs():
+                if spec.name in sql:
+                    cursor.register(f"partial_{spec.name}", self.derived(spec, tenant))
+                    view = merging_select(spec, "duckdb", f"partial_{spec.name}")
+                    cursor.execute(f"CREATE TEMP VIEW {spec.name} AS {view}")
             cursor.execute(sql, list(params))
             types = [str(column[1]) for column in cursor.description or ()]
             return cursor.to_arrow_table(), types

@@ -203,4 +203,4 @@ def lines_regex(template: str) -> str:
 
 def _literal(text: str) -> str:
     escaped = _SPECIAL.sub(r"\\\g<0>", text)
-    return re.sub(r"\s+", r"\\s+", escaped.replace('"', "[\"']"))
+    return escaped.replace('"', "[\"']").replace(" ", "\\s+")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from typing import Any
 
 import pytest
 
 from frazil.query.reads import services
+from frazil.query.reads.rolled import rolled
 from frazil.query.reads.services import UNNAMED, Figures, service_figures
 from frazil.query.reads.time_range import Buckets, TimeRange
 from tests.support.query.read_engine import Engine
@@ -27,14 +29,14 @@ def engine() -> Engine:
     return Engine()
 
 
-def row(service: str | None, bucket: int | None, requests: int, errors: int = 0) -> dict[str, Any]:
-    quantiles = None if requests == 0 else [1_000_000, 2_000_000, 3_000_000]
+def row(service: str, bucket: int, requests: int) -> dict[str, Any]:
+    quantiles = [1_000_000, 2_000_000, 3_000_000]
     return {
-        "is_whole": False,
+        "part": 0,
         "service_name": service,
         "bucket": bucket,
         "requests": requests,
-        "errors": errors,
+        "errors": 0,
         "quantiles": quantiles,
     }
 
@@ -113,3 +115,53 @@ def test_a_bucket_without_requests_is_a_zero_and_one_that_is_cut_off_counts_for_
     assert [bucket.requests_per_second for bucket in buckets] == [0.1, 0, 0.1]
     assert [bucket.figures.p95_ms for bucket in buckets] == [2.0, None, 2.0]
     assert all(bucket.requests_per_second == 0 for bucket in found.over_time("unheard of", range, minutes))
+
+
+def counts(found: services.ServiceFigures) -> dict[Any, tuple[int, int]]:
+    """Requests and errors by service, and by service and bucket."""
+    every: dict[Any, Figures] = dict(found.by_service)
+    for name, buckets in found.by_bucket.items():
+        every |= {(name, bucket): figures for bucket, figures in buckets.items()}
+    return {key: (figures.requests, figures.errors) for key, figures in every.items()}
+
+
+@pytest.mark.parametrize("hours", [2, 30, 24 * 8])
+def test_rollups_give_the_figures_of_raw_rows(engine: Engine, hours: int) -> None:
+    rng = random.Random(hours)
+    end = BEGIN + hours * 3600
+    for service in ("cart", "pay"):
+        made: list[dict[str, Any]] = [
+            {
+                "nanos": int(rng.uniform(-3600, (hours + 1) * 3600) * SECOND),
+                "took": int(rng.lognormvariate(2, 1) * MS),
+                "kind": rng.choice((SERVER, CLIENT, CONSUMER)),
+                "status": rng.choice((ERROR, {})),
+                **rng.choice(({}, {"parent_span_id": b"\1" * 8})),
+            }
+            for _ in range(600)
+        ]
+        engine.add("spans", spans(*made, service=service))
+        records = [{"nanos": each["nanos"], "severity_number": rng.randrange(25)} for each in made]
+        engine.add("logs", logs(*records, service=service))
+    read = rolled(TimeRange(BEGIN * 10**6, end * 10**6), "span_metrics", (end + 7200) * 10**6)
+    assert read is not None
+    raw = service_figures(engine.records(services.red(read.range, read.buckets)))
+    found = service_figures(engine.records(services.red(read.range, read.buckets, read)))
+    assert found.whole.requests == raw.whole.requests > 500
+    assert counts(found) == counts(raw)
+    counted = [
+        {row["service_name"]: (row["logs"], row["errors"]) for row in engine.records(statement)}
+        for statement in (
+            services.log_errors(read.range),
+            services.log_errors(read.range, read),
+        )
+    ]
+    assert counted[0] == counted[1]
+    shares = "[0.5, 0.95, 0.99]"
+    exact = engine.run_sql(
+        f"SELECT quantile_disc(duration_nano, {shares}) AS q FROM spans WHERE time >= $1 AND time < $2 "
+        "AND (kind IN (2, 5) OR parent_span_id IS NULL)",
+        (read.range.start_time, read.range.end_time),
+    )[0]["q"][0].as_py()
+    whole = (found.whole.p50_ms, found.whole.p95_ms, found.whole.p99_ms)
+    assert whole == pytest.approx([nanos / MS for nanos in exact], rel=0.0101)
