@@ -179,7 +179,7 @@ class Sandbox:
         if table.merged is not None:
             # The partial rows have no name outside of the view, so that no query can read them.
             names = [name for name, _, _ in table.visible]
-            if table.completed:
+            if table.completed and table.paths:
                 rows = _with_completed(table, names, rows)
             rows = select_merged(names, table.merged, f"({rows})")
         self.connection.execute(f"CREATE VIEW main.{quoted(table.name)} AS {rows}")

@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client import CollectorRegistry
 
 from frazil.otlp.decode import Decoder
@@ -36,6 +37,12 @@ from tests.support.query.small_lake import Service, Told, serving
 STREAMS = [f"20261001T08182312{number}-9f86d081884c7d65" for number in range(2)]
 TENANTS = ("acme", "globex")
 SERVICES = ("cart", "web")
+CALLS: Sequence[tuple[Any, int, str]] = (
+    (Span.SPAN_KIND_CLIENT, 0, ""),
+    (Span.SPAN_KIND_SERVER, 1, ""),
+    (Span.SPAN_KIND_CLIENT, 2, "postgresql"),
+)
+"""The kind of each span, how many spans before it its parent is, and the database that it calls."""
 COUNTED = {
     "logs": "SELECT service_name, sum(records) FROM log_rollups WHERE resolution = {} GROUP BY ALL",
     "spans": "SELECT service_name, sum(calls) FROM span_metrics WHERE resolution = {} GROUP BY ALL",
@@ -82,13 +89,19 @@ class FreshLake(DerivedLake):
             batch.resource.attributes.add(key="service.name").value.string_value = service
             scope = batch.scope_spans.add()
             for number in range(rows):
-                scope.spans.add(
+                kind, parent, system = CALLS[number % len(CALLS)]
+                span = scope.spans.add(
                     name="GET",
+                    kind=kind,
                     trace_id=bytes(15) + bytes([self.written % 256]),
                     span_id=(self.written * 1000 + number).to_bytes(8, "big"),
                     start_time_unix_nano=nanos,
                     end_time_unix_nano=nanos + 5000,
                 )
+                if parent:
+                    span.parent_span_id = (self.written * 1000 + number - parent).to_bytes(8, "big")
+                if system:
+                    span.attributes.add(key="db.system.name").value.string_value = system
             return spans.SerializeToString()
         metrics = ExportMetricsServiceRequest()
         of_service = metrics.resource_metrics.add()
@@ -299,7 +312,7 @@ def test_a_bucket_that_a_condition_on_time_selects_has_all_fresh_rows(
         f"time BETWEEN to_timestamp({bucket}) AND to_timestamp({bucket})",
     ):
         sql = f"SELECT sum(points) FROM metric_rollups WHERE resolution = {resolution} AND {condition}"
-        assert service.execute(sql).rows == [(6 if "<=" in condition else 3,)]
+        assert service.execute(sql).rows == [[6 if "<=" in condition else 3]]
     day = int(lake.now) // DAY * DAY
     assert service.execute(f"SELECT count(*) FROM series WHERE time = to_timestamp({day})").rows == [[3]]
 
