@@ -5,6 +5,7 @@ _CHART = ("ArrowVegaLiteChart", "loadVegaEmbed", "embed", "vega-interpreter")
 _TABLE = ("ReadOnlyGrid",)
 PATHS = {
     "overview": (*_FRAME, "Metric", *_CHART, *_TABLE),
+    "services": (*_FRAME, "TextInput"),
     "logs": (*_FRAME, "TextInput", "Multiselect"),
     "traces": (*_FRAME, "TextInput", "Multiselect", "ButtonGroup", *_CHART),
     "metric": (*_FRAME, "Multiselect", "ButtonGroup", *_CHART, *_TABLE),

@@ -16,7 +16,9 @@ from frazil.tables import table_specs
 EDGES_MAX = 1000
 """The most edges that are read: those with the most calls."""
 SERVICE = "service"
-"""The connection between two services. Other connections end at a database, a queue or an external host."""
+"""The connection between two services. Others are `database`, `external`, and `messaging`: to the service that
+reads the messages if it is known, and otherwise to their queue.
+"""
 _NAME = "service_edges"
 _KEYS = ("caller", "callee", "connection", "protocol")
 
