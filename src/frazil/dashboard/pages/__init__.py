@@ -6,7 +6,7 @@ _TABLE = ("ReadOnlyGrid",)
 PATHS = {
     "overview": (*_FRAME, "Metric", *_CHART, *_TABLE),
     "services": (*_FRAME, "TextInput"),
-    "logs": (*_FRAME, "TextInput", "Multiselect"),
+    "logs": (*_FRAME, "TextInput", "Multiselect", "ButtonGroup"),
     "traces": (*_FRAME, "TextInput", "Multiselect", "ButtonGroup", *_CHART),
     "metric": (*_FRAME, "Multiselect", "ButtonGroup", *_CHART, *_TABLE),
     "sql": (*_FRAME,),

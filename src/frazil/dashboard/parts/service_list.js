@@ -3,7 +3,7 @@ const SPARK = [88, 20];
 const COLUMNS = [
   ["service", "Service"],
   ["traffic", "Traffic"],
-  ["rate", "Requests/s"],
+  ["rate", "Requests"],
   ["failed", "Failed"],
   ["p50", "p50"],
   ["p99", "p99"],

@@ -33,7 +33,7 @@ function legend() {
     item.append(icon, document.createTextNode(text));
     made.append(item);
   }
-  made.append(make("span", "", "Width: calls. Figures: calls/s and p99"));
+  made.append(make("span", "", "Width: calls. Figures: rate and p99"));
   return made;
 }
 
@@ -131,8 +131,7 @@ function drawCall(data, call, pick) {
     const line = [...points.slice(0, last), [endX - way * ARROW, endY]];
     path = curve(line);
     made.append(shape("path", { class: "arrow", d: `M${endX},${endY} l${-way * ARROW},-4.5 v9 Z` }));
-    const middle = Math.floor((points.length - 1) / 2);
-    label = [(points[middle][0] + points[middle + 1][0]) / 2, (points[middle][1] + points[middle + 1][1]) / 2];
+    label = labelPoint(data, call, points);
   } else { // a service that calls itself
     const [x, y] = [caller.at[0] + data.node[0] / 4, caller.at[1] - data.node[1] / 2];
     path = `M${x - 14},${y} C${x - 14},${y - 22} ${x + 14},${y - 22} ${x + 14},${y - 2}`;
@@ -141,13 +140,27 @@ function drawCall(data, call, pick) {
   const line = shape("path", { class: "line", d: path });
   line.style.strokeWidth = `${call.pixels}px`;
   made.prepend(shape("path", { class: "reach", d: path }), line);
-  const text = shape("text", { class: "label", x: label[0], y: label[1] - 4, "text-anchor": "middle" });
+  const text = shape("text", { class: `label ${call.level}`, x: label[0], y: label[1] + 4, "text-anchor": "middle" });
   text.append(shape("tspan", {}, call.figures));
   if (call.failed) text.append(shape("tspan", { class: "failed", dx: 5 }, call.failed));
-  made.append(text);
+  for (const [kind, isLit] of [["pointerenter", true], ["pointerleave", false], ["focus", true], ["blur", false]])
+    made.addEventListener(kind, () => text.classList.toggle("lit", isLit));
   const named = (node) => ({ kind: node.kind, name: node.name });
   onChoice(made, () => { pick({ caller: named(caller), callee: named(callee) }); return true; });
-  return made;
+  return { made, text };
+}
+
+// Beside the end at which fewer calls meet, where lines are apart from each other.
+function labelPoint(data, call, points) {
+  const [caller, callee] = call.ends;
+  const sent = data.calls.filter((other) => other.ends[0] === caller).length;
+  const received = data.calls.filter((other) => other.ends[1] === callee).length;
+  const isAtCaller = received > sent;
+  const [[fromX, fromY], [toX, toY]] = isAtCaller ? points : points.slice(-2);
+  const t = isAtCaller ? 0.36 : 0.64;
+  const [near, far] = [(1 - t) ** 3 + 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t ** 2 + t ** 3];
+  const bend = 1.5 * (1 - t) * t;
+  return [((1 - t) ** 3 + bend) * fromX + (bend + t ** 3) * toX, near * fromY + far * toY];
 }
 
 // While a node is pointed at, its calls and neighbours stay as they are, and all others fade.
@@ -157,6 +170,7 @@ function light(svg, at) {
   for (const call of svg.querySelectorAll(".call")) {
     const isLit = at !== null && (call.dataset.from === at || call.dataset.to === at);
     call.classList.toggle("lit", isLit);
+    call.label.classList.toggle("lit", isLit);
     if (isLit) lit.add(call.dataset.from).add(call.dataset.to);
   }
   for (const node of svg.querySelectorAll(".node")) node.classList.toggle("lit", lit.has(node.dataset.at));
@@ -171,14 +185,14 @@ function draw(state, data) {
   svg.style.minWidth = `${Math.min(data.width, data.width * 0.7)}px`;
   svg.classList.toggle("labelled", data.labelled);
   const pick = (what) => state.pick(what);
-  const calls = data.calls.map((call) => drawCall(data, call, pick));
+  const drawn = data.calls.map((call) => drawCall(data, call, pick));
+  const calls = drawn.map(({ made, text }) => Object.assign(made, { label: text }));
   const nodes = data.nodes.map((node, at) => drawNode(data, node, String(at), pick));
   for (const node of nodes) {
     node.addEventListener("pointerenter", () => light(svg, node.dataset.at));
     node.addEventListener("pointerleave", () => light(svg, null));
   }
-  // Labels are above all lines, and nodes above all labels.
-  svg.replaceChildren(...calls, ...nodes);
+  svg.replaceChildren(...calls, ...nodes, ...drawn.map(({ text }) => text));
   light(svg, null);
   if (kept) [...nodes, ...calls].find((each) => each.getAttribute("aria-label").split(":")[0] === kept)?.focus();
 }

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from frazil.dashboard.format import format_count, format_duration
+from frazil.dashboard.format import format_duration, format_rate
 from frazil.dashboard.parts.component import component
 from frazil.dashboard.services.graph import Call, CallGraph, Load, Node
 from frazil.dashboard.services.layout import NODE_HEIGHT, NODE_WIDTH, Layout, layout
@@ -22,7 +22,7 @@ _LABELLED_MAX = 30
 """Up to this number, all calls have their figures beside them; of more, only those of the node that is
 pointed at.
 """
-_LABELLED_GAP_PIXELS, _GAP_PIXELS = 124, 64
+_LABELLED_GAP_PIXELS, _GAP_PIXELS = 150, 64
 """Between two layers of the map."""
 _LINE_PIXELS_MIN, _LINE_PIXELS_MAX = 1.2, 6.0
 KINDS = {"service": "service", "database": "database", "messaging": "queue", "external": "external host"}
@@ -64,10 +64,10 @@ def map_data(graph: CallGraph, placed: Layout, *, chosen: Node | None, range_: s
                 **_named(node),
                 "at": placed.centres[node],
                 "colour": colours.get(node.name, QUIET) if node.is_service else QUIET,
-                "level": load.level,
-                "figures": _figures(load),
-                "failed": _failed(load),
-                "title": f"{node.name[:_TEXT_MAX]} ({KINDS.get(node.kind, node.kind)}): {_sentence(load)}",
+                "level": "ok" if load is None else load.level,
+                "figures": "" if load is None else _figures(load),
+                "failed": "" if load is None else _failed(load),
+                "title": _node_title(node, load),
                 "chosen": node == chosen,
                 "address": _address(node, range_),
             }
@@ -121,7 +121,7 @@ def list_data(services: Sequence[ListedService], range_: str | None) -> list[dic
             "traffic": [round(each, 4) for each in service.traffic],
             "level": service.load.level,
             # What is shown, and what rows are sorted by.
-            "rate": [f"{format_count(service.load.per_second)}/s", service.load.per_second],
+            "rate": [format_rate(service.load.per_second), service.load.per_second],
             "failed": [format_share(service.load.error_share), service.load.error_share],
             "p50": [format_duration(service.load.p50_ms), service.load.p50_ms],
             "p99": [format_duration(service.load.p99_ms), service.load.p99_ms],
@@ -150,7 +150,7 @@ def _address(node: Node, range_: str | None) -> str | None:
 
 
 def _figures(load: Load) -> str:
-    rate = f"{format_count(load.per_second)}/s"
+    rate = format_rate(load.per_second)
     return rate if load.p99_ms is None else f"{rate} · {format_duration(load.p99_ms)}"
 
 
@@ -171,7 +171,12 @@ def _sentence(load: Load) -> str:
         if load.p99_ms is None
         else f", p50 {format_duration(load.p50_ms)}, p99 {format_duration(load.p99_ms)}"
     )
-    return f"{format_count(load.per_second)} calls/s, {format_share(load.error_share)} failed{latency}"
+    return f"{format_rate(load.per_second)}, {format_share(load.error_share)} failed{latency}"
+
+
+def _node_title(node: Node, load: Load | None) -> str:
+    about = "only calls others" if load is None else _sentence(load)
+    return f"{node.name[:_TEXT_MAX]} ({KINDS.get(node.kind, node.kind)}): {about}"
 
 
 def _title(call: Call) -> str:

@@ -58,8 +58,10 @@ class Call:
 
 @dataclass(frozen=True)
 class CallGraph:
-    nodes: Mapping[Node, Load]
-    """In the order of their names, so that the map does not change with the numbers of calls."""
+    nodes: Mapping[Node, Load | None]
+    """By name, so that the map does not change with the numbers of calls. The load of a service that only
+    calls others is None.
+    """
     calls: Sequence[Call]
     """Those with the most calls first."""
     nodes_left_out: int = 0
@@ -69,8 +71,8 @@ class CallGraph:
 def call_graph(
     edges: Sequence[Edge], seconds: float, services: Mapping[str, Figures], services_seconds: float
 ) -> CallGraph:
-    """Returns the graph of edges that were read for `seconds`. The load of services is that of their requests
-    in `services_seconds`; of a node that has none there, that of the calls to it.
+    """Returns the graph of edges that were read for `seconds`. The load of a service is that of its requests
+    in `services_seconds`, if they were read; of other nodes, that of the calls to them.
     """
     known = {edge.caller for edge in edges} | set(services)
     known |= {edge.callee for edge in edges if edge.connection == SERVICE}
@@ -105,7 +107,7 @@ def _call(caller: Node, callee: Node, edges: Sequence[Edge], seconds: float) -> 
     return Call(caller, callee, largest.connection, protocols, count, load)
 
 
-def _loads(calls: Sequence[Call], services: Mapping[Node, Load]) -> dict[Node, Load]:
+def _loads(calls: Sequence[Call], services: Mapping[Node, Load]) -> dict[Node, Load | None]:
     incoming: dict[Node, list[Call]] = defaultdict(list)
     for call in calls:
         incoming[call.callee].append(call)
@@ -113,7 +115,9 @@ def _loads(calls: Sequence[Call], services: Mapping[Node, Load]) -> dict[Node, L
     return {node: services.get(node) or _load_of(incoming[node]) for node in sorted(ends)}
 
 
-def _load_of(calls: Sequence[Call]) -> Load:
+def _load_of(calls: Sequence[Call]) -> Load | None:
+    if not calls:
+        return None
     count = sum(call.calls for call in calls)
     errors = sum(call.calls * call.load.error_share for call in calls)
     return Load(

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from frazil.dashboard import theme
-from frazil.dashboard.format import escape_markdown, format_count, format_duration
+from frazil.dashboard.format import escape_markdown, format_duration, format_rate
 from frazil.dashboard.parts.services import service_map
 from frazil.dashboard.parts.traces import trace_list
 from frazil.dashboard.services.charts import show_charts
@@ -108,7 +108,7 @@ def _headlines(found: Service) -> None:
     for column, (title, value) in zip(
         st.columns(5),
         (
-            ("Requests", f"{format_count(whole.requests / found.range.seconds)}/s"),
+            ("Requests", format_rate(whole.requests / found.range.seconds)),
             ("Failed", f"{whole.error_share:.2%}"),
             ("p50 latency", format_duration(whole.p50_ms)),
             ("p95 latency", format_duration(whole.p95_ms)),
