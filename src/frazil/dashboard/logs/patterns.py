@@ -85,8 +85,7 @@ def ignored_filters(search: LogSearch) -> str:
     ignored += ["attributes"] if search.chips else []
     if not ignored:
         return ""
-    names = " and ".join(ignored)
-    return f"{names[:1].upper()}{names[1:]} are not applied: patterns have services, severity and words only."
+    return f"Not applied: {' and '.join(ignored)}. Patterns have services, severity and words only."
 
 
 def _show_nothing(search: LogSearch) -> None:

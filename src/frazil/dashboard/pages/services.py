@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from frazil.dashboard.format import escape_markdown, format_elapsed
+from frazil.dashboard.format import escape_markdown, format_ago
 from frazil.dashboard.parts.navigation import keep_scroll_position
 from frazil.dashboard.parts.services import ListedService, picked_node, service_list, service_map
 from frazil.dashboard.services import one
@@ -151,8 +151,7 @@ def _listed(found: AllServices, name: str) -> ListedService:
 
 def _ago(found: AllServices, version: Version) -> str:
     end = found.range.end_time
-    seconds = (end - version.last_time).total_seconds()
-    return "now" if seconds < 60 else f"{format_elapsed(seconds)} ago"
+    return format_ago((end - version.last_time).total_seconds())
 
 
 def _pick(picked: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ function drawCall(data, call, pick) {
   const line = shape("path", { class: "line", d: path });
   line.style.strokeWidth = `${call.pixels}px`;
   made.prepend(shape("path", { class: "reach", d: path }), line);
-  const text = shape("text", { class: `label ${call.level}`, x: label[0], y: label[1] + 4, "text-anchor": "middle" });
+  const text = shape("text", { class: `label ${call.level}`, x: label[0], y: label[1], "text-anchor": "middle" });
   text.append(shape("tspan", {}, call.figures));
   if (call.failed) text.append(shape("tspan", { class: "failed", dx: 5 }, call.failed));
   for (const [kind, isLit] of [["pointerenter", true], ["pointerleave", false], ["focus", true], ["blur", false]])
@@ -160,7 +160,8 @@ function labelPoint(data, call, points) {
   const t = isAtCaller ? 0.36 : 0.64;
   const [near, far] = [(1 - t) ** 3 + 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t ** 2 + t ** 3];
   const bend = 1.5 * (1 - t) * t;
-  return [((1 - t) ** 3 + bend) * fromX + (bend + t ** 3) * toX, near * fromY + far * toY];
+  const above = Math.abs(toY - fromY) < 14 ? -6 - call.pixels / 2 : 4; // a level line would strike the text out
+  return [((1 - t) ** 3 + bend) * fromX + (bend + t ** 3) * toX, near * fromY + far * toY + above];
 }
 
 // While a node is pointed at, its calls and neighbours stay as they are, and all others fade.

@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from frazil.dashboard import theme
-from frazil.dashboard.format import message_markdown
+from frazil.dashboard.format import message_markdown, rate_unit
 from frazil.dashboard.parts.services import KINDS
 from frazil.dashboard.services.graph import Call, CallGraph
 from frazil.dashboard.services.read import Calls
@@ -20,6 +20,7 @@ _LINK_PIXELS, _SHARE_PIXELS = 60, 96
 
 def show_connections(calls: Sequence[Call], *, key: str) -> None:
     number = st.column_config.NumberColumn
+    unit, seconds = rate_unit(max((call.load.per_second for call in calls), default=0))
     st.dataframe(
         pd.DataFrame(
             {
@@ -27,7 +28,7 @@ def show_connections(calls: Sequence[Call], *, key: str) -> None:
                 "callee": [call.callee.name for call in calls],
                 "kind": [KINDS.get(call.callee.kind, call.callee.kind) for call in calls],
                 "protocol": [", ".join(call.protocols) for call in calls],
-                "rate": [call.load.per_second for call in calls],
+                "rate": [call.load.per_second * seconds for call in calls],
                 "failed": [100 * call.load.error_share for call in calls],
                 "p50": [call.load.p50_ms for call in calls],
                 "p99": [call.load.p99_ms for call in calls],
@@ -39,7 +40,7 @@ def show_connections(calls: Sequence[Call], *, key: str) -> None:
             "callee": "Callee",
             "kind": "Kind",
             "protocol": "Protocol",
-            "rate": number("Calls/s", format="%.3g"),
+            "rate": number(f"Calls/{unit}", format="%.3g"),
             "failed": st.column_config.ProgressColumn(
                 "Failed", format="%.2f%%", min_value=0, max_value=100, width=_SHARE_PIXELS
             ),

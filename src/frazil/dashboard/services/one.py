@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from frazil.dashboard import theme
-from frazil.dashboard.format import escape_markdown, format_duration, format_rate
+from frazil.dashboard.format import escape_markdown, format_duration, format_rate, rate_unit
 from frazil.dashboard.parts.services import service_map
 from frazil.dashboard.parts.traces import trace_list
 from frazil.dashboard.services.charts import show_charts
@@ -123,12 +123,13 @@ def _operations(service: str, found: Service) -> None:
     listed = found.figures.operations
     st.subheader("Operations")
     number = st.column_config.NumberColumn
+    unit, seconds = rate_unit(listed[0].figures.requests / found.range.seconds if listed else 0)
     st.dataframe(
         pd.DataFrame(
             {
                 "operation": [each.name for each in listed],
                 "kind": [_kind(each.kind) for each in listed],
-                "rate": [each.figures.requests / found.range.seconds for each in listed],
+                "rate": [each.figures.requests / found.range.seconds * seconds for each in listed],
                 "failed": [100 * each.figures.error_share for each in listed],
                 "p50": [each.figures.p50_ms for each in listed],
                 "p95": [each.figures.p95_ms for each in listed],
@@ -139,7 +140,7 @@ def _operations(service: str, found: Service) -> None:
         column_config={
             "operation": st.column_config.TextColumn("Operation", width="medium"),
             "kind": "Kind",
-            "rate": number("Requests/s", format="%.3g"),
+            "rate": number(f"Requests/{unit}", format="%.3g"),
             "failed": st.column_config.ProgressColumn(
                 "Failed", format="%.2f%%", min_value=0, max_value=100, width=_SHARE_PIXELS
             ),
