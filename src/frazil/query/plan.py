@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +37,8 @@ _NO_ID = 1_000_000
 """Field ids from this value on occur in no file. For columns that the table does not have yet."""
 _BLOOM_BYTES_MAX = 128 << 20
 _DAY_SECONDS = 86_400
+_UNMATCHED_CACHED_SECONDS = 10.0
+"""How long a result is cached that depends on the time, because pending rows count after a while."""
 
 
 @dataclass
@@ -343,6 +346,8 @@ class Planner:
         parts += [repr(query.as_of), repr(query.rows_max), repr(query.unowned)]
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
+        if any(has_pending(self.specs[name]) for name in plan.stats.snapshots):
+            parts.append(f"{time.time() // _UNMATCHED_CACHED_SECONDS:.0f}")
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
