@@ -49,6 +49,7 @@ def test_what_strangers_write_stays_text_on_every_page(visit: Visit, up: Up) -> 
 
     visitor.open_with_data("services", f"live=false&{urlencode({'find': word})}")
     nodes = visitor.find("service-node")
+    expect(nodes).to_have_count(2)
     assert set(nodes.evaluate_all("all => all.map(e => e.dataset.name)")) == {service, f"{word}{MARKUP}"}
     expect(visitor.find("service-row").locator(".name")).to_have_text(service)
     visitor.find("service-call").dispatch_event("click")

@@ -50,6 +50,7 @@ def overview(visitor: Visitor, up: Up) -> None:
 
 def services(visitor: Visitor, up: Up) -> None:
     visitor.open_with_data("services", RANGE)
+    visitor.find("service-node").first.wait_for()
 
 
 def service(visitor: Visitor, up: Up) -> None:

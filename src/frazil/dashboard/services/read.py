@@ -37,10 +37,6 @@ class Calls:
     missing: Sequence[str]
     """Why rows are missing in the result."""
 
-    @property
-    def seconds_behind(self) -> float | None:
-        return self.table.lag_seconds
-
 
 @dataclass(frozen=True)
 class AllServices:
@@ -75,15 +71,12 @@ def read_all_services(view: View, listed: Tables) -> AllServices:
     (requests,), rollups = read_all(view, statements, rollups, cache_seconds=step - 1)
     shown, shown_buckets = (range, buckets) if rollups is None else (rollups.range, rollups.buckets)
     figures = service_figures(requests)
-    found = versions(view.api.read(service_versions(range, _now()), cache_seconds=step - 1))
-    newest = {version.service: version for version in reversed(found)}
-    return AllServices(
-        shown,
-        shown_buckets,
-        figures,
-        _calls(view, listed, range, figures, shown.seconds),
-        newest,
-    )
+    newest: dict[str, Version] = {}
+    if versions_table(listed).state in ("ok", "catching up"):  # else the last version may be an old one
+        found = versions(view.api.read(service_versions(range, _now()), cache_seconds=step - 1))
+        newest = {version.service: version for version in found}
+    calls = _calls(view, listed, range, figures, shown.seconds)
+    return AllServices(shown, shown_buckets, figures, calls, newest)
 
 
 def read_service(view: View, listed: Tables, service: str) -> Service:

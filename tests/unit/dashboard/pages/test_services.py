@@ -157,6 +157,13 @@ def test_a_page_says_why_calls_may_be_missing_and_shows_what_is_there(
     assert component(app, "service_map" if service else "services_map") is not None
 
 
+def test_a_version_is_not_shown_as_the_newest_if_later_ones_are_not_derived(
+    shop: EngineApi, opened: Open
+) -> None:
+    shop.facts["service_versions"] = {"enabled": False}
+    assert {row["version"] for row in component(opened("services", range=range_()), "services_list")} == {""}
+
+
 def test_without_rollups_a_long_range_is_read_from_spans(shop: EngineApi, opened: Open) -> None:
     shop.facts["span_metrics"] = {"days_left": 2}
     app = opened("services", range=range_(24))
