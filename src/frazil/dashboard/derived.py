@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -74,13 +73,14 @@ class DerivedTable:
         return ""
 
 
-def rollups_of(tables: Tables, names: Collection[str], range: TimeRange) -> Rolled | None:
+def rollups_of(tables: Tables, names: Collection[str], range: TimeRange, now: int) -> Rolled | None:
     """Returns which rows of these rollups to read in place of raw rows. None if raw rows are better: for a
-    short range, or if a rollup does not have all rows. The rollups must have the same resolutions.
+    short range, or if a rollup does not have all rows. The rollups must have the same resolutions. `now` is
+    in microseconds.
     """
     if any(DerivedTable.of(tables, name).state != "ok" for name in names):
         return None
-    return rolled(range, next(iter(names)), time.time_ns() // 1000)
+    return rolled(range, next(iter(names)), now)
 
 
 def read_all(

@@ -52,7 +52,7 @@ def _draw(view: View) -> None:
     def statements(rolled: Rolled | None) -> list[Statement]:
         return [red(time_range, buckets, rolled), log_errors(time_range, rolled)]
 
-    rollups = rollups_of(listed, ("span_metrics", "log_rollups"), time_range)
+    rollups = rollups_of(listed, ("span_metrics", "log_rollups"), time_range, view.now_micros)
     (requests, logs), rollups = read_all(view, statements, rollups, cache_seconds=step - 1)
     if rollups is not None:
         time_range, buckets = rollups.range, rollups.buckets
