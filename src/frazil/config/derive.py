@@ -32,6 +32,13 @@ class DeriveConfig(Section):
         "are not written there; their points stay in `metrics` and `metric_rollups`. Costs up to 100 "
         "bytes of memory per series in a task, while a tenant is near the maximum.",
     )
+    unmatched_spans_per_day_max: int = Field(
+        1_000_000,
+        ge=0,
+        description="Maximum spans of one tenant in `service_edges` on one day (UTC) that wait for the other "
+        "side of their call. Others do not wait: those of clients are calls to a queue or host at once. "
+        "Until a day is settled, a query that reads it takes 0.5 s of CPU per million.",
+    )
     batch_bytes_max: Bytes = Field(
         512 * MIB,
         ge=1 * MIB,

@@ -53,6 +53,14 @@ def format_count(number: float | None) -> str:
     return "<0.0001" if 0 < number < 0.0001 else f"{number:.2g}"
 
 
+def format_rate(per_second: float) -> str:
+    """Formats a rate, a low one by the minute, hour or day."""
+    for unit, seconds in (("s", 1), ("min", 60), ("h", 3600)):
+        if per_second * seconds >= 0.995:
+            return f"{format_count(per_second * seconds)}/{unit}"
+    return f"{format_count(per_second * 86_400)}/d" if per_second else "0/s"
+
+
 def format_size(count_bytes: float | None) -> str:
     if count_bytes is None:
         return "–"

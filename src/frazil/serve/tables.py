@@ -15,7 +15,7 @@ from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import only_known
 from frazil.serve.state import ConfigDep, QueryServiceDep
-from frazil.sql.functions import FUNCTIONS
+from frazil.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
@@ -64,7 +64,8 @@ _EXAMPLE = {
     "health": _HEALTH | {"whole": _WHOLE},
 }
 _FUNCTIONS = [
-    {"name": function.name, "arguments": function.arguments, "doc": function.doc} for function in FUNCTIONS
+    {"name": function.name, "arguments": function.arguments, "doc": function.doc}
+    for function in (*FUNCTIONS, *TABLE_FUNCTIONS)
 ]
 _ERRORS = errors(401, 403, 503)
 

@@ -85,6 +85,20 @@ class DeriveMetrics:
             "counts in each round in which it has points.",
             registry=registry,
         )
+        self._unmatched = Gauge(
+            "frazil_derive_unmatched_max",
+            "Most spans that one tenant has today (UTC) in the table that wait for the other side of their "
+            "call. Measured every ten minutes.",
+            table,
+            registry=registry,
+        )
+        self._unmatched_not_kept = Counter(
+            "frazil_derive_unmatched_not_kept",
+            "Spans that do not wait for the other side of their call because their tenant has "
+            "derive.unmatched_spans_per_day_max.",
+            table,
+            registry=registry,
+        )
         self._limited_day = 0
         self._limited: set[str] = set()
         Gauge(
@@ -113,6 +127,8 @@ class DeriveMetrics:
         for spec in derived_specs():
             for counter in self._counters.values():  # a rate needs a 0 to start from
                 counter.labels(spec.name)
+            if spec.derived is not None and spec.derived.pending is not None:
+                self._unmatched_not_kept.labels(spec.name)
             is_off = not config.derive.enabled or spec.name in config.derive.disabled_tables
             disabled.labels(spec.name).set(is_off)
 
@@ -126,6 +142,14 @@ class DeriveMetrics:
     def series(self, most: int) -> None:
         """Sets how many series the tenant with the most has today."""
         self._series.set(most)
+
+    def unmatched(self, table: str, most: int) -> None:
+        """Sets how many pending rows the tenant with the most has today."""
+        self._unmatched.labels(table).set(most)
+
+    def given_up(self, table: str, rows: int) -> None:
+        """Counts pending rows that were not kept."""
+        self._unmatched_not_kept.labels(table).inc(rows)
 
     def limited(self, tenants: set[str], series: int) -> None:
         """Counts new series of these tenants that were not written."""
@@ -215,7 +239,7 @@ class DeriveMetrics:
             self._landed.clear()
             self._limited.clear()
             self._series.set(0)
-            for gauge in (*self._gauges.values(), self._pending):
+            for gauge in (*self._gauges.values(), self._pending, self._unmatched):
                 gauge.clear()
 
 

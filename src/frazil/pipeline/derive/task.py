@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,11 +18,12 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, reason_of
-from frazil.lake.live_files import corruption_in
+from frazil.lake.live_files import FilePartition, corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.derive.limit import Admission, Counts, Limit
 from frazil.pipeline.derive.once import unwritten
 from frazil.pipeline.derive.source import SourceFile
+from frazil.pipeline.derive.unmatched import Rooms, Waiting
 from frazil.pipeline.inputs import opened
 from frazil.pipeline.partition_sort import compact_dictionaries, partition_and_sort
 from frazil.position import NewRows
@@ -53,6 +55,8 @@ class Work:
     """Rows that need not be written again, of tables with `once_per_seconds`."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """Of tables with `limited_key` that the job could fill."""
+    rooms: Mapping[str, Rooms] = field(default_factory=dict)
+    """Of tables with pending rows that the job could fill."""
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Derivation:
     written: dict[str, Hashes] = field(default_factory=dict)
     keys: dict[str, Counts] = field(default_factory=dict)
     """Of tables in `Work.limits`."""
+    given_up: dict[str, Counter[FilePartition]] = field(default_factory=dict)
+    """Pending rows that were not kept, of tables in `Work.rooms`."""
     failed: dict[str, str] = field(default_factory=dict)
     """Tables whose rows could not be computed or written, with the reason."""
     vanished: list[str] = field(default_factory=list)
@@ -95,7 +101,7 @@ def columns_of(tables: Sequence[TableSpec], source: TableSpec, *, with_maps: boo
 def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
     begin, result = time.process_time(), Derivation()
     writers = {
-        name: _Writer(layout, work.written.get(name), work.limits.get(name))
+        name: _Writer(layout, work.written.get(name), work.limits.get(name), work.rooms.get(name), files)
         for name, layout in work.tables.items()
     }
     for rows in _chunks(work, files, result):
@@ -110,6 +116,8 @@ def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
         result.written[name] = writer.new_hashes
         if writer.admission is not None:
             result.keys[name] = writer.admission.counts
+        if writer.waiting is not None:
+            result.given_up[name] = writer.waiting.given_up
     result.cpu_seconds = time.process_time() - begin
     result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result
@@ -131,11 +139,19 @@ def _try(result: Derivation, name: str, writer: _Writer, rows: pa.Table | None) 
 class _Writer:
     """Collects the partial rows of one table, and writes them."""
 
-    def __init__(self, layout: Layout, written: Hashes | None, limit: Limit | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        written: Hashes | None,
+        limit: Limit | None,
+        rooms: Rooms | None,
+        files: Sequence[SourceFile],
+    ) -> None:
         self._layout = layout
         self._name = file_name(layout)
         self._written = written
         self.admission = None if limit is None else Admission(limit, layout.io)
+        self.waiting = Waiting(layout.spec, rooms, files) if rooms else None
         self._partial: list[pa.Table] = []
         self._bytes = 0
         self.files: list[DataFile] = []
@@ -165,6 +181,8 @@ class _Writer:
             return
         (rows,) = self._partial
         self._partial, self._bytes = [], 0
+        if self.waiting is not None:
+            rows = self.waiting.kept(rows)
         rows, hashes = unwritten(rows, self._layout.spec, self._written, self.new_hashes)
         if self.admission is not None:
             admitted = self.admission.admitted(rows)
