@@ -32,7 +32,7 @@ WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
 LANDING = (
     *("land", "backlog", "commits", "cluster", "idle", "whole"),
-    *("derive", "derive_functions", "derive_demo", "derive_steady"),
+    *("derive", "derive_functions", "derive_tenants", "derive_demo", "derive_steady"),
 )
 ASKING = ("query", "queries", "freshness", "tail")
 MAINTAINING = ("maintain", "compact", "day")
@@ -230,7 +230,7 @@ def receiving(bench: Bench, only: str | None) -> None:
 
 def landing(bench: Bench, only: str | None, records: int | None) -> None:
     """`land` runs all parts; each part can run alone."""
-    from bench import cluster, commits, derive, derive_functions, derive_up, idle, land, whole
+    from bench import cluster, commits, derive, derive_functions, derive_tenants, derive_up, idle, land, whole
 
     configure_logging(LogConfig(level="warning"))
     everything = only in (None, "land")
@@ -244,6 +244,8 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
         derive.derivation(bench, records)
     if everything or only == "derive_functions":
         derive_functions.functions(bench)
+    if everything or only == "derive_tenants":
+        derive_tenants.tenants(bench)
     if only == "derive_demo" or (everything and not bench.quick):
         derive_up.derive_demo(bench)
     if only == "derive_steady" or (everything and not bench.quick):

@@ -109,9 +109,12 @@ class RandomLake(DerivedLake):
         self.waiting.append(Item(signal, tenant, what, at + _DEADLINE_SECONDS))
 
     def _call(self, tenant: str, at: float) -> list[Span]:
-        """A client and the spans that it is the parent of, or one side alone."""
+        """A client and the spans that it is the parent of, or one side alone. No two spans have the same
+        start or duration."""
         chance = self.chance
         self._made += 1
+        serial = self._made * 10
+        at += serial / 1e5
         trace, attributes = f"{self._made // 2 + 1:032x}", chance.choice(_TARGETS)
         kind = PRODUCER if "messaging_system" in attributes and chance.random() < 0.5 else CLIENT
         client = Span(
@@ -120,7 +123,7 @@ class RandomLake(DerivedLake):
             kind,
             chance.choice(SERVICES),
             at,
-            duration_nano=chance.choice([0, 7, 10**6, 3 * 10**9]),
+            duration_nano=chance.choice([0, 10**6, 3 * 10**9]) + serial,
             status_code=chance.choice([0, 0, 2]),
             trace_id=trace,
             tenant_id=tenant,
@@ -133,8 +136,8 @@ class RandomLake(DerivedLake):
                 client.span_id,
                 CONSUMER if kind == PRODUCER else SERVER,
                 chance.choice(SERVICES),
-                min(self.now, at + chance.choice([0, 1, 59, 700, 3599])),
-                duration_nano=5,
+                min(self.now, at + chance.choice([0, 1, 59, 700, 3599])) + (number + 1) / 1e5,
+                duration_nano=serial + number + 1,
                 status_code=chance.choice([0, 2]),
                 trace_id=trace,
                 tenant_id=tenant,
