@@ -271,7 +271,7 @@ def _help(metric: Metric) -> str:
         case _:
             return (
                 f"A value is held until the next point, for at most {HOLD_SECONDS // 60} minutes, in ranges "
-                "of up to an hour. Average: over all series. Total: the sum of the latest value of each series."
+                "of up to an hour. Average: over all series. Total: the sum of each series' latest value."
             )
 
 
