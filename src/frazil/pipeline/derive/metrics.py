@@ -25,6 +25,8 @@ _COUNTERS = {
 }
 _GAUGES = {
     "frazil_derive_failing": "1 if the last attempt to derive rows of the table failed, else 0.",
+    "frazil_derive_stopped": "1 if a view is stopped, because its query has more groups in a round than "
+    "derive.view_groups_max, else 0.",
     "frazil_derive_days_left": "Past days that still have to be derived in the background.",
 }
 
@@ -103,17 +105,22 @@ class DeriveMetrics:
             table,
             registry=registry,
         )
-        disabled = Gauge(
+        self._disabled = Gauge(
             "frazil_derive_disabled",
             "1 if the configuration disables the derived table, else 0.",
             table,
             registry=registry,
         )
+        self._config = config
         for spec in derived_specs():
-            for counter in self._counters.values():  # a rate needs a 0 to start from
-                counter.labels(spec.name)
-            is_off = not config.derive.enabled or spec.name in config.derive.disabled_tables
-            disabled.labels(spec.name).set(is_off)
+            self.declare(spec.name)
+
+    def declare(self, table: str, *, is_off: bool = False) -> None:
+        """Begins the metrics of a table. `is_off`: the configuration does not have the view."""
+        for counter in self._counters.values():  # a rate needs a 0 to start from
+            counter.labels(table)
+        derive = self._config.derive
+        self._disabled.labels(table).set(is_off or not derive.enabled or table in derive.disabled_tables)
 
     def round(self, source: str, seconds: float, cpu_seconds: float) -> None:
         self._seconds.labels(source).observe(seconds)
@@ -193,6 +200,9 @@ class DeriveMetrics:
     def failed(self, table: str) -> None:
         self._counters["frazil_derive_errors"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(1)
+
+    def stopped(self, table: str) -> None:
+        self._gauges["frazil_derive_stopped"].labels(table).set(1)
 
     def recovered(self, table: str) -> None:
         self._gauges["frazil_derive_failing"].labels(table).set(0)
