@@ -1,5 +1,5 @@
-"""A runner of tasks in this process, in place of Spark. Work, items and results are pickled, as for Spark. SQL runs
-in DuckDB, translated from Spark's dialect: tests of the SQL itself use Spark.
+"""A runner of tasks in this process, in place of Spark. Work, items and results are pickled, as for
+Spark. SQL runs in DuckDB, translated from Spark's dialect: tests of the SQL itself use Spark.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import structlog
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.table.metadata import TableMetadata
 
+from frazil.errors import CatalogUnavailable
 from frazil.lake.catalog import LEASES, catalog_errors, table_or_none
-from frazil.tables import TableSpec, derived_specs, declare_views, reserved_names
+from frazil.tables import TableSpec, declare_views, derived_specs, reserved_names
 from frazil.tables.derived.view import OFF, VIEW_STATE, view_query
 from frazil.tables.views import view_spec
 
@@ -23,8 +25,11 @@ def known_views() -> list[TableSpec]:
 
 def candidates(catalog: Catalog, namespace: str) -> list[str]:
     """Returns the names of tables that may be views."""
-    with catalog_errors():
-        names = {identifier[-1] for identifier in catalog.list_tables(namespace)}
+    try:
+        with catalog_errors():
+            names = {identifier[-1] for identifier in catalog.list_tables(namespace)}
+    except NoSuchNamespaceError:
+        return []
     return sorted(names - reserved_names() - {LEASES})
 
 
@@ -49,8 +54,14 @@ def load_views(catalog: Catalog, namespace: str) -> None:
     """Makes the views of the lake known to this process. Raises CatalogUnavailable."""
     found: list[TableSpec] = []
     for name in candidates(catalog, namespace):
-        with catalog_errors():
-            table = table_or_none(catalog, namespace, name)
+        try:
+            with catalog_errors():
+                table = table_or_none(catalog, namespace, name)
+        except CatalogUnavailable:
+            raise
+        except Exception as error:  # a table of another engine must not stop frazil
+            log.warning("table not readable", table=name, reason=str(error))
+            continue
         spec = None if table is None else spec_in(name, table.metadata)
         found += [] if spec is None else [spec]
     declare_views(found)

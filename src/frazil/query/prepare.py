@@ -16,16 +16,18 @@ from frazil.errors import QueryInvalid
 from frazil.query.cache import SizedCache
 from frazil.query.errors import query_error, worker_died
 from frazil.query.model import Query
+from frazil.query.plan import Planner
 from frazil.query.pool import WorkerDied, WorkerProcess
 from frazil.query.running import RunningQuery
 from frazil.sql.pushdown import Uses, unpacked
 from frazil.sql.statement import Statement
-from frazil.tables import table_specs
 
 _PARSED_BYTES_MAX = 32 << 20
 _USES_BYTES_MAX = 8 << 20
 _BYTES_PER_BYTE = 6
 """Memory of a syntax tree, or of constraints, per byte of its text."""
+_VIEWS_SECONDS = 1.0
+"""How old the list of views may be when a query names an unknown table."""
 _SCANS_MAX = 300
 """Queries that read tables more often use all files: DuckDB would take seconds to describe their plan."""
 
@@ -50,11 +52,14 @@ class Preparer:
     """Caches syntax trees, and the constraints of queries that do not depend on the clock."""
 
     def __init__(
-        self, config: Config, worker_lost: Callable[[RunningQuery, WorkerProcess], Awaitable[None]]
+        self,
+        config: Config,
+        planner: Callable[[], Planner],
+        worker_lost: Callable[[RunningQuery, WorkerProcess], Awaitable[None]],
     ) -> None:
         self._config = config
+        self._planner = planner
         self._worker_lost = worker_lost
-        self._tables = [name for name, spec in table_specs().items() if spec.queried]
         self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
         self._uses: SizedCache[tuple[str, str], Uses] = SizedCache(_USES_BYTES_MAX)
 
@@ -98,8 +103,20 @@ class Preparer:
     async def _check(self, running: RunningQuery, parsed: _Parsed) -> Statement:
         running.audit_sql = parsed.audit_sql
         running.now = time.time_ns() // 1000
-        namespace, sql = self._config.lake.namespace, running.query.sql
-        return await asyncio.to_thread(Statement, parsed.tree, namespace, self._tables, sql)
+        return await asyncio.to_thread(self._statement, parsed.tree, running.query.sql)
+
+    def _statement(self, tree: Mapping[str, Any], sql: str) -> Statement:
+        """Blocking: reads the catalog. Looks for new views again if the query names an unknown table."""
+        planner, namespace = self._planner(), self._config.lake.namespace
+        planner.find_views()
+        known = [*planner.specs]
+        try:
+            return Statement(tree, namespace, known, sql)
+        except QueryInvalid:
+            planner.find_views(age_max_seconds=_VIEWS_SECONDS)
+            if [*planner.specs] == known:
+                raise
+            return Statement(tree, namespace, [*planner.specs], sql)
 
     async def _constrain(self, running: RunningQuery, worker: WorkerProcess, statement: Statement) -> Uses:
         """Only for checked statements: when DuckDB plans a query, it opens the files that the query names."""
@@ -107,8 +124,9 @@ class Preparer:
         if not statement.tables or statement.reads_own_clock or statement.scans > _SCANS_MAX:
             return {}
         try:
+            views = self._planner().views_in(statement.tables)
             with telemetry.span("query.constrain"):
-                event = await worker.constrain(query.sql, query.params, running.now)
+                event = await worker.constrain(query.sql, query.params, running.now, views)
         except WorkerDied:
             await self._worker_lost(running, worker)
             raise worker_died() from None

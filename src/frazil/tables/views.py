@@ -66,8 +66,8 @@ def _column(column: ViewColumn, query: ViewQuery) -> Column:
     if column.type not in allowed:
         what = "a key" if column.rule == "key" else column.function
         raise ValueError(
-            f"{column.name} has type {column.type}, but {what} can only be {' or '.join(allowed)}: write for "
-            f"example CAST(… AS {allowed[0]})"
+            f"{column.name} has type {column.type}, but {what} can only be {' or '.join(allowed)}: write "
+            f"CAST(… AS {'DOUBLE' if 'DOUBLE' in allowed else allowed[0]})"
         )
     is_key = column.rule == "key"
     return Column(

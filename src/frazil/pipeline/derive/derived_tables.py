@@ -208,7 +208,7 @@ class DerivedTables:
                 f"Group by fewer columns or longer times, or increase "
                 "derive.view_groups_max; then restart the pipeline"
             )
-            return [Derivation(files={state.name: []}, failed={state.name: reason}, groups=groups)]
+            return [Derivation(files={state.name: []}, failed={state.name: reason}, is_final=True)]
         return results
 
     def _limits(self, states: Sequence[TableState], cut: Cut, replacing: bool) -> dict[str, Limit]:
@@ -277,10 +277,9 @@ class DerivedTables:
         failed: dict[str, str] = {}
         for result in results:
             failed |= result.failed
+        final = {name for result in results if result.is_final for name in result.failed}
         for name, reason in failed.items():
-            self.fail(
-                name, reason, is_final=any(result.groups for result in results if name in result.failed)
-            )
+            self.fail(name, reason, is_final=name in final)
         return set(failed)
 
     def fail(self, name: str, reason: str, *, is_final: bool = False) -> None:

@@ -111,6 +111,12 @@ class DeriveMetrics:
             table,
             registry=registry,
         )
+        self._views = Gauge(
+            "frazil_derive_view",
+            "1 for each view, with the table that it reads; empty if the view is not valid.",
+            ["table", "source"],
+            registry=registry,
+        )
         self._config = config
         for spec in derived_specs():
             self.declare(spec.name)
@@ -121,6 +127,11 @@ class DeriveMetrics:
             counter.labels(table)
         derive = self._config.derive
         self._disabled.labels(table).set(is_off or not derive.enabled or table in derive.disabled_tables)
+
+    def declare_view(self, table: str, source: str, *, is_off: bool = False) -> None:
+        """Begins the metrics of a view. `source` is empty if the view is not valid."""
+        self.declare(table, is_off=is_off)
+        self._views.labels(table, source).set(1)
 
     def round(self, source: str, seconds: float, cpu_seconds: float) -> None:
         self._seconds.labels(source).observe(seconds)

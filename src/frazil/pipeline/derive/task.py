@@ -75,6 +75,8 @@ class Derivation:
     partial_rows: dict[str, int] = field(default_factory=dict)
     groups: int = 0
     """Rows of the result of a view's query."""
+    is_final: bool = False
+    """Whether the tables in `failed` would fail again."""
     calls: list[StoreCall] = field(default_factory=list)
     """Calls of tasks that read rows for a view's query."""
     cpu_seconds: float = 0.0

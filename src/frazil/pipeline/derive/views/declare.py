@@ -93,7 +93,9 @@ def analysed(config: Config, name: str, query: ViewQuery, runner: Runner) -> Tab
 def _type_text(type_: pa.DataType) -> str:
     if pa.types.is_timestamp(type_):
         return "TIMESTAMP" if type_.tz else "TIMESTAMP_NTZ"
+    if pa.types.is_date(type_):
+        return "DATE"
     try:
         return type_name(type_)
     except KeyError:
-        return str(type_).upper()
+        return str(type_).upper().replace("DECIMAL128", "DECIMAL")

@@ -143,7 +143,7 @@ class _Checking:
             self._check_row(tree.args["where"].this, clauses.where, spec, alias, "WHERE")
             where = clauses.where.as_text()
         self._check_group(clauses.group, columns, clauses.items)
-        reads = tuple(column.name for column in spec.columns if column.name in self._reads)
+        reads = tuple(column.name for column in spec.columns if column.name in self._reads - {TENANT})
         return ViewQuery(spec.name, alias, reads, tuple(columns), where)
 
     # The statement
