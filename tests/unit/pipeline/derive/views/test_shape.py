@@ -61,8 +61,8 @@ def test_a_view_of_the_shape_keeps_its_texts_without_comments() -> None:
         f"select {TIME}, sum(duration_nano) filter (where kind = 2) as c from spans group by all",
         f"select {TIME}, 'it''s -- x' k, count(*) c from spans where name <> 'a\\'b' group by all",
         f"select {TIME}, count(*) c from spans where kind is distinct from 10L group by all",
-        f"select {TIME}, case when kind = 2 then 'a' end as side, bool_or(kind = 2) o from spans group by all",
-        "select time, any(kind = 3) as a, every(kind = 3) as e, count_if(kind = 1) i from spans group by time",
+        f"select {TIME}, case when kind = 2 then 'a' end side, bool_or(kind = 2) o from spans group by all",
+        "select time, any(kind = 3) as a, every(kind = 3) e, count_if(kind = 1) i from spans group by time",
         "select timestamp_seconds(unix_seconds(time) div 300 * 300) time, count(1) c from spans group by all",
     ],
 )
