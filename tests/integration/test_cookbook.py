@@ -28,7 +28,7 @@ from tests.support.integration.api import running_api
 from tests.support.integration.clients import SIGNALS
 from tests.support.integration.documented import COMPACTS_EARLY, Stack
 from tests.support.integration.known_faults import NEW_ERROR, OLD_ERROR, SECOND, KnownFaults
-from tests.support.query.derived_rows import append_derived
+from tests.support.query.derived_rows import append_derived, head_of
 
 pytestmark = pytest.mark.slow
 
@@ -108,12 +108,14 @@ def _derive(lake: Lake) -> None:
     """Fills the tables of section "Rollups" from all rows that have landed, twice: in two halves."""
     config = lake.receiver.config
     with contextlib.closing(open_catalog(config)) as catalog:
-        for spec in (table_specs()["span_metrics"], table_specs()["log_rollups"]):
+        for name in ("span_metrics", "log_rollups", "metric_rollups", "series"):
+            spec = table_specs()[name]
             assert spec.derived is not None
             names = ("tenant_id", "time", *spec.derived.columns)
-            source = catalog.load_table(f"otel.{spec.derived.source}").scan(selected_fields=names).to_arrow()
+            table = catalog.load_table(f"otel.{spec.derived.source}")
+            source = table.scan(selected_fields=names).to_arrow()
             half = source.num_rows // 2
-            append_derived(config, catalog, spec, source.slice(0, half))
+            append_derived(config, catalog, spec, source.slice(0, half), head_of(spec, table))
             append_derived(config, catalog, spec, source.slice(half))
 
 
@@ -397,3 +399,20 @@ def test_the_busiest_operations_and_the_volume_of_logs_are_those_of_the_records(
         assert row["calls"] <= calls[row["service_name"], row["operation"]]
     landed = lake.api.rows("SELECT count(*) FROM logs WHERE body <> ?", AFTER_THE_TAG)[0][0]
     assert 0 < sum(row["records"] for row in lake.rows(43)) <= landed
+
+
+def test_metrics_in_steps_count_what_the_points_count(lake: Lake) -> None:
+    """The demo's sources have start times, and started in the time that is read."""
+    counted = (
+        "SELECT coalesce(sum(n), 0) "
+        "FROM (SELECT coalesce(sum({0}) FILTER (aggregation_temporality = 1), 0) + coalesce(max({0}) "
+        "FILTER (aggregation_temporality = 2), 0) AS n FROM metrics WHERE metric_name = '{1}' "
+        "AND start_time_unix_nano IS NOT NULL GROUP BY series_id, start_time_unix_nano)"
+    )
+    requests = lake.api.rows(counted.format("count", "http.server.request.duration"))[0][0]
+    assert 0 < requests == sum(row["requests"] for row in lake.rows(44))
+    assert all(0 < row["p99_ms"] < 1e6 for row in lake.rows(44) if row["requests"])
+    orders = lake.api.rows(counted.format("coalesce(value_double, value_int)", "shop.orders"))[0][0]
+    found = lake.rows(45)
+    assert 0 < orders == sum(row["orders"] for row in found)
+    assert {row["country"] for row in found} - {None}

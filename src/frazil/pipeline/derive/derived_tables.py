@@ -5,6 +5,7 @@ computes rows of several tables at once, and the failures of each table.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from frazil.errors import ConfigError, DataLost, JobFailed, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint, committer_of
+from frazil.lake.live_files import FilePartition
 from frazil.lake.tables import open_table
 from frazil.pipeline.datafile import Layout
 from frazil.pipeline.derive.counting import place_of
@@ -29,6 +31,7 @@ from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.once import KEPT_MAX
 from frazil.pipeline.derive.source import Cut, nowhere, position_of, tasks
 from frazil.pipeline.derive.task import Derivation, Work, columns_of, derive_files
+from frazil.pipeline.derive.unmatched import Rooms, pending_rows, rooms
 from frazil.pipeline.derive.views.declare import declared_view
 from frazil.pipeline.derive.views.task import run_view
 from frazil.pipeline.runner import Runner
@@ -160,7 +163,7 @@ class DerivedTables:
         """Computes and writes rows of the tables from files of the source, in one Spark job. `replacing`:
         the rows that the tables hold of these days will be removed.
         """
-        limits = self._limits(states, cut, replacing)
+        limits, rooms = self._limits(states, cut, replacing), self._rooms(states, cut, replacing)
         specs = [state.spec for state in states]
         level = self.config.land.compression_level
         names = {name for spec in specs if spec.derived is not None for name in spec.derived.columns}
@@ -171,6 +174,7 @@ class DerivedTables:
             cut.new_rows,
             {spec.name: self._written[spec.name] for spec in specs if spec.name in self._written},
             limits,
+            rooms,
         )
         if is_view(specs[0]):
             return self._run_view(states, work, cut, replacing=replacing)
@@ -181,6 +185,7 @@ class DerivedTables:
         for state in states:
             if state.name in limits:
                 self._keep_limit(state, limits[state.name], results)
+            self._note_given_up(state.name, results)
         return results
 
     def _run_view(
@@ -219,6 +224,28 @@ class DerivedTables:
         }
         return {name: limit for name, limit in found.items() if limit is not None}
 
+    def _rooms(self, states: Sequence[TableState], cut: Cut, replacing: bool) -> dict[str, Rooms]:
+        rows_max = self.config.derive.unmatched_spans_per_day_max
+        found = {
+            state.name: rooms(state.spec, state.checkpoint.table, cut, rows_max, replacing=replacing)
+            for state in states
+        }
+        return {name: each for name, each in found.items() if each}
+
+    def _note_given_up(self, name: str, results: Sequence[Derivation]) -> None:
+        given_up: Counter[FilePartition] = Counter()
+        for result in results:
+            given_up += result.given_up.get(name, Counter())
+        if given_up:
+            self.metrics.given_up(name, given_up.total())
+            log.warning(
+                "spans do not wait for the other side of their call: the tenant has "
+                "derive.unmatched_spans_per_day_max on that day",
+                table=name,
+                tenants=sorted({partition.tenant or "" for partition in given_up})[:_NAMED_MAX],
+                spans=given_up.total(),
+            )
+
     def _keep_limit(self, state: TableState, limit: Limit, results: Sequence[Derivation]) -> None:
         """Deletes files of tasks that together exceed the bound, and counts the keys that are not written."""
         name, table = state.name, state.checkpoint.table
@@ -243,16 +270,22 @@ class DerivedTables:
             )
 
     def measure(self, states: Sequence[TableState]) -> None:
-        """Sets the metric of how many keys a tenant has today, at most every ten minutes."""
+        """Sets the metrics of how many keys and pending rows a tenant has today, at most every ten
+        minutes.
+        """
         now = self.clock()
-        limited = [each for each in states if each.spec.derived and each.spec.derived.limited_key]
-        if not limited or 0 <= now - self._measured_at < _MEASURE_SECONDS:
+        if 0 <= now - self._measured_at < _MEASURE_SECONDS:
             return
         self._measured_at = now
-        for state in limited:
-            assert state.spec.derived is not None  # noqa: S101
-            table = state.checkpoint.table.refresh()
-            self.metrics.series(largest(table, state.spec.derived.limited_key, int(now // DAY_SECONDS)))
+        today = int(now // DAY_SECONDS)
+        for state in states:
+            derived = state.spec.derived
+            if derived is not None and derived.limited_key:
+                table = state.checkpoint.table.refresh()
+                self.metrics.series(largest(table, derived.limited_key, today))
+            if derived is not None and derived.pending is not None:
+                table = state.checkpoint.table.refresh()
+                self.metrics.unmatched(state.name, max(pending_rows(table, [today]).values(), default=0))
 
     def note_unreadable(self, files: Mapping[str, str]) -> None:
         """Reports corrupt files. Their rows are left out: waiting for the files would stop all tables."""

@@ -17,6 +17,7 @@ _LAG_SECONDS = (1, 2.5, 5, 7.5, 10, 15, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1
 _COUNTERS = {
     "frazil_derived_source_rows": "Rows of the source table that were read for a derived table.",
     "frazil_derived_rows": "Rows committed to derived tables, before rows with the same key are merged.",
+    "frazil_derived_files": "Data files committed to derived tables: one per tenant and day in each task.",
     "frazil_derived_bytes": "Bytes of data files committed to derived tables.",
     "frazil_derive_commits": "Commits to derived tables.",
     "frazil_derive_errors": "Attempts to derive rows of a table that failed.",
@@ -86,6 +87,20 @@ class DeriveMetrics:
             "counts in each round in which it has points.",
             registry=registry,
         )
+        self._unmatched = Gauge(
+            "frazil_derive_unmatched_max",
+            "Most spans that one tenant has today (UTC) in the table that wait for the other side of their "
+            "call. Measured every ten minutes.",
+            table,
+            registry=registry,
+        )
+        self._unmatched_not_kept = Counter(
+            "frazil_derive_unmatched_not_kept",
+            "Spans that do not wait for the other side of their call because their tenant has "
+            "derive.unmatched_spans_per_day_max.",
+            table,
+            registry=registry,
+        )
         self._limited_day = 0
         self._limited: set[str] = set()
         Gauge(
@@ -120,6 +135,8 @@ class DeriveMetrics:
         self._config = config
         for spec in derived_specs():
             self.declare(spec.name)
+            if spec.derived is not None and spec.derived.pending is not None:
+                self._unmatched_not_kept.labels(spec.name)
 
     def declare(self, table: str, *, is_off: bool = False) -> None:
         """Begins the metrics of a table. `is_off`: the configuration does not have the view."""
@@ -144,6 +161,14 @@ class DeriveMetrics:
         """Sets how many series the tenant with the most has today."""
         self._series.set(most)
 
+    def unmatched(self, table: str, most: int) -> None:
+        """Sets how many pending rows the tenant with the most has today."""
+        self._unmatched.labels(table).set(most)
+
+    def given_up(self, table: str, rows: int) -> None:
+        """Counts pending rows that were not kept."""
+        self._unmatched_not_kept.labels(table).inc(rows)
+
     def limited(self, tenants: set[str], series: int) -> None:
         """Counts new series of these tenants that were not written."""
         self._not_written.inc(series)
@@ -157,11 +182,12 @@ class DeriveMetrics:
             return len(self._limited) if self._limited_day == _today() else 0
 
     def committed(
-        self, table: str, *, source_rows: int, rows: int, size: int, landed_at: float | None
+        self, table: str, *, source_rows: int, rows: int, files: int, size: int, landed_at: float | None
     ) -> None:
         """Counts a commit. `landed_at`: when the oldest of its rows landed, in seconds since 1970."""
         self._counters["frazil_derived_source_rows"].labels(table).inc(source_rows)
         self._counters["frazil_derived_rows"].labels(table).inc(rows)
+        self._counters["frazil_derived_files"].labels(table).inc(files)
         self._counters["frazil_derived_bytes"].labels(table).inc(size)
         self._counters["frazil_derive_commits"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(0)
@@ -234,7 +260,7 @@ class DeriveMetrics:
             self._landed.clear()
             self._limited.clear()
             self._series.set(0)
-            for gauge in (*self._gauges.values(), self._pending):
+            for gauge in (*self._gauges.values(), self._pending, self._unmatched):
                 gauge.clear()
 
 

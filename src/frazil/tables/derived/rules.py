@@ -58,6 +58,7 @@ Derive = Callable[[pa.Table], pa.Table]
 Settle = Callable[[pa.Table, int], tuple[pa.Table, pa.Table]]
 Dialect = Literal["duckdb", "spark", "trino"]
 Complete = Callable[[Dialect, str], str]
+GiveUp = Callable[[pa.Table], pa.Table]
 
 OPEN, SETTLED = 0, 1
 """The resolutions of pending rows: those that have not been settled, and those that stayed pending when they were."""
@@ -87,6 +88,10 @@ class Pending:
     settle: Settle
     """Gets the pending rows of complete groups of a tenant and day, and the latest time of arrival, in microseconds since
     1970, of groups to settle. Returns the rows that follow from them, as `derive` does, and the rows that stay pending.
+    """
+    give_up: GiveUp
+    """Gets pending rows that are not kept, because their tenant has too many on that day. Returns the rows that follow
+    from each of them alone, of the same day, as `derive` does.
     """
 
 

@@ -122,7 +122,7 @@ def write_rows(work: Work, groups_max: int, batches: Iterable[pa.RecordBatch]) -
     """Writes rows of the result. Stops when there are more than `groups_max`."""
     begin, result = time.process_time(), Derivation()
     ((name, layout),) = work.tables.items()
-    writer = TableWriter(layout, None)
+    writer = TableWriter(layout, None, None, None, [])
     for batch in batches:
         rows = pa.Table.from_batches([batch])
         is_fact = pc.is_valid(rows.column(FACTS))
