@@ -7,6 +7,7 @@ from __future__ import annotations
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from frazil.errors import CatalogUnavailable
@@ -50,18 +51,26 @@ def is_off(metadata: TableMetadata) -> bool:
     return metadata.properties.get(VIEW_STATE) == OFF
 
 
-def load_views(catalog: Catalog, namespace: str) -> None:
-    """Makes the views of the lake known to this process. Raises CatalogUnavailable."""
-    found: list[TableSpec] = []
+def stored_views(catalog: Catalog, namespace: str) -> dict[str, tuple[TableSpec, Table]]:
+    """Returns the views of the lake by name. Leaves out tables that cannot be read: those of other engines
+    must not stop frazil. Raises CatalogUnavailable.
+    """
+    found = {}
     for name in candidates(catalog, namespace):
         try:
             with catalog_errors():
                 table = table_or_none(catalog, namespace, name)
         except CatalogUnavailable:
             raise
-        except Exception as error:  # a table of another engine must not stop frazil
+        except Exception as error:
             log.warning("table not readable", table=name, reason=str(error))
             continue
         spec = None if table is None else spec_in(name, table.metadata)
-        found += [] if spec is None else [spec]
-    declare_views(found)
+        if table is not None and spec is not None:
+            found[name] = spec, table
+    return found
+
+
+def load_views(catalog: Catalog, namespace: str) -> None:
+    """Makes the views of the lake known to this process. Raises CatalogUnavailable."""
+    declare_views(spec for spec, _ in stored_views(catalog, namespace).values())

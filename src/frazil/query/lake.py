@@ -152,6 +152,7 @@ class Lake:
         self._is_closed = False
         self._finding_views = threading.Lock()
         self._views_at = -math.inf
+        self._other_tables: dict[str, Table | None] = {}
 
     def version(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableVersion | None:
         """Return a version with its manifests, or None if the table does not exist yet. `renew` reads the
@@ -183,15 +184,27 @@ class Lake:
             if self._clock() - self._views_at < age_max_seconds:
                 return
             try:
-                found = []
-                for name in candidates(self._open(), self._config.lake.namespace):
-                    known, _ = self._current(name)
-                    spec = None if known.table is None else spec_in(name, known.table.metadata)
-                    found += [] if spec is None else [spec]
-                declare_views(found)
+                names = candidates(self._open(), self._config.lake.namespace)
+                self._other_tables = {name: self._other_table(name) for name in names}
+                specs = [
+                    spec_in(name, table.metadata)
+                    for name, table in self._other_tables.items()
+                    if table is not None
+                ]
+                declare_views(spec for spec in specs if spec is not None)
             except (FrazilError, OSError) as error:
                 log.debug("views not found", reason=str(error))
             self._views_at = self._clock()
+
+    def _other_table(self, name: str) -> Table | None:
+        """Return a table that may be a view. None if it cannot be read: it may be one of another engine."""
+        try:
+            return self._load(name, self._other_tables.get(name))
+        except CatalogUnavailable:
+            raise
+        except (FrazilError, OSError) as error:
+            log.debug("table not readable", table=name, reason=str(error))
+            return None
 
     def warm(self) -> None:
         """Prefetch metadata and manifests of all tables. Only logs errors: queries will report them. Returns

@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
+from frazil.lake.views import known_views
 from frazil.query.cache import SizedCache
 from frazil.query.derived import DerivedInfo, derived_info
 from frazil.query.lake import Lake, TableLookup, TableVersion
@@ -120,8 +121,12 @@ class Planner:
 
     def views_in(self, names: Collection[str]) -> list[dict[str, Any]]:
         """Return the declarations of the views among these tables."""
-        specs = [spec for name, spec in self.specs.items() if name in names]
-        return [self.declaration(each) for each in specs if each.derived and each.derived.view is not None]
+        return [self.declaration(spec) for name, spec in self.views.items() if name in names]
+
+    @property
+    def views(self) -> Mapping[str, TableSpec]:
+        """The views that this process knows, by name."""
+        return {spec.name: spec for spec in known_views()}
 
     def column_names(self, tables: Sequence[str]) -> list[str]:
         """Return the columns of all these tables, as candidates for a misspelled name."""

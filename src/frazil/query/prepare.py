@@ -21,6 +21,7 @@ from frazil.query.pool import WorkerDied, WorkerProcess
 from frazil.query.running import RunningQuery
 from frazil.sql.pushdown import Uses, unpacked
 from frazil.sql.statement import Statement
+from frazil.tables import TableSpec
 
 _PARSED_BYTES_MAX = 32 << 20
 _USES_BYTES_MAX = 8 << 20
@@ -60,6 +61,7 @@ class Preparer:
         self._config = config
         self._planner = planner
         self._worker_lost = worker_lost
+        self._views: Mapping[str, TableSpec] = {}
         self._parsed: SizedCache[str, _Parsed] = SizedCache(_PARSED_BYTES_MAX)
         self._uses: SizedCache[tuple[str, str], Uses] = SizedCache(_USES_BYTES_MAX)
 
@@ -71,10 +73,11 @@ class Preparer:
     async def prepared(self, running: RunningQuery) -> Prepared | None:
         """Return a query that was prepared before; None if it needs a worker."""
         parsed = self._parsed.get(running.query.sql)
-        uses = self._uses.get(_key(running.query))
-        if parsed is None or uses is None:
+        if parsed is None or self._uses.get(_key(running.query)) is None:
             return None
-        return Prepared(await self._check(running, parsed), uses)
+        statement = await self._check(running, parsed)  # forgets constraints if a view has changed
+        uses = self._uses.get(_key(running.query))
+        return None if uses is None else Prepared(statement, uses)
 
     async def prepare(self, running: RunningQuery, worker: WorkerProcess) -> Prepared:
         """Raises QueryInvalid or QueryRefused if the query must not run, or ParserDied."""
@@ -109,6 +112,9 @@ class Preparer:
         """Blocking: reads the catalog. Looks for new views again if the query names an unknown table."""
         planner, namespace = self._planner(), self._config.lake.namespace
         planner.find_views()
+        if (views := planner.views) != self._views:
+            self._uses.clear()
+            self._views = views
         known = [*planner.specs]
         try:
             return Statement(tree, namespace, known, sql)

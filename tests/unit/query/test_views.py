@@ -11,7 +11,7 @@ import pytest
 from frazil.errors import QueryInvalid
 from frazil.pipeline.derive.views.declare import mark_off
 from frazil.query.model import AsOf
-from frazil.tables import forget_views
+from frazil.tables import forget_views, table_specs
 from tests.components.process import wait_until
 from tests.support.query.small_lake import serving
 from tests.support.view_lake import BY_SERVICE, ViewLake
@@ -100,6 +100,7 @@ def test_a_view_that_is_made_while_the_api_runs_is_found(lake: ViewLake) -> None
     with serving(lake.config) as service:
         with pytest.raises(QueryInvalid, match="no table by_service"):
             service.execute(ASKED)
+        lake.catalog.create_table("otel.another_engines", table_specs()["log_rollups"].arrow_schema)
         lake.derive()
         forget_views()
 

@@ -117,8 +117,11 @@ class DerivedTables:
         with catalog_errors():
             return table_or_none(self.catalog, self.config.lake.namespace, self.source)
 
-    def declare_views(self) -> None:
-        """Makes the views tables that are derived. A view for which that fails is tried again later."""
+    def declare_views(self) -> bool:
+        """Makes the views tables that are derived. A view for which that fails is tried again later. Returns
+        whether there are new tables.
+        """
+        before = len(self.specs)
         for name, query in list(self._undeclared.items()):
             if not self.is_due(name):
                 continue
@@ -133,6 +136,7 @@ class DerivedTables:
                 self.specs.append(spec)
                 self.succeeded(name)
                 self.metrics.recovered(name)
+        return len(self.specs) > before
 
     def states(self) -> list[TableState]:
         """Reads the tables. Creates those that do not exist. Leaves out views that cannot be read."""

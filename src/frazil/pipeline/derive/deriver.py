@@ -126,8 +126,8 @@ class Deriver:
         """Derives the rows that landed since the last round, or a part of them."""
         self._metrics.began(self.tables)
         table = self._tables.source_table()
-        if table is not None:
-            self._tables.declare_views()
+        if table is not None and self._tables.declare_views():
+            self._head = None
         if table is None or not self._tables.specs:
             return "idle"
         head = head_of(table)

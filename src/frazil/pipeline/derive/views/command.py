@@ -16,7 +16,7 @@ from frazil.config import Config
 from frazil.errors import FrazilError, Refused
 from frazil.lake.catalog import catalog_errors, open_existing_catalog, table_or_none
 from frazil.lake.derived_days import days_left, lag_seconds
-from frazil.lake.views import candidates, is_off, spec_in
+from frazil.lake.views import is_off, stored_views
 from frazil.pipeline.derive.check import checked_views
 from frazil.pipeline.derive.views.declare import analysed
 from frazil.pipeline.maintain.show import output
@@ -128,22 +128,11 @@ def listed_views(config: Config) -> list[ListedView]:
     queries, problems = checked_views(config)
     catalog = open_existing_catalog(config)
     with contextlib.nullcontext() if catalog is None else contextlib.closing(catalog):
-        stored = {} if catalog is None else _stored(config, catalog)
+        stored = {} if catalog is None else stored_views(catalog, config.lake.namespace)
         return [
             _listed(config, catalog, name, queries.get(name), problems.get(name, ""), stored.get(name))
             for name in dict.fromkeys([*config.views, *stored])
         ]
-
-
-def _stored(config: Config, catalog: Catalog) -> dict[str, tuple[TableSpec, Table]]:
-    found = {}
-    for name in candidates(catalog, config.lake.namespace):
-        with catalog_errors():
-            table = table_or_none(catalog, config.lake.namespace, name)
-        spec = None if table is None else spec_in(name, table.metadata)
-        if table is not None and spec is not None:
-            found[name] = spec, table
-    return found
 
 
 def _listed(

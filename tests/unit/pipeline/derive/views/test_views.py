@@ -279,6 +279,9 @@ def test_a_view_that_is_off_is_erased_from_too_and_stays_queryable(tmp_path: Pat
         lake.configure({VIEW: BY_SERVICE})
         assert mark_off(lake.config, lake.catalog) == ["users"]
         assert is_off(lake.table("users").metadata)
+        request = BackfillRequest("users", day_text(int(lake.now // DAY)))
+        with pytest.raises(Refused, match="add it to `views`"):
+            backfill(lake.config, lake.catalog, request, lake.runner)
         lake.fill(rows("cart", user="u3"))
         lake.derive()
         assert {row[2] for row in lake.merged("users")} == {"u2", "u7"}, "it is not derived any longer"
@@ -306,6 +309,10 @@ def test_a_changed_definition_never_mixes_with_the_earlier_one(lake: ViewLake) -
     assert lake.merged(VIEW) == before
     assert "its SQL has changed" in lake.deriver().problems[VIEW]
     assert "under another name" in lake.deriver().problems[VIEW]
+    assert {each.name: each.state for each in listed_views(lake.config)}[VIEW] == "changed"
+    request = BackfillRequest(VIEW, day_text(int(lake.now // DAY)))
+    with pytest.raises(Refused, match="has changed"):
+        backfill(lake.config, lake.catalog, request, lake.runner)
     assert_equal_to_a_single_pass(lake, "hourly")
     lake.configure({VIEW: f"-- the same\n{BY_SERVICE}"})
     lake.derive()
