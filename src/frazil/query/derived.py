@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
 
 from frazil.config import Config
-from frazil.lake.derived_days import days_left
+from frazil.lake.derived_days import DAYS_GUARDED, days_left, days_of
 from frazil.lake.snapshots import commit_times, landed_snapshot, position_text
 from frazil.position import SourcePosition, parse_position
 from frazil.query.lake import TableVersion
 from frazil.tables import TableSpec
+from frazil.times import utc_text
+
+_DAY_MICROS = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,32 @@ def _lag_seconds(derived: TableMetadata | None, source: TableVersion | None) -> 
         return 0.0
     times = commit_times(source.metadata, int(now * 1000))
     return max(0.0, now - min(times[each] for each in unread) / 1000)
+
+
+def still_to_derive(
+    spec: TableSpec, version: TableVersion | None, lower: int | None, upper: int | None
+) -> list[str]:
+    """Return the reason why rows in a time range may be missing, if some of its days are still to be derived
+    in the background. Days of a backfill have the rows of before.
+    """
+    metadata = None if version is None else version.metadata
+    left = set() if metadata is None else {*days_left(metadata)} - {*days_of(metadata, DAYS_GUARDED)}
+    first = -math.inf if lower is None else lower // _DAY_MICROS
+    last = math.inf if upper is None else upper // _DAY_MICROS
+    days = sum(first <= day <= last for day in left)
+    return (
+        [f"rows of {days} past days of {spec.name} are still to be derived (see `frazil status`)"]
+        if days
+        else []
+    )
+
+
+def not_derived(spec: TableSpec, version: TableVersion | None) -> str:
+    """Return the reason why rows are missing: derivation is later than the WAL reaches back."""
+    assert spec.derived is not None  # noqa: S101
+    committed = None if version is None else version.committed_at
+    since = "" if committed is None else f" that arrived after about {utc_text(committed / 1e6)}"
+    return (
+        f"rows of {spec.derived.source}{since} are not yet in {spec.name}: its derivation is late, "
+        "and the WAL no longer has all of them (see `frazil status`)"
+    )
