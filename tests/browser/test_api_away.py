@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HANGING_SECONDS = 13.0
 DATA = {
     "": "[data-testid=stDataFrame] canvas",
+    "services": "[data-testid=service-row]",
     "logs": "[data-testid=record]",
     "logs?tail=true": "[data-testid=record]",
     "traces": "[data-testid=trace-row]",

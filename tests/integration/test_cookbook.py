@@ -399,7 +399,7 @@ def test_the_busiest_operations_and_the_volume_of_logs_are_those_of_the_records(
 
 
 def test_new_log_lines_are_those_that_were_not_there_yesterday(lake: Lake) -> None:
-    rows = lake.rows(44)
+    rows = lake.rows(46)
     found = {row["template"]: row for row in rows if row["service_name"] == "storage"}
     assert len(rows) < 200
     assert {*found} == {"certificate of partner <*> has expired", AFTER_THE_TAG}
@@ -416,15 +416,32 @@ def test_the_service_graph_has_the_calls_of_the_log(lake: Lake, spans: list[dict
         if span["kind"] in (2, 5) and (parent := (span["trace_id"], span["parent_span_id"])) in clients
     )
     found = Counter[tuple[str, str]]()
-    for row in lake.rows(45):
+    for row in lake.rows(47):
         if (row["caller"], row["callee"]) in calls:
             found[row["caller"], row["callee"]] += row["calls"]
     assert found == calls
     assert len(calls) > 3
-    assert {row["connection"] for row in lake.rows(45)} >= {"service", "database"}
+    assert {row["connection"] for row in lake.rows(47)} >= {"service", "database"}
 
 
 def test_a_version_that_was_deployed_has_its_first_request(lake: Lake) -> None:
-    versions = {row["version"]: row for row in lake.rows(46) if row["service_name"] == "cart"}
+    versions = {row["version"]: row for row in lake.rows(48) if row["service_name"] == "cart"}
     assert versions["1.9.0"]["requests"] > 0
     assert versions["1.9.0"]["first_seen"] <= versions["1.9.0"]["last_seen"]
+
+
+def test_metrics_in_steps_count_what_the_points_count(lake: Lake) -> None:
+    """The demo's sources have start times, and started in the time that is read."""
+    counted = (
+        "SELECT coalesce(sum(n), 0) "
+        "FROM (SELECT coalesce(sum({0}) FILTER (aggregation_temporality = 1), 0) + coalesce(max({0}) "
+        "FILTER (aggregation_temporality = 2), 0) AS n FROM metrics WHERE metric_name = '{1}' "
+        "AND start_time_unix_nano IS NOT NULL GROUP BY series_id, start_time_unix_nano)"
+    )
+    requests = lake.api.rows(counted.format("count", "http.server.request.duration"))[0][0]
+    assert 0 < requests == sum(row["requests"] for row in lake.rows(44))
+    assert all(0 < row["p99_ms"] < 1e6 for row in lake.rows(44) if row["requests"])
+    orders = lake.api.rows(counted.format("coalesce(value_double, value_int)", "shop.orders"))[0][0]
+    found = lake.rows(45)
+    assert 0 < orders == sum(row["orders"] for row in found)
+    assert {row["country"] for row in found} - {None}

@@ -9,7 +9,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from frazil.query.model import TableInfo
-from frazil.sql.functions import FUNCTIONS
+from frazil.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 
 KEYWORDS = """
 SELECT FROM WHERE AND OR NOT IN IS NULL LIKE ILIKE BETWEEN GROUP BY ALL ORDER ASC DESC LIMIT OFFSET HAVING
@@ -73,6 +73,7 @@ class SqlCompleter(Completer):
     def _tables(self) -> Iterator[tuple[str, str]]:
         for table in self.tables:
             yield table.name, table.doc
+        yield from ((function.name, function.doc) for function in TABLE_FUNCTIONS)
 
     def _identifiers(self, statement: str, word: str) -> Iterator[tuple[str, str]]:
         named = {name.lower() for name in _NAMES.findall(statement)}

@@ -22,8 +22,8 @@ class DeriveConfig(Section):
     interval_seconds: Seconds = Field(
         60,
         gt=0,
-        description="Minimum time between two rounds of one source. A round starts when data has landed. "
-        "Each costs a Spark job (about half a second of CPU) and a commit per table.",
+        description="Average time between two rounds of one source, at least. A round starts when data has "
+        "landed. Each costs a Spark job (about half a second of CPU) and a commit per table.",
     )
     series_per_day_max: int = Field(
         1_000_000,

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -14,7 +15,7 @@ from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError, ApiSession
 from frazil.dashboard.format import message_markdown
 from frazil.dashboard.parts.freshness import show_freshness
-from frazil.dashboard.time_range import SelectedRange
+from frazil.dashboard.time_range import DEFAULT, SelectedRange
 
 LABELS = {
     "q": "Search",
@@ -76,6 +77,13 @@ class View:
 def url_multiselect(container: DeltaGenerator, label: str, options: Iterable[str], **given: Any) -> list[str]:
     """Shows a multiselect whose value is in the URL and that accepts values other than `options`."""
     return container.multiselect(label, options, bind="query-params", accept_new_options=True, **given)
+
+
+def address(page: str, **parameters: str | list[str]) -> str:
+    """Returns the address of another page with the selected time range."""
+    chosen = st.session_state.get("range")
+    given = {"range": chosen} if chosen and chosen != DEFAULT else {}
+    return f"/{page}?{urlencode(parameters | given, doseq=True)}"
 
 
 def error_text(error: ApiError) -> str:

@@ -16,7 +16,7 @@ from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
 from frazil.serve.parameters import choice, only_known
 from frazil.serve.state import ConfigDep, QueryServiceDep
-from frazil.sql.functions import FUNCTIONS
+from frazil.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 from frazil.sql.merging import Dialect, merging_select
 from frazil.tables import table_specs
 from frazil.tables.promoted import promoted
@@ -70,7 +70,8 @@ _EXAMPLE = {
 }
 _VIEW = "SELECT tenant_id, resolution, …\nFROM frazil.otel.log_rollups\nGROUP BY …\n"
 _FUNCTIONS = [
-    {"name": function.name, "arguments": function.arguments, "doc": function.doc} for function in FUNCTIONS
+    {"name": function.name, "arguments": function.arguments, "doc": function.doc}
+    for function in (*FUNCTIONS, *TABLE_FUNCTIONS)
 ]
 _ERRORS = errors(401, 403, 503)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from frazil.sql import metric_steps
 from frazil.sql.plain_json import ATTR_JSON, PLAIN_JSON
 from frazil.sql.quantiles import (
     HISTOGRAM_QUANTILE,
@@ -125,6 +126,32 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "bounds, counts, share",
         MERGED_HISTOGRAM_QUANTILE,
         "Aggregate: a quantile of the histograms of all rows together",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class TableFunction(SqlFunction):
+    """A table function that reads a table. It exists where the table does."""
+
+    table: str
+    columns: frozenset[str]
+    """The columns of the table that it reads."""
+
+    @property
+    def sql(self) -> str:
+        return f"CREATE MACRO {self.name}({self.arguments}) AS TABLE {self.body}"
+
+
+TABLE_FUNCTIONS: tuple[TableFunction, ...] = (
+    TableFunction(
+        metric_steps.NAME,
+        metric_steps.ARGUMENTS,
+        metric_steps.SQL,
+        "Table: a metric by series, in steps from begin_time to end_time, read from rollups: "
+        "FROM metric_steps('cpu.time', INTERVAL 1 HOUR, now() - INTERVAL 7 DAY, now())",
+        metric_steps.SOURCE,
+        frozenset(metric_steps.COLUMNS),
     ),
 )
 

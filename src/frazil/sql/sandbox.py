@@ -15,7 +15,7 @@ from typing import Any
 
 import duckdb
 
-from frazil.sql.functions import CLOCK, FUNCTIONS, set_clock
+from frazil.sql.functions import CLOCK, FUNCTIONS, TABLE_FUNCTIONS, set_clock
 from frazil.sql.merging import select_merged, with_completed
 from frazil.sql.statement import folded
 from frazil.sql.types import quoted, text
@@ -139,6 +139,7 @@ class Sandbox:
             # DuckDB cannot derive a range of time from a condition on a macro, or on a merged time.
             needs_range = macros or (table.merged is not None and TIME in table.merged)
             self._add(table, _where(table) if needs_range else "")
+        self._add_functions(tables, sql.lower())
         self._lock([path for table in tables for path in table.paths])
 
     def declare(self, tables: Sequence[TableSource]) -> None:
@@ -149,7 +150,16 @@ class Sandbox:
             columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.visible)
             self.connection.execute(f"CREATE TABLE main.{quoted(table.name)} ({columns})")
             self._add_views(table)
+        self._add_functions(tables)
         self._lock(())
+
+    def _add_functions(self, tables: Sequence[TableSource], sql: str | None = None) -> None:
+        """Create the functions that read these tables. With `sql`, in lower case: those that it may call."""
+        known = {table.name: {name for name, _, _ in table.visible} for table in tables}
+        for function in TABLE_FUNCTIONS:
+            has_columns = function.columns <= known.get(function.table, set())
+            if has_columns and (sql is None or function.name in sql):
+                self.connection.execute(function.sql)
 
     def _lock(self, paths: Sequence[str]) -> None:
         allowed = [form for path in paths for form in dict.fromkeys((path, _literal(path)))]

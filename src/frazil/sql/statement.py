@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from frazil.errors import QueryInvalid, QueryRefused, RequestTooLarge
+from frazil.sql.functions import TABLE_FUNCTIONS, TableFunction
 from frazil.tables import table_specs, view_tables
 
 Node = Mapping[str, Any]
@@ -21,6 +22,7 @@ _INFORMATION = frozenset({"tables", "columns", "schemata"})
 _TABLE_FUNCTIONS = frozenset(
     {"range", "generate_series", "unnest", "json_each", "json_tree", "repeat", "repeat_row"}
 )
+_READING_FUNCTIONS = {function.name: function for function in TABLE_FUNCTIONS}
 _FORBIDDEN_FUNCTIONS = frozenset(
     {
         "add_parquet_key",
@@ -161,12 +163,25 @@ class Statement:
     def _check_table_function(self, node: Node) -> None:
         function = node["function"]
         name = str(function.get("function_name", "")).lower()
-        if name not in _TABLE_FUNCTIONS or function.get("schema") or function.get("catalog"):
+        reading = _READING_FUNCTIONS.get(name)
+        place = (function.get("catalog") or "", function.get("schema") or "")
+        if reading is not None and reading.table in self._known and place in (("", ""), ("", NAMESPACE_MAIN)):
+            self._add_reading(reading)
+            return
+        if name not in _TABLE_FUNCTIONS or any(place):
             raise QueryRefused(
                 f"{name or 'this'} cannot be used as a table: a query can only read the tables "
                 f"{', '.join(sorted(self._known))}",
                 position=position_of(node, function),
             )
+
+    def _add_reading(self, function: TableFunction) -> None:
+        self.tables.add(function.table)
+        self.scans += 1
+        if self.names is not None:
+            self.names.add(function.table)
+        if self.columns is not None:
+            self.columns |= function.columns
 
     def _check_shown(self, node: Node) -> None:
         """Allow `SHOW TABLES` only. DuckDB parses `SHOW x` for a table x as a query."""

@@ -157,7 +157,7 @@ def test_completion_offers_keywords_functions_tables_and_columns(api: Api) -> No
     assert completions("SELECT attr_", api) == [
         function.name for function in FUNCTIONS if function.name.startswith("attr_")
     ]
-    assert completions("SELECT 1 FROM ", api) == ["logs", "spans"]
+    assert completions("SELECT 1 FROM ", api) == ["logs", "spans", "metric_steps"]
     assert completions("SELECT 1 FROM otel.l", api) == ["logs"]
     assert completions("SELECT dur", api) == ["duration_nano"]
     assert completions("SELECT 1 FROM logs WHERE serv", api) == ["service_name"]

@@ -27,7 +27,7 @@ from frazil.errors import (
 )
 from frazil.query.model import AsOf, Progress
 from frazil.serve.app import create_app
-from frazil.sql.functions import FUNCTIONS
+from frazil.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 from tests.support.serve.requests import Client
 from tests.support.serve.stand_in import StandIn
 
@@ -47,7 +47,7 @@ def test_rows_come_with_columns_and_stats(client: Client) -> None:
 
 def test_the_functions_of_queries_are_listed_beside_the_tables(client: Client) -> None:
     listed = {each["name"]: each for each in client.get("/api/v1/tables").json()["functions"]}
-    assert listed.keys() == {function.name for function in FUNCTIONS}
+    assert listed.keys() == {function.name for function in (*FUNCTIONS, *TABLE_FUNCTIONS)}
     assert listed["kind_name"] == {
         "name": "kind_name",
         "arguments": "kind",

@@ -243,7 +243,9 @@ class Deriver:
         if place_of(state.position) == nowhere(self.source):
             landed_at = None  # the rows may have landed before the table was declared
         size = sum(file.file_size_in_bytes for file in files)
-        self._metrics.committed(name, source_rows=source_rows, rows=rows, size=size, landed_at=landed_at)
+        self._metrics.committed(
+            name, source_rows=source_rows, rows=rows, files=len(files), size=size, landed_at=landed_at
+        )
         self._metrics.pending(name, None)
         log.info(
             "rows derived",

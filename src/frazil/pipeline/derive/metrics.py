@@ -17,6 +17,7 @@ _LAG_SECONDS = (1, 2.5, 5, 7.5, 10, 15, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1
 _COUNTERS = {
     "frazil_derived_source_rows": "Rows of the source table that were read for a derived table.",
     "frazil_derived_rows": "Rows committed to derived tables, before rows with the same key are merged.",
+    "frazil_derived_files": "Data files committed to derived tables: one per tenant and day in each task.",
     "frazil_derived_bytes": "Bytes of data files committed to derived tables.",
     "frazil_derive_commits": "Commits to derived tables.",
     "frazil_derive_errors": "Attempts to derive rows of a table that failed.",
@@ -163,11 +164,12 @@ class DeriveMetrics:
             return len(self._limited) if self._limited_day == _today() else 0
 
     def committed(
-        self, table: str, *, source_rows: int, rows: int, size: int, landed_at: float | None
+        self, table: str, *, source_rows: int, rows: int, files: int, size: int, landed_at: float | None
     ) -> None:
         """Counts a commit. `landed_at`: when the oldest of its rows landed, in seconds since 1970."""
         self._counters["frazil_derived_source_rows"].labels(table).inc(source_rows)
         self._counters["frazil_derived_rows"].labels(table).inc(rows)
+        self._counters["frazil_derived_files"].labels(table).inc(files)
         self._counters["frazil_derived_bytes"].labels(table).inc(size)
         self._counters["frazil_derive_commits"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(0)

@@ -25,7 +25,7 @@ from frazil.pipeline.derive.once import unwritten
 from frazil.pipeline.derive.source import SourceFile
 from frazil.pipeline.derive.unmatched import Rooms, Waiting
 from frazil.pipeline.inputs import opened
-from frazil.pipeline.partition_sort import partition_and_sort
+from frazil.pipeline.partition_sort import compact_dictionaries, partition_and_sort
 from frazil.position import NewRows
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
@@ -161,7 +161,7 @@ class _Writer:
     def add(self, source: pa.Table) -> None:
         spec = self._layout.spec
         assert spec.derived is not None  # noqa: S101
-        rows = rolled_up(spec.derived.derive(source), spec)
+        rows = rolled_up(spec.derived.derive(source), spec, coded=True)
         self._partial.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= _PARTIAL_BYTES_MAX:
@@ -171,7 +171,8 @@ class _Writer:
 
     def _merge(self) -> None:
         if len(self._partial) > 1:
-            merged = combine(pa.concat_tables(self._partial), self._layout.spec, within_day=True)
+            rows = pa.concat_tables(self._partial).unify_dictionaries()
+            merged = combine(rows, self._layout.spec, within_day=True, coded=True)
             self._partial, self._bytes = [merged], merged.nbytes
 
     def flush(self) -> None:
@@ -190,7 +191,8 @@ class _Writer:
             return
         self.new_hashes = np.union1d(self.new_hashes, hashes)
         self.rows += rows.num_rows
-        for part in partition_and_sort([rows], self._layout.spec).parts:
+        # Dictionaries have text of all rows that were read, also of tenants of whom no row is written.
+        for part in partition_and_sort([compact_dictionaries(rows)], self._layout.spec).parts:
             self.files.append(write_part(self._layout, part, f"{self._name}-{len(self.files):05d}"))
 
 

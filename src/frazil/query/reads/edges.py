@@ -16,7 +16,9 @@ from frazil.tables import table_specs
 EDGES_MAX = 1000
 """The most edges that are read: those with the most calls."""
 SERVICE = "service"
-"""The connection between two services. Other connections end at a database, a queue or an external host."""
+"""The connection between two services. Others are `database`, `external`, and `messaging`: to the service
+that reads the messages if it is known, and otherwise to their queue.
+"""
 _NAME = "service_edges"
 _KEYS = ("caller", "callee", "connection", "protocol")
 
@@ -59,21 +61,23 @@ def edges_range(range: TimeRange, now: int) -> tuple[TimeRange, Sequence[int]]:
 
 
 def service_edges(range: TimeRange, now: int, service: str | None = None) -> Statement:
-    """Return the edges of the graph in a time range; of one service, those that begin or end at it."""
+    """Return the edges of the graph in a time range. Those of `service` come first, so that they are read
+    whatever `EDGES_MAX` leaves out. The others say which callees are services, and how much these are called.
+    """
     whole, resolutions = edges_range(range, now)
     columns = "caller, callee, connection, protocol, calls, errors, duration_codes, duration_counts"
     parts, params = [], []
     for resolution, piece in pieces(whole, resolutions):
         where = Conditions.within(piece)
         where.add("resolution = ?", resolution)
-        if service is not None:
-            where.add("(caller = ? OR callee = ?)", service, service)
         parts.append(f"SELECT {columns} FROM {_NAME} WHERE {where.sql}")
         params += where.params
     edges = measured(" UNION ALL ".join(parts), _KEYS, (_KEYS,))
+    own = "" if service is None else "(caller IS NOT DISTINCT FROM ? OR callee IS NOT DISTINCT FROM ?) DESC, "
+    params += [] if service is None else [service, service]
     sql = f"""
 SELECT *, count(*) OVER () AS edges FROM ({edges})
-ORDER BY requests DESC, {", ".join(_KEYS)} LIMIT {EDGES_MAX}"""
+ORDER BY {own}requests DESC, {", ".join(_KEYS)} LIMIT {EDGES_MAX}"""
     return Statement(sql, tuple(params))
 
 

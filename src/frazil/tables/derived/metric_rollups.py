@@ -17,11 +17,15 @@ value, and a gauge or sum without a number or with NaN. A NaN in `sum`, `min` or
 
 A cumulative value restarts from zero when its source restarts. The start time, which changes then, is part of
 the key, so that rows of one key have no restart between them, and merge in any order. The increase is
-computed at read, of rows of one series, resolution and start in order of time: from each row to the next it
-is the difference of `last_value`; of the first row it is all of `last_value` if the start is in its bucket,
-else `last_value` - `first_value`. Sources without start times have NULL there. A reader sees a restart as a
-decrease of `last_value`, and counts the value after it in full; what was counted between the last point
-before the restart and the restart is lost.
+computed at read, as `frazil.sql.metric_steps` does, of rows of one series, resolution and start in order of
+time: from each row to the next it is the difference of `last_value`; of the first row it is all of
+`last_value` if the start is in the time that is read, else `last_value` - `first_value`.
+
+Sources without start times have NULL there. A restart between two rows is a decrease from `last_value` to
+`first_value`. Inside a row of a sum, `value_max` is above `last_value` if the value was higher before the
+restart than at the end of the bucket: the increase is then `value_max` - `first_value` + `last_value`. A
+restart is lost if it is one of several in a bucket, or if the value has passed its earlier maximum before the
+bucket ends. The increase then lacks the value reached before that restart; it is never too high.
 """
 
 from __future__ import annotations
@@ -231,8 +235,9 @@ METRIC_ROLLUPS = TableSpec(
     "Metric points by series, in buckets of 1 minute, 5 minutes, 1 hour and 1 day. Sums and histograms are cumulative "
     "unless their temporality is delta. The increase of a cumulative series is not stored: of rows of one series, "
     "resolution and start it is the difference of `last_value` (`last_count`, `last_bucket_counts`) from each row to the "
-    "next; of the first row, all of `last_value` if the start is in its bucket, else `last_value` - `first_value`. Without "
-    "a start, a restart of the source is a decrease of `last_value`.",
+    "next; of the first row, all of `last_value` if the start is in the time that is read, else `last_value` - "
+    "`first_value`. Without a start, a restart of the source is a decrease: from `last_value` to the next `first_value`, or "
+    "from `value_max` to `last_value`. The SQL function `metric_steps` computes increases.",
     (
         tenant_column("metrics", "points"),
         RESOLUTION_COLUMN,
