@@ -31,7 +31,7 @@ PUT_DOLLARS = 0.005 / 1000
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
 LANDING = ("land", "backlog", "commits", "cluster", "derive", "derive_functions", "idle", "whole")
-ASKING = ("query", "queries", "freshness", "tail")
+ASKING = ("query", "queries", "freshness", "tail", "metric_steps")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
 ATTACKED = ("hostile",)
@@ -248,7 +248,7 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
 
 
 def asking(bench: Bench, only: str | None) -> None:
-    from bench import freshness, queries, tail
+    from bench import freshness, metric_steps, queries, tail
 
     configure_logging(LogConfig(level="warning"))
     if only in (None, "query", "queries"):
@@ -257,6 +257,8 @@ def asking(bench: Bench, only: str | None) -> None:
         freshness.freshness(bench)
     if only in (None, "query", "tail"):
         tail.tail(bench)
+    if only in (None, "query", "metric_steps"):
+        metric_steps.metric_steps(bench)
 
 
 def maintaining(bench: Bench, compared: Bench, only: str | None) -> None:
