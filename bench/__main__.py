@@ -30,7 +30,10 @@ PUT_DOLLARS = 0.005 / 1000
 """The public price of one PUT in S3 Standard, us-east-1."""
 WARM_UP_SEED = 10**6
 RECEIVING = ("throughput", "latency", "small", "large", "growth")
-LANDING = ("land", "backlog", "commits", "cluster", "derive", "derive_functions", "idle", "whole")
+LANDING = (
+    *("land", "backlog", "commits", "cluster", "idle", "whole"),
+    *("derive", "derive_functions", "derive_tenants", "derive_demo", "derive_steady"),
+)
 ASKING = ("query", "queries", "freshness", "tail", "metric_steps")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
@@ -227,7 +230,7 @@ def receiving(bench: Bench, only: str | None) -> None:
 
 def landing(bench: Bench, only: str | None, records: int | None) -> None:
     """`land` runs all parts; each part can run alone."""
-    from bench import cluster, commits, derive, derive_functions, idle, land, whole
+    from bench import cluster, commits, derive, derive_functions, derive_tenants, derive_up, idle, land, whole
 
     configure_logging(LogConfig(level="warning"))
     everything = only in (None, "land")
@@ -241,6 +244,12 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
         derive.derivation(bench, records)
     if everything or only == "derive_functions":
         derive_functions.functions(bench)
+    if everything or only == "derive_tenants":
+        derive_tenants.tenants(bench)
+    if only == "derive_demo" or (everything and not bench.quick):
+        derive_up.derive_demo(bench)
+    if only == "derive_steady" or (everything and not bench.quick):
+        derive_up.derive_steady(bench)
     if everything or only == "idle":
         idle.idle(bench)
     if only == "whole" or (everything and not bench.quick):

@@ -35,13 +35,14 @@ _ENTITIES = ("orders", "stock", "users", "carts")
 _SERVICES = ("cart", "checkout", "payment", "search", "catalog", "shipping")
 _PODS = 4
 """Of each service."""
-_SPANS_PER_SECOND = 5_000
 
 
 @dataclass(frozen=True)
 class AppSpans:
     """Traces of ten spans of three services, all in one request."""
 
+    first_unix_nano: int = BASE_UNIX_NANO
+    spans_per_second: int = 5_000
     records_per_request: int = 1000
     signal: Signal = "spans"
 
@@ -51,7 +52,7 @@ class AppSpans:
         scopes: dict[tuple[str, int], object] = {}
         first = self._first_unix_nano(seed)
         for number in range(self.records_per_request // len(_TRACE)):
-            moment = first + number * len(_TRACE) * 10**9 // _SPANS_PER_SECOND
+            moment = first + number * len(_TRACE) * 10**9 // self.spans_per_second
             _add_trace(request, scopes, rng, moment)
         return request.SerializeToString()
 
@@ -59,7 +60,7 @@ class AppSpans:
         return self._first_unix_nano(seed + 1) + 10**9
 
     def _first_unix_nano(self, seed: int) -> int:
-        return BASE_UNIX_NANO + seed * self.records_per_request * 10**9 // _SPANS_PER_SECOND
+        return self.first_unix_nano + seed * self.records_per_request * 10**9 // self.spans_per_second
 
 
 def _add_trace(
@@ -135,10 +136,12 @@ def _add_resource(resource: object, service: str, pod: int) -> None:
 
 @dataclass(frozen=True)
 class AppMetrics:
-    """The points of one pod once in `interval_seconds`: gauges, cumulative sums and histograms of ten
-    buckets. Each point is of a series that has the same attributes in every request of the pod.
+    """The points of one pod once in `interval_seconds`, one pod after the other: gauges, cumulative sums and
+    histograms of ten buckets. Each point is of a series that has the same attributes in every request of the
+    pod.
     """
 
+    first_unix_nano: int = BASE_UNIX_NANO
     pods: int = 100
     interval_seconds: int = 60
     records_per_request: int = 1000
@@ -147,7 +150,7 @@ class AppMetrics:
     def body(self, seed: int) -> bytes:
         pod, turn = seed % self.pods, seed // self.pods
         of_series, rng = random.Random(pod), random.Random(seed)
-        now, start = self._time(turn) + pod * 10**7, BASE_UNIX_NANO - 10**12
+        now, start = self._time(seed), self.first_unix_nano - 10**12
         request = ExportMetricsServiceRequest()
         owner = request.resource_metrics.add()
         _add_resource(owner.resource, _SERVICES[pod % len(_SERVICES)], pod)
@@ -164,10 +167,10 @@ class AppMetrics:
         return request.SerializeToString()
 
     def received_unix_nano(self, seed: int) -> int:
-        return self._time(seed // self.pods) + 2 * 10**9
+        return self._time(seed) + 2 * 10**9
 
-    def _time(self, turn: int) -> int:
-        return BASE_UNIX_NANO + turn * self.interval_seconds * 10**9
+    def _time(self, seed: int) -> int:
+        return self.first_unix_nano + seed * self.interval_seconds * 10**9 // self.pods
 
 
 def _add_point(

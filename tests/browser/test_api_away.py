@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HANGING_SECONDS = 13.0
 DATA = {
     "": "[data-testid=stDataFrame] canvas",
+    "services": "[data-testid=service-row]",
     "logs": "[data-testid=record]",
+    "logs?show=Patterns": "[data-testid=pattern]",
     "logs?tail=true": "[data-testid=record]",
     "traces": "[data-testid=trace-row]",
     "metric": "[data-testid=stVegaLiteChart] svg",

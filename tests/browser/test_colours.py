@@ -49,14 +49,24 @@ def facets(visitor: Visitor) -> dict[str, str]:
     return dict(visitor.find("facet").evaluate_all(f"all => all.map({colours})"))
 
 
-@pytest.mark.parametrize("pages", [(legend, facets, chips), (chips, legend, facets), (facets, chips, legend)])
+def rows(visitor: Visitor) -> dict[str, str]:
+    visitor.open("services?live=false")
+    found = visitor.find("service-row")
+    found.first.wait_for()
+    colours = "e => [e.dataset.name, e.querySelector('.colour').style.background]"
+    return dict(found.evaluate_all(f"all => all.map({colours})"))
+
+
+@pytest.mark.parametrize(
+    "pages", [(legend, rows, facets, chips), (chips, legend, facets, rows), (facets, chips, rows, legend)]
+)
 def test_a_service_keeps_its_colour_from_page_to_page(
     pages: tuple[Page, ...], parts: Parts, visit: Visit
 ) -> None:
     visitor = visit(parts)
     seen = {page.__name__: page(visitor) for page in pages}
     assert set(seen["legend"]) == set(BUSY)
-    assert set(seen["chips"]) == {*BUSY, *QUIET}
+    assert set(seen["chips"]) == set(seen["rows"]) == {*BUSY, *QUIET}
     for name, colours in seen.items():
         assert colours == {service: seen["chips"][service] for service in colours}, name
         assert len(set(colours.values())) == len(colours), name

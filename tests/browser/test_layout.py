@@ -72,6 +72,24 @@ def test_on_a_small_laptop_the_links_of_each_service_are_on_the_screen(visit: Vi
     assert table.evaluate("e => [e.scrollWidth, e.clientWidth]") == [table.evaluate("e => e.clientWidth")] * 2
 
 
+@pytest.mark.parametrize("size", [PHONE, TABLET])
+def test_lists_of_services_and_patterns_fit_on_small_screens(
+    size: dict[str, int], visit: Visit, up: Up
+) -> None:
+    visitor = visit(up)
+    visitor.page.set_viewport_size(size)
+    visitor.open_with_data("services", "live=false")
+    for address, list_, row in (
+        ("services?live=false", "service-list", "service-row"),
+        ("logs?live=false&show=Patterns", "patterns", "pattern"),
+    ):
+        visitor.open(address)
+        visitor.find(row).first.wait_for()
+        assert visitor.find(list_).evaluate("e => e.scrollWidth <= e.clientWidth"), address
+        main = visitor.page.locator("[data-testid=stMain]")
+        assert main.evaluate("e => e.scrollWidth <= e.clientWidth"), address
+
+
 def test_on_a_small_laptop_chosen_services_can_be_read(visit: Visit, up: Up) -> None:
     visitor = visit(up)
     visitor.page.set_viewport_size(TABLET)

@@ -17,7 +17,8 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from frazil.tables import DEFAULT_PROMOTED, Fill
+from frazil.tables import Fill
+from frazil.tables.promoted import promoted_of
 from tests.integration.test_cookbook import RECIPES
 from tests.support.integration.api import Api, running_api
 from tests.support.integration.documented import land_all
@@ -72,7 +73,7 @@ RECIPES_FIND: dict[int, tuple[str, set[tuple[Any, ...]]]] = {
 }
 """Of docs/cookbook.md, by number: columns, and what they hold."""
 
-FINGERPRINT = Fill.of(DEFAULT_PROMOTED).fingerprint
+FINGERPRINT = Fill.of(promoted_of("spans")).fingerprint
 
 
 def _recent(value: Any, shift: int) -> Any:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from frazil.config import Config
+from frazil.errors import StoreUnavailable
 from frazil.pipeline.land import upkeep
 from frazil.query import lake
 from frazil.query.model import Query
@@ -145,6 +146,57 @@ def test_every_acked_row_is_in_every_answer_once(tmp_path: Path, grace_seconds: 
 
     landing = Landing(config)
     with contextlib.closing(landing), landing.going_on(0.1):
+        asyncio.run(run())
+    assert seen.with_tail > 0
+    assert seen.with_files > 0
+
+
+def test_every_acked_row_counts_once_in_every_rollup(tmp_path: Path) -> None:
+    """While rows land, are derived, merged and cleaned up, in threads of their own."""
+    config = configured(
+        tmp_path,
+        land={"wal_grace_seconds": 4.0, "stream_idle_seconds": 1},
+        query={"workers": 2, "metadata_age_max_seconds": 1},
+        wal={"lanes": 2, "group_wait_seconds": 0.02},
+    )
+    sent, seen = Sent(), Seen()
+
+    def is_enough() -> bool:
+        return (
+            seen.answers >= _ANSWERS
+            and len(seen.snapshots) >= _SNAPSHOTS
+            and min(landing.derived, landing.merged, landing.streams_forgotten) > 0
+        )
+
+    async def until_enough(end: asyncio.Event) -> None:
+        deadline = time.monotonic() + 2 * _SECONDS_MAX
+        while not end.is_set() and not is_enough():
+            assert time.monotonic() < deadline, (seen, landing.derived, landing.merged)
+            assert landing.error is None, landing.error
+            await asyncio.sleep(0.1)
+        end.set()
+
+    async def keep_counting(asker: Asker, end: asyncio.Event) -> None:
+        while not end.is_set():
+            try:
+                await asker.rolled(random.choice(("logs", "spans")), random.choice(TENANTS))
+            except StoreUnavailable as error:
+                if "land.wal_grace_seconds" not in str(error):  # which happens on a busy machine
+                    raise
+
+    async def run() -> None:
+        end = asyncio.Event()
+        async with started(QueryService(config)) as queries:
+            asker = Asker(partial(answer, queries), sent, seen)
+            senders = [keep_sending(sent, config, tenant, end) for tenant in TENANTS]
+            askers = [keep_counting(asker, end) for _ in range(_ASKERS)]
+            try:
+                await asyncio.gather(*senders, *askers, until_enough(end))
+            finally:
+                end.set()
+
+    landing = Landing(config)
+    with contextlib.closing(landing), landing.going_on(0.1), landing.deriving(0.2):
         asyncio.run(run())
     assert seen.with_tail > 0
     assert seen.with_files > 0

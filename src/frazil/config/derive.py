@@ -22,8 +22,8 @@ class DeriveConfig(Section):
     interval_seconds: Seconds = Field(
         60,
         gt=0,
-        description="Minimum time between two rounds of one source. A round starts when data has landed. "
-        "Each costs a Spark job (about half a second of CPU) and a commit per table.",
+        description="Average time between two rounds of one source, at least. A round starts when data has "
+        "landed. Each costs a Spark job (about half a second of CPU) and a commit per table.",
     )
     series_per_day_max: int = Field(
         1_000_000,
@@ -31,6 +31,19 @@ class DeriveConfig(Section):
         description="Maximum series of one tenant in the table `series` on one day (UTC). Others "
         "are not written there; their points stay in `metrics` and `metric_rollups`. Costs up to 100 "
         "bytes of memory per series in a task, while a tenant is near the maximum.",
+    )
+    view_groups_max: int = Field(
+        100_000,
+        ge=1,
+        description="Maximum groups (rows of the result) of one view in one round. A view with more stops "
+        "until the pipeline starts again or the view's SQL changes. A past day may have 24 times as many.",
+    )
+    unmatched_spans_per_day_max: int = Field(
+        1_000_000,
+        ge=0,
+        description="Maximum spans of one tenant in `service_edges` on one day (UTC) that wait for the other "
+        "side of their call. Others do not wait: those of clients are calls to a queue or host at once. "
+        "Until a day is settled, a query that reads it takes 0.5 s of CPU per million.",
     )
     batch_bytes_max: Bytes = Field(
         512 * MIB,

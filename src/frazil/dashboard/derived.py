@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -75,15 +74,15 @@ class DerivedTable:
 
 
 def rollups_of(
-    tables: Tables, names: Collection[str], range: TimeRange, points_min: int = POINTS_MIN
+    tables: Tables, names: Collection[str], range: TimeRange, now: int, points_min: int = POINTS_MIN
 ) -> Rolled | None:
     """Returns which rows of these derived tables to read in place of raw rows. None if raw rows are better:
     for a short range, or if a table does not have all rows. The first table is a rollup; other rollups must
-    have the same resolutions.
+    have the same resolutions. `now` is in microseconds.
     """
     if any(DerivedTable.of(tables, name).state != "ok" for name in names):
         return None
-    return rolled(range, next(iter(names)), time.time_ns() // 1000, points_min)
+    return rolled(range, next(iter(names)), now, points_min)
 
 
 def read_all(

@@ -53,6 +53,27 @@ def format_count(number: float | None) -> str:
     return "<0.0001" if 0 < number < 0.0001 else f"{number:.2g}"
 
 
+def format_rate(per_second: float) -> str:
+    """Formats a rate, a low one by the minute, hour or day."""
+    unit, seconds = rate_unit(per_second)
+    return f"{format_count(per_second * seconds)}/{unit}"
+
+
+def rate_unit(per_second: float) -> tuple[str, int]:
+    """Returns the unit in which a rate is at least 1, and its seconds."""
+    units = {"s": 1, "min": 60, "h": 3600}
+    fitting = ((unit, seconds) for unit, seconds in units.items() if per_second * seconds >= 0.995)
+    return ("s", 1) if per_second <= 0 else next(fitting, ("d", 86_400))
+
+
+def format_ago(seconds: float) -> str:
+    """Formats an age in the largest unit."""
+    for unit, unit_seconds in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= unit_seconds:
+            return f"{int(seconds // unit_seconds)} {unit} ago"
+    return "now"
+
+
 def format_size(count_bytes: float | None) -> str:
     if count_bytes is None:
         return "–"

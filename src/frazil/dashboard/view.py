@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -14,7 +15,8 @@ from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError, ApiSession
 from frazil.dashboard.format import message_markdown
 from frazil.dashboard.parts.freshness import show_freshness
-from frazil.dashboard.time_range import SelectedRange
+from frazil.dashboard.time_range import DEFAULT, SelectedRange
+from frazil.times import micros_of
 
 LABELS = {
     "q": "Search",
@@ -66,6 +68,14 @@ class View:
     is_stale: bool = False
     """The API is away: `api` has only the results that were read at the end of `time_range`."""
 
+    @property
+    def now_micros(self) -> int:
+        """The time at which results end: for a relative range, the one at which the page is drawn. A page
+        that shows older data asks for the same again.
+        """
+        now = self.time_range.bounds()[1] if self.time_range.is_relative else dt.datetime.now(dt.UTC)
+        return micros_of(now)
+
     def at(self, now: dt.datetime) -> View:
         return replace(self, time_range=self.time_range.at(now))
 
@@ -76,6 +86,13 @@ class View:
 def url_multiselect(container: DeltaGenerator, label: str, options: Iterable[str], **given: Any) -> list[str]:
     """Shows a multiselect whose value is in the URL and that accepts values other than `options`."""
     return container.multiselect(label, options, bind="query-params", accept_new_options=True, **given)
+
+
+def address(page: str, **parameters: str | list[str]) -> str:
+    """Returns the address of another page with the selected time range."""
+    chosen = st.session_state.get("range")
+    given = {"range": chosen} if chosen and chosen != DEFAULT else {}
+    return f"/{page}?{urlencode(parameters | given, doseq=True)}"
 
 
 def error_text(error: ApiError) -> str:

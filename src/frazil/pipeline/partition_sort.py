@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from frazil.tables.columns import RECEIVED, TENANT, TIME, TIMESTAMP, Longs, TableSpec, within_horizon
+from frazil.tables.ordering import Key, order_of
 
 DAY_MICROS = 86_400_000_000
 _DAY_BITS = 32
@@ -72,8 +73,8 @@ def partition_and_sort(
         )
     tenants = _coded(table[TENANT].chunk(0))
     pairs, pair_of_row = np.unique(_pairs(codes(tenants), time, spec), return_inverse=True)
-    keys = [time if name == TIME else _ranks(table[name].chunk(0)) for name in reversed(spec.sort_by)]
-    order = np.lexsort((*keys, pair_of_row))
+    keys = [Key.of(time) if name == TIME else _ranks(table[name].chunk(0)) for name in spec.sort_by]
+    order = order_of([Key(pair_of_row, len(pairs)), *keys])
     if len(order) > 1 and (order[1:] < order[:-1]).any():
         table = table.take(pa.array(order))
     bounds = [*np.searchsorted(pair_of_row[order], np.arange(len(pairs))), table.num_rows]
@@ -137,14 +138,14 @@ def codes(array: pa.DictionaryArray) -> Longs:
     return found
 
 
-def _ranks(array: pa.Array) -> Longs:
+def _ranks(array: pa.Array) -> Key:
     """Returns the rank of each value in sort order; NULL first."""
     array = _coded(array)
-    places = np.empty(len(array.dictionary) + 1, np.int64)
-    places[pc.sort_indices(array.dictionary).to_numpy()] = np.arange(len(array.dictionary))
-    places[-1] = -1
-    ranks: Longs = places[codes(array)]
-    return ranks
+    count = len(array.dictionary) + 1
+    places = np.empty(count, np.int64)
+    places[pc.sort_indices(array.dictionary).to_numpy()] = np.arange(1, count)
+    places[-1] = 0
+    return Key(places[codes(array)], count)
 
 
 def compact_dictionaries(table: pa.Table) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from pyiceberg.schema import Schema
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
+from frazil.lake.views import known_views
 from frazil.query.cache import SizedCache
 from frazil.query.derived import DerivedInfo, derived_info
 from frazil.query.lake import Lake, TableLookup, TableVersion
@@ -36,6 +38,8 @@ _NO_ID = 1_000_000
 """Field ids from this value on occur in no file. For columns that the table does not have yet."""
 _BLOOM_BYTES_MAX = 128 << 20
 _DAY_SECONDS = 86_400
+_UNMATCHED_CACHED_SECONDS = 10.0
+"""How long a result is cached that depends on the time, because pending rows count after a while."""
 
 
 @dataclass
@@ -98,11 +102,31 @@ class Planner:
         self.bloom_cache: SizedCache[Any, Any] = SizedCache(_BLOOM_BYTES_MAX)
         self._filters = BloomFilters(self.bloom_cache)
         self._io: LakeFileIO = open_files(config)
-        specs = table_specs(promoted(config))
-        self.specs = {name: spec for name, spec in specs.items() if spec.queried}
+        self._promoted = promoted(config)
+
+    @property
+    def specs(self) -> Mapping[str, TableSpec]:
+        """The tables that SQL can read, by name. Views may be declared at any time."""
+        return {name: spec for name, spec in table_specs(self._promoted).items() if spec.queried}
 
     def close(self) -> None:
         self._filters.close()
+
+    def find_views(self, *, age_max_seconds: float | None = None) -> None:
+        """Look for new views, if that was not done recently."""
+        if age_max_seconds is None:
+            self._lake.find_views()
+        else:
+            self._lake.find_views(age_max_seconds=age_max_seconds)
+
+    def views_in(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """Return the declarations of the views among these tables."""
+        return [self.declaration(spec) for name, spec in self.views.items() if name in names]
+
+    @property
+    def views(self) -> Mapping[str, TableSpec]:
+        """The views that this process knows, by name."""
+        return {spec.name: spec for spec in known_views()}
 
     def column_names(self, tables: Sequence[str]) -> list[str]:
         """Return the columns of all these tables, as candidates for a misspelled name."""
@@ -113,7 +137,11 @@ class Planner:
 
     def declarations(self) -> list[dict[str, Any]]:
         """Return the arguments of `TableSource` of all tables, without rows."""
-        return [_source(spec, self._columns(spec, None)) for spec in self.specs.values()]
+        return [self.declaration(spec) for spec in self.specs.values()]
+
+    def declaration(self, spec: TableSpec) -> dict[str, Any]:
+        """Return the arguments of the `TableSource` of one table, without rows."""
+        return _source(spec, self._columns(spec, None))
 
     def derived_info(self, table: str, version: TableVersion | None) -> DerivedInfo | None:
         """Return how far a derived table is, at this version."""
@@ -236,10 +264,7 @@ class Planner:
                 return _Cut(current, tail, (self._maybe_missing(signal, current),) if unsure else ())
             tail.release()
             lookup = current
-        raise StoreUnavailable(
-            f"{signal}: WAL segments are deleted faster than they can be read: retry, and if this happens "
-            "often, increase land.wal_grace_seconds"
-        )
+        raise _deleted_faster(signal)
 
     def _derived_cut(self, spec: TableSpec, uses: Sequence[Constraints], query: Query) -> _Cut:
         """Read the derived rows and their position, then the WAL of the source after that position. What has
@@ -249,13 +274,13 @@ class Planner:
         assert spec.derived is not None  # noqa: S101
         lookup = self._lookup(spec.name, query.as_of)
         config = self._config.derive
-        if self._tail is None or query.as_of is not None:
-            return _Cut(lookup, None)
+        if self._tail is None or query.as_of is not None or spec.derived.view is not None:
+            return _Cut(lookup, None)  # only Spark can run a view's SQL
         if not config.enabled or spec.name in config.disabled_tables:
             return _Cut(lookup, None)
         lower, upper = _source_times(spec, uses)
-        source = self._lookup(spec.derived.source)
-        for is_last in (False, True):
+        source, is_renewed = self._lookup(spec.derived.source), False
+        for _ in range(_ATTEMPTS_MAX):
             if self._lake.age_seconds(source) > self._safe_seconds:
                 source = self._lookup(spec.derived.source, renew=True)
             try:
@@ -263,15 +288,25 @@ class Planner:
                     spec, lookup.position, source.position, query.tenant, lower=lower, upper=upper
                 )
             except PositionTooOld:
-                if not is_last:
-                    lookup, source = (
-                        self._lookup(name, renew=True) for name in (spec.name, spec.derived.source)
-                    )
+                if is_renewed:
+                    return _Cut(lookup, None, (_not_derived(spec, lookup),), source.version)
+                lookup, source = (self._lookup(name, renew=True) for name in (spec.name, spec.derived.source))
+                is_renewed = True
                 continue
-            unsure = self._lake.age_seconds(source) > self._safe_seconds
-            missing = (self._maybe_missing(spec.name, source),) if unsure else ()
-            return _Cut(lookup, tail, missing, source.version)
-        return _Cut(lookup, None, (_not_derived(spec, lookup),), source.version)
+            if self._lake.age_seconds(source) <= self._safe_seconds:
+                return _Cut(lookup, tail, source=source.version)
+            try:
+                current = self._lookup(spec.derived.source, renew=True)
+            except BaseException:
+                tail.release()
+                raise
+            if current.position == source.position:
+                unsure = current.stale is not None and self._lake.age_seconds(current) > self._safe_seconds
+                missing = (self._maybe_missing(spec.name, current),) if unsure else ()
+                return _Cut(lookup, tail, missing, current.version)
+            tail.release()
+            source = current
+        raise _deleted_faster(spec.derived.source)
 
     def _lookup(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableLookup:
         lookup = self._lake.lookup(table, as_of, renew=renew)
@@ -343,6 +378,8 @@ class Planner:
         parts += [repr(query.as_of), repr(query.rows_max), repr(query.unowned)]
         parts += [f"{name}={snapshot}" for name, snapshot in sorted(plan.stats.snapshots.items())]
         parts += [cut.key for cut in plan.cuts]
+        if any(has_pending(self.specs[name]) for name in plan.stats.snapshots):
+            parts.append(f"{time.time() // _UNMATCHED_CACHED_SECONDS:.0f}")
         return hashlib.sha256("\x00".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
@@ -364,6 +401,13 @@ def _source_times(spec: TableSpec, uses: Sequence[Constraints]) -> tuple[int | N
     if upper is not None and TIME in spec.key:
         upper += max(spec.derived.resolutions, default=_DAY_SECONDS) * 1_000_000
     return lower, upper
+
+
+def _deleted_faster(table: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{table}: WAL segments are deleted faster than they can be read: retry, and if this happens often, "
+        "increase land.wal_grace_seconds"
+    )
 
 
 def _not_derived(spec: TableSpec, lookup: TableLookup) -> str:

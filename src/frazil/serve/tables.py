@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import orjson
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import PlainTextResponse
 
 from frazil.lake.state.health import TableHealth
 from frazil.query.model import TableInfo
 from frazil.serve.auth import Reader
 from frazil.serve.describe import errors
 from frazil.serve.errors import NotFound, suggestion
-from frazil.serve.parameters import only_known
+from frazil.serve.parameters import choice, only_known
 from frazil.serve.state import ConfigDep, QueryServiceDep
 from frazil.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
+from frazil.sql.merging import Dialect, merging_select
+from frazil.tables import table_specs
+from frazil.tables.promoted import promoted
 from frazil.times import iso
 
 router = APIRouter(prefix="/api/v1", tags=["Tables"], dependencies=[Depends(only_known)])
 
+_DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 _TIMES = ("first_time", "last_time", "landed_at", "newest_time")
 _HEALTH = {
     "files": 12,
@@ -63,6 +68,7 @@ _EXAMPLE = {
     ],
     "health": _HEALTH | {"whole": _WHOLE},
 }
+_VIEW = "SELECT tenant_id, resolution, …\nFROM frazil.otel.log_rollups\nGROUP BY …\n"
 _FUNCTIONS = [
     {"name": function.name, "arguments": function.arguments, "doc": function.doc}
     for function in (*FUNCTIONS, *TABLE_FUNCTIONS)
@@ -109,6 +115,41 @@ async def table(
     if plain not in found:
         raise NotFound(f"unknown table `{name[:100]}`.{suggestion(plain, list(found))}")
     return _json(table_json(found[plain]))
+
+
+_VIEWED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The SELECT.", "content": {"text/plain": {"example": _VIEW}}}
+}
+
+
+@router.get(
+    "/tables/{name}/merging-view",
+    summary="SQL of a merging view",
+    description="Returns the SELECT with which another engine reads a derived table as queries of this API "
+    "do: one row for each key.",
+    response_class=PlainTextResponse,
+    responses=_VIEWED | errors(400, 401, 403, 404),
+)
+async def merging_view(
+    _: Reader,
+    config: ConfigDep,
+    name: Annotated[str, Path(description="A derived table.", examples=["service_edges"])],
+    dialect: Annotated[str, Query(description="`spark`, `trino` or `duckdb`.")] = "spark",
+    table: Annotated[
+        str,
+        Query(
+            description="The table's name there. Default: `frazil.` and the name with its namespace.",
+            max_length=200,
+            examples=["frazil.otel.service_edges"],
+        ),
+    ] = "",
+) -> str:
+    plain = name.removeprefix(f"{config.lake.namespace}.")
+    specs = {spec.name: spec for spec in table_specs(promoted(config)).values() if spec.derived is not None}
+    if plain not in specs:
+        raise NotFound(f"unknown derived table `{name[:100]}`.{suggestion(plain, list(specs))}")
+    source = table or f"frazil.{config.lake.namespace}.{plain}"
+    return merging_select(specs[plain], choice("dialect", dialect, _DIALECTS), source) + "\n"
 
 
 def table_json(table: TableInfo) -> dict[str, Any]:

@@ -48,6 +48,21 @@ def overview(visitor: Visitor, up: Up) -> None:
     visitor.open_with_data("overview", RANGE)
 
 
+def services(visitor: Visitor, up: Up) -> None:
+    visitor.open_with_data("services", RANGE)
+    visitor.find("service-node").first.wait_for()
+
+
+def service(visitor: Visitor, up: Up) -> None:
+    visitor.open(f"services?service=checkout&{RANGE}")
+    visitor.find("service-node").first.wait_for()
+
+
+def patterns(visitor: Visitor, up: Up) -> None:
+    visitor.open(f"logs?show=Patterns&{RANGE}")
+    visitor.find("pattern").first.wait_for()
+
+
 def logs(visitor: Visitor, up: Up) -> None:
     visitor.open_with_data("logs", RANGE)
 
@@ -79,6 +94,10 @@ def pipeline(visitor: Visitor, up: Up) -> None:
 PICTURES: dict[str, Callable[[Visitor, Up], None]] = {
     "overview": overview,
     "overview-dark": overview,
+    "services": services,
+    "services-dark": services,
+    "service": service,
+    "patterns": patterns,
     "logs": logs,
     "traces": traces,
     "trace": trace,

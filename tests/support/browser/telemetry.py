@@ -43,6 +43,14 @@ def span(
     return {"resourceSpans": [{"resource": _of(service), "scopeSpans": [{"spans": [made]}]}]}
 
 
+def database_call(name: str, service: str, trace: str, parent: str, database: str) -> dict[str, Any]:
+    """A client's span below a parent: `service` calls `database`, which sends no spans."""
+    made = span(name, service, trace, os.urandom(8).hex(), parent)
+    sent = made["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    sent |= {"kind": 3, "attributes": [_attribute("db.system.name", database)]}
+    return made
+
+
 def gauge(name: str, service: str, value: float) -> dict[str, Any]:
     point = {
         "timeUnixNano": str(time.time_ns()),

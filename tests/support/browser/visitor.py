@@ -26,6 +26,7 @@ class Shown:
 
 PAGES = {
     "overview": Shown("", "Overview", "[data-testid=stDataFrame] canvas"),
+    "services": Shown("services", "Services", "[data-testid=service-row]"),
     "logs": Shown("logs", "Logs", "[data-testid=record]"),
     "traces": Shown("traces", "Traces", "[data-testid=trace-row]"),
     "metric": Shown("metric", "Metrics", "[data-testid=stVegaLiteChart] svg"),

@@ -13,8 +13,14 @@ from typing import Any
 from frazil.errors import LimitReached, QueryInvalid, StoreUnavailable
 from frazil.query.model import Stats
 from frazil.tables import Signal
+from frazil.tables.derived.rules import RESOLUTIONS
 from tests.support.integration.moving_lake import TENANTS, Row, Sent
 
+ROLLED: dict[Signal, tuple[str, str]] = {
+    "logs": ("log_rollups", "records"),
+    "spans": ("span_metrics", "calls"),
+}
+"""The rollup of each signal, and the column that counts its rows."""
 KILLED = ("worker process died",)
 """What questions are told whose worker was killed."""
 TEXT: dict[Signal, str] = {"logs": "body", "spans": "name"}
@@ -127,6 +133,27 @@ class Asker:
         after = len(self._pairs(self._rows("logs", tenant), self._rows("spans", tenant)))
         assert before <= count <= after
         assert distinct == count
+
+    async def rolled(self, signal: Signal, tenant: str) -> None:
+        """Counts of a rollup, which has each row once at each resolution. If the log was cleaned up before
+        rows were derived, the answer says that they are missing, and it has no row twice."""
+        table, column = ROLLED[signal]
+        resolution = random.choice(RESOLUTIONS)
+        before = Counter(row.service for row in self._acked(signal, tenant))
+        told = await self._answer(
+            f"SELECT service_name, sum({column}) FROM {table} WHERE resolution = {resolution} GROUP BY ALL",
+            tenant,
+            (),
+        )
+        stats, found = Stats(**told["stats"]), dict(told["rows"])
+        after = Counter(row.service for row in self._rows(signal, tenant))
+        assert all(count <= after[service] for service, count in found.items()), "rows that count twice"
+        if stats.missing:
+            assert all("derivation is late" in each for each in stats.missing), stats
+            self._seen.refused["derivation is late"] += 1
+            return
+        assert all(before[service] <= found.get(service, 0) for service in before), "acked, and not counted"
+        self._seen.note(stats)
 
     @staticmethod
     def _pairs(logs: Iterable[Row], spans: Iterable[Row]) -> list[Row]:

@@ -14,13 +14,18 @@ from typing import Any
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry
 
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.lake.catalog import ensure_namespace, open_catalog
 from frazil.otlp.decode import Decoder
+from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.land.lander import Lander
 from frazil.pipeline.land.segments import SegmentSource
+from frazil.pipeline.maintain.maintainer import Maintainer
+from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.position import landing_position
 from frazil.tables import Signal
@@ -152,6 +157,10 @@ class Landing:
         self.landers = {signal: self._lander(signal) for signal in LANDED}
         self.upkeep = Upkeep(config, self.store, self.metrics)
         self.streams_forgotten = 0
+        self.derived = 0
+        """Rounds of derivation that wrote rows."""
+        self.merged = 0
+        """Files that were merged."""
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
@@ -202,6 +211,40 @@ class Landing:
                 for signal in LANDED:
                     self.landers[signal].step(now_due=True)
                     self.keep_up(signal)
+        except BaseException as error:
+            self.error = error
+
+    @contextlib.contextmanager
+    def deriving(self, pause_seconds: float) -> Iterator[None]:
+        """Derives, and merges derived files, beside landing: in a thread with a catalog of its own."""
+        end = threading.Event()
+        thread = threading.Thread(target=self._derive, args=(end, pause_seconds), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join(60)
+        if self.error is not None:
+            raise self.error
+
+    def _derive(self, end: threading.Event, pause_seconds: float) -> None:
+        registry, config = CollectorRegistry(), self.config
+        compact = config.maintain.compact.model_copy(update={"fan_in": 2, "file_cost_bytes": 64 * 2**20})
+        maintain = config.maintain.model_copy(update={"compact": compact})
+        try:
+            with contextlib.closing(open_catalog(config)) as catalog:
+                metrics = DeriveMetrics(registry, config)
+                derivers = [Deriver(config, each, catalog, LocalRunner(), metrics) for each in LANDED]
+                merging = config.model_copy(update={"maintain": maintain})
+                maintainer = Maintainer(merging, catalog, LocalRunner(), MaintainMetrics(registry))
+                while not end.wait(pause_seconds):
+                    for deriver in derivers:
+                        with contextlib.suppress(StoreUnavailable):  # files were merged while they were read
+                            self.derived += deriver.round() == "derived"
+                    if self.derived:
+                        for table in ("log_rollups", "span_metrics", "spans", "logs"):
+                            self.merged += maintainer.run("compact", table).files_in
         except BaseException as error:
             self.error = error
 

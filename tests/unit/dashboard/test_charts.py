@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from frazil.dashboard import theme
-from frazil.dashboard.pages import metrics, overview, pipeline
+from frazil.dashboard.pages import metrics, pipeline
+from frazil.dashboard.services.charts import show_charts
 from frazil.dashboard.sql import chart as sql_chart
 from frazil.dashboard.sql import quick_chart
 from frazil.dashboard.traces import durations
@@ -48,10 +49,10 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[alt.Chart]:
     return charts
 
 
-def draw_overview(length: dt.timedelta = HOUR) -> None:
+def draw_services(length: dt.timedelta = HOUR) -> None:
     figures = Figures(10, 1, 1.0, 2.0, 3.0)
     moments = [BucketFigures(time, figures, 60.0) for time in (BEGIN, BEGIN + length / 2)]
-    overview._charts({"cart": moments}, TimeRange.between(BEGIN, BEGIN + length))
+    show_charts({"cart": moments}, TimeRange.between(BEGIN, BEGIN + length), key="test")
 
 
 def draw_pipeline() -> None:
@@ -80,7 +81,7 @@ def sql_chart_of(column: pa.Array) -> alt.Chart:
 
 
 def test_times_in_tooltips_are_in_utc_on_all_pages(shown: list[alt.Chart]) -> None:
-    for draw, timed in ((draw_overview, 3), (draw_pipeline, 6), (draw_traces, 2)):
+    for draw, timed in ((draw_services, 3), (draw_pipeline, 6), (draw_traces, 2)):
         shown.clear()
         draw()
         found = [tip for chart in shown for tip in times(chart)]

@@ -37,6 +37,32 @@ def test_durations(milliseconds: float | None, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("per_second", "said"),
+    [
+        (0, "0/s"),
+        (1.25, "1.2/s"),
+        (0.997, "1/s"),
+        (0.5, "30/min"),
+        (1 / 60, "1/min"),
+        (0.01, "36/h"),
+        (1 / 86_400, "1/d"),
+        (1 / 864_000, "0.1/d"),
+        (12_345, "12.3 k/s"),
+    ],
+)
+def test_a_low_rate_is_given_by_the_minute_hour_or_day(per_second: float, said: str) -> None:
+    assert format.format_rate(per_second) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-5, "now"), (59, "now"), (60, "1 min ago"), (7300, "2 h ago"), (200_000, "2 d ago")],
+)
+def test_an_age_is_given_in_its_largest_unit(seconds: float, said: str) -> None:
+    assert format.format_ago(seconds) == said
+
+
+@pytest.mark.parametrize(
     ("seconds", "said"),
     [
         (None, "–"),

@@ -23,6 +23,7 @@ from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
 from frazil.pipeline.metrics import Metrics
 from frazil.position import landing_position
+from frazil.query import plan
 from frazil.query.model import AsOf
 from frazil.query.tail.derived import PartialRowsMaker
 from frazil.tables import SIGNALS, Signal, table_specs
@@ -48,6 +49,9 @@ COUNTED = {
     "spans": "SELECT service_name, sum(calls) FROM span_metrics WHERE resolution = {} GROUP BY ALL",
     "metrics": "SELECT service_name, sum(points) FROM metric_rollups WHERE resolution = {} GROUP BY ALL",
 }
+
+
+CACHING = {"threads": 1, "workers": 1, "metadata_age_max_seconds": 0}
 
 
 class FreshLake(DerivedLake):
@@ -254,6 +258,34 @@ def test_rows_that_the_wal_has_no_longer_are_said_to_be_missing(lake: FreshLake,
     rows, told = derived(service, "spans", "acme")
     assert sum(count for _, count in rows) == 5
     assert not told.stats.missing
+
+
+def test_planning_that_takes_long_does_not_say_that_the_catalog_is_away(
+    lake: FreshLake, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.send("spans", "acme", 3)
+    lake.land_all("spans")
+    monkeypatch.setattr(service.queries._planner, "_safe_seconds", -1.0)
+    rows, told = derived(service, "spans", "acme")
+    assert (rows, list(told.stats.missing)) == ([["web", 3]], [])
+
+
+def test_a_result_with_unmatched_calls_is_cached_for_seconds_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client without a server becomes a call to a virtual node without a change of any table."""
+    with contextlib.closing(FreshLake(tmp_path, query=CACHING | {"temp_dir": tmp_path / "temp"})) as lake:
+        lake.send("spans", "acme", 3)
+        with serving(lake.config) as service:
+            cached = []
+            for seconds in (1e9, 1e9, 1e-6, 1e-6):
+                monkeypatch.setattr(plan, "_UNMATCHED_CACHED_SECONDS", seconds)
+                edges, spans = (
+                    service.execute(f"SELECT sum(calls) FROM {name} WHERE resolution = 3600")
+                    for name in ("service_edges", "span_metrics")
+                )
+                cached.append((edges.stats.cached, spans.stats.cached))
+    assert cached == [(False, False), (True, True), (False, True), (False, True)]
 
 
 def test_a_stream_that_has_ended_with_rows_not_derived_is_said_to_be_missing(

@@ -23,6 +23,7 @@ RANGE = f"from={BEGIN - 1}&to={BEGIN + 9}"
 READ_PATHS = [
     "/api/v1/tables",
     "/api/v1/tables/logs",
+    "/api/v1/tables/log_rollups/merging-view",
     f"/api/v1/logs?{RANGE}",
     f"/api/v1/spans?{RANGE}",
     f"/api/v1/logs/counts?{RANGE}",

@@ -14,6 +14,8 @@ from pydantic import TypeAdapter
 
 from frazil import __version__
 from frazil.serve import describe
+from frazil.sql.merging import Dialect, merging_select
+from frazil.tables import table_specs
 from tests.support.query.read_telemetry import BEGIN, logs, spans
 from tests.support.serve.requests import Client
 from tests.support.serve.stand_in import StandIn
@@ -33,6 +35,28 @@ def test_tables_are_described(client: Client, queries: StandIn) -> None:
     missing = client.get("/api/v1/tables/log")
     assert missing.status_code == 404
     assert "Did you mean `logs`?" in missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("dialect", ["spark", "trino", "duckdb"])
+def test_the_view_of_a_derived_table_is_sql_for_another_engine(client: Client, dialect: Dialect) -> None:
+    answer = client.get(f"/api/v1/tables/service_edges/merging-view?dialect={dialect}&table=lake.otel.edges")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.text == merging_select(table_specs()["service_edges"], dialect, "lake.otel.edges") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("log_rollup/merging-view", 404, "Did you mean `log_rollups`?"),
+        ("logs/merging-view", 404, "unknown derived table `logs`"),
+        ("log_rollups/merging-view?dialect=oracle", 400, "dialect `oracle` is not valid"),
+        ("log_rollups/merging-view?tabel=x", 400, "unknown parameter `tabel`"),
+    ],
+)
+def test_a_view_that_does_not_exist_is_refused(client: Client, path: str, status: int, message: str) -> None:
+    answer = client.get(f"/api/v1/tables/{path}")
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
 
 
 def test_tables_say_how_their_files_do(client: Client, queries: StandIn) -> None:
@@ -161,6 +185,7 @@ def test_the_description_is_whole(client: Client) -> None:
         "delete /api/v1/queries/{query_id}",
         "get /api/v1/tables",
         "get /api/v1/tables/{name}",
+        "get /api/v1/tables/{name}/merging-view",
         "get /api/v1/traces",
         "get /api/v1/traces/durations",
         "get /api/v1/traces/{trace_id}",

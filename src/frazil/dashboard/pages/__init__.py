@@ -5,7 +5,8 @@ _CHART = ("ArrowVegaLiteChart", "loadVegaEmbed", "embed", "vega-interpreter")
 _TABLE = ("ReadOnlyGrid",)
 PATHS = {
     "overview": (*_FRAME, "Metric", *_CHART, *_TABLE),
-    "logs": (*_FRAME, "TextInput", "Multiselect"),
+    "services": (*_FRAME, "TextInput"),
+    "logs": (*_FRAME, "TextInput", "Multiselect", "ButtonGroup"),
     "traces": (*_FRAME, "TextInput", "Multiselect", "ButtonGroup", *_CHART),
     "metric": (*_FRAME, "Multiselect", "ButtonGroup", *_CHART, *_TABLE),
     "sql": (*_FRAME,),

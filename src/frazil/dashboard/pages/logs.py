@@ -1,4 +1,4 @@
-"""Logs: search, histogram, list of records and live tail."""
+"""Logs: search, histogram, list of records, live tail, and patterns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError
+from frazil.dashboard.logs import patterns
 from frazil.dashboard.logs.detail import detail, find_stored
 from frazil.dashboard.logs.listing import PAGE_ROWS, Listing, Tail, missing_of
 from frazil.dashboard.logs.rows import Record, RecordsByKey, by_key, rows, time_of_key, with_linked
@@ -21,6 +22,7 @@ from frazil.dashboard.parts.logs import show_facets, show_histogram, show_record
 from frazil.dashboard.time_range import DEFAULT, format_range
 from frazil.dashboard.view import LABELS, View, show_error, show_fragment, show_how_to_send, url_multiselect
 from frazil.query.reads.filters import SEVERITIES
+from frazil.query.reads.patterns import Pattern
 from frazil.query.reads.records import stored_log
 
 _TAIL_SECONDS = 0.5
@@ -29,6 +31,8 @@ _STEP_SECONDS = 5.0
 _SERVICES_SECONDS = 30.0
 _SERVICES_MAX = 200
 _BUCKETS = 80
+_RECORDS, _PATTERNS = "records", "patterns"
+_SHOWN = {_RECORDS: "Records", _PATTERNS: "Patterns"}
 _INVALID = ("query_invalid", "request_invalid")
 
 _RERUN = "logs_again"
@@ -38,7 +42,14 @@ _LISTING, _TAIL, _PAUSED, _OLDER = "logs_listing", "logs_tail", "logs_paused", "
 
 def page(view: View) -> None:
     _take_trace_filter()
-    search, is_tailing, error_place = _filters(view)
+    search, shown, is_tailing, error_place = _filters(view)
+    if shown == _PATTERNS:
+
+        def found(view: View) -> None:
+            _patterns(view, search)
+
+        show_fragment(found, view)
+        return
     try:
         _counts(view, search)
     except ApiError as error:  # others are shown by the fragments, which may have older data
@@ -64,6 +75,19 @@ def page(view: View) -> None:
         show_fragment(records, view)
 
 
+def _patterns(view: View, search: LogSearch) -> None:
+    if st.session_state.pop(_RERUN, False):
+        st.rerun()
+    patterns.draw(view, search, _open_pattern)
+
+
+def _open_pattern(pattern: Pattern) -> None:
+    """Searches for the records of a pattern."""
+    st.session_state["q"] = patterns.lines_search(pattern)
+    st.session_state["show"] = _RECORDS
+    st.session_state[_RERUN] = True
+
+
 def _take_trace_filter() -> None:
     """Turns the parameter `trace`, of links from other pages, into a filter."""
     trace = st.query_params.get("trace")
@@ -74,17 +98,14 @@ def _take_trace_filter() -> None:
         del st.query_params["trace"]
 
 
-def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
-    """Returns the search, whether the live tail is on, and the container for an error in the search."""
+def _filters(view: View) -> tuple[LogSearch, str, bool, DeltaGenerator]:
+    """Returns the search, what to show, whether the live tail is on, and the container for an error in the
+    search.
+    """
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.title("Logs", width="content")
-        is_tailing = st.toggle(
-            "Live tail",
-            key="tail",
-            bind="query-params",
-            on_change=_reset_tail,
-            help="Shows new records as they arrive",
-        )
+        with st.container(horizontal=True, width="content", vertical_alignment="center"):
+            shown, is_tailing = _shown()
     search_box, severity = st.columns([4, 1])
     text = search_box.text_input(
         LABELS["q"],
@@ -115,7 +136,24 @@ def _filters(view: View) -> tuple[LogSearch, bool, DeltaGenerator]:
     counts = dict.fromkeys(services, 0) | _services(view, replace(search, services=()))
     colours = theme.service_colours(known) | theme.service_colours(counts)
     show_facets(counts, colours, services, key="services", on_toggle=_toggle_service)
-    return search, is_tailing, error_place
+    return search, shown, is_tailing, error_place
+
+
+def _shown() -> tuple[str, bool]:
+    """Shows the switch between records and patterns, and that of the live tail, which has records only."""
+    shown = st.segmented_control(
+        "Show", list(_SHOWN), default=_RECORDS, format_func=_SHOWN.__getitem__,
+        key="show", bind="query-params", label_visibility="collapsed", required=True,
+    )  # fmt: skip
+    is_tailing = st.toggle(
+        "Live tail",
+        key="tail",
+        bind="query-params",
+        on_change=_reset_tail,
+        disabled=shown == _PATTERNS,
+        help="Shows new records as they arrive",
+    )
+    return shown or _RECORDS, is_tailing and shown != _PATTERNS
 
 
 def _severity() -> str | None:

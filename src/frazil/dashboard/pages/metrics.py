@@ -106,7 +106,7 @@ def _rollups(view: View, range: TimeRange, points_min: int = POINTS_MIN) -> Roll
     if range.seconds <= RAW_SECONDS_MAX:
         return None
     tables = view.api.get("tables", cache_seconds=_LIST_CACHE_SECONDS)["tables"]
-    return rollups_of(tables, ("metric_rollups", "series"), range, points_min)
+    return rollups_of(tables, ("metric_rollups", "series"), range, view.now_micros, points_min)
 
 
 def _listed(view: View) -> dict[str, Metric]:

@@ -37,7 +37,7 @@ _CHART_STEP_SECONDS_MAX = 60.0
 def page(view: View) -> None:
     st.session_state.pop(_CHANGED, None)
     trace = st.query_params.get("trace")
-    keep_scroll_position(trace or "")
+    keep_scroll_position("trace", trace or "")
     if trace:
         trace_view.show(view, trace, _back)
     else:

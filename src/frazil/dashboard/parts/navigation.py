@@ -1,4 +1,4 @@
-"""Components without content: the Back button, and the scroll position of the Traces page."""
+"""Components without content: the Back button, and the scroll position of pages that open what they list."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def one_history_entry_per_action() -> None:
     _history(key="unseen_history")
 
 
-def keep_scroll_position(trace: str) -> None:
-    """Shows a trace from its top, and the list (no `trace`) where the user left it. Call it before the page
-    draws anything else.
+def keep_scroll_position(parameter: str, opened: str) -> None:
+    """Shows what is opened from its top, and the list (`opened` is empty) where the user left it. Call it
+    before the page draws anything else. `parameter` is the one of the URL that says what is opened.
     """
-    _scroll(key="unseen_scroll", data={"trace": trace})
+    _scroll(key="unseen_scroll", data={"parameter": parameter, "opened": opened})

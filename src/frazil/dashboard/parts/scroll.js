@@ -1,9 +1,9 @@
-// Shows a trace from its top, and the list of traces where the user left it. Streamlit keeps the scroll position
-// of the page, whatever its content is.
+// Shows what is opened (a trace, a service) from its top, and the list where the user left it. Streamlit keeps the
+// scroll position of the page, whatever its content is.
 
 const SETTLED_MS = 400;
 const RESTORE_MS_MAX = 30000;
-const state = { view: undefined, isMounted: false, stop: null, listTop: 0 };
+const state = { parameter: "", view: undefined, isMounted: false, stop: null, listTop: 0 };
 
 export default function ({ data }) {
   const page = document.querySelector("[data-testid=stMain]");
@@ -14,15 +14,16 @@ export default function ({ data }) {
       page.addEventListener(kind, () => state.stop?.(), { passive: true });
   }
   state.isMounted = true;
-  if (state.view !== undefined && state.view !== data.trace) scrollTo(page, data.trace ? 0 : state.listTop);
-  state.view = data.trace;
+  if (state.parameter !== data.parameter) Object.assign(state, { parameter: data.parameter, view: undefined, listTop: 0 });
+  if (state.view !== undefined && state.view !== data.opened) scrollTo(page, data.opened ? 0 : state.listTop);
+  state.view = data.opened;
   return () => { state.isMounted = false; };
 }
 
 // The URL changes before the content does, and the content before `view`: positions in between are not recorded.
 function note(page) {
-  const trace = new URLSearchParams(location.search).get("trace") ?? "";
-  if (state.isMounted && !state.stop && trace === "" && state.view === "") state.listTop = page.scrollTop;
+  const opened = new URLSearchParams(location.search).get(state.parameter) ?? "";
+  if (state.isMounted && !state.stop && opened === "" && state.view === "") state.listTop = page.scrollTop;
 }
 
 // Sets the position until the content has stopped growing, or the user scrolls.

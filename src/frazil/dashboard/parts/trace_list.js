@@ -63,12 +63,12 @@ function row(trace, setTriggerValue) {
   return made;
 }
 
-// Keeps the time range, so that a new tab can return to the same search.
+// On the page of traces, wherever the list is. Keeps the time range, so that a new tab can return to the same search.
 function address(id) {
   const query = new URLSearchParams({ trace: id });
   const range = new URLSearchParams(location.search).get("range");
   if (range) query.set("range", range);
-  return `${location.pathname}?${query}`;
+  return `traces?${query}`;
 }
 
 function cell(parent, name, text = "") {

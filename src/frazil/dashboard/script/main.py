@@ -16,7 +16,7 @@ from frazil.dashboard import theme
 from frazil.dashboard.api_client import ApiError, ApiSession
 from frazil.dashboard.app_state import COOKIE, app_state
 from frazil.dashboard.format import escape_markdown
-from frazil.dashboard.pages import PATHS, logs, metrics, overview, pipeline, sql, traces
+from frazil.dashboard.pages import PATHS, logs, metrics, overview, pipeline, services, sql, traces
 from frazil.dashboard.parts.navigation import one_history_entry_per_action
 from frazil.dashboard.time_range import DEFAULT, RANGES, SelectedRange, parse_range
 from frazil.dashboard.view import View, show_error
@@ -156,6 +156,7 @@ def main() -> None:
         return
     listed = (
         (overview.page, "Overview", ":material/dashboard:"),
+        (services.page, "Services", ":material/hub:"),
         (logs.page, "Logs", ":material/subject:"),
         (traces.page, "Traces", ":material/account_tree:"),
         (metrics.page, "Metrics", ":material/show_chart:"),

@@ -22,6 +22,7 @@ from frazil.dashboard.traces.read import (
     to_datetime,
 )
 from frazil.dashboard.traces.tree import SpanIndex, Tree
+from frazil.dashboard.view import address
 from frazil.query.reads.filters import SPAN_KINDS
 
 _EVENTS_MAX = 50
@@ -91,7 +92,7 @@ def log_table(logs: Sequence[LogRecord], start_nano: int, names: Mapping[str, st
 def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
     st.markdown(f"##### {escape_markdown(span.name)}")
     facts = [
-        escape_markdown(span.service),
+        _service_link(span.service),
         SPAN_KINDS[span.kind],
         f"{format_clock(to_datetime(span.start_nano))} UTC",
         f"starts at {_format_offset(span.start_nano - trace.start_nano)}",
@@ -100,6 +101,11 @@ def _heading(trace: Trace, span: SpanRecord, critical_nano: int) -> None:
     if critical_nano:
         facts.append(f"{format_duration(critical_nano / 1e6)} of self time on the critical path")
     st.markdown(" · ".join(facts))
+
+
+def _service_link(service: str) -> str:
+    shown = escape_markdown(service)
+    return f"[{shown}]({address('services', service=service)})" if service else shown
 
 
 def _events(span: SpanRecord, listed: Sequence[Event]) -> None:

@@ -17,6 +17,7 @@ _LAG_SECONDS = (1, 2.5, 5, 7.5, 10, 15, 20, 30, 45, 60, 75, 90, 120, 300, 600, 1
 _COUNTERS = {
     "frazil_derived_source_rows": "Rows of the source table that were read for a derived table.",
     "frazil_derived_rows": "Rows committed to derived tables, before rows with the same key are merged.",
+    "frazil_derived_files": "Data files committed to derived tables: one per tenant and day in each task.",
     "frazil_derived_bytes": "Bytes of data files committed to derived tables.",
     "frazil_derive_commits": "Commits to derived tables.",
     "frazil_derive_errors": "Attempts to derive rows of a table that failed.",
@@ -25,6 +26,8 @@ _COUNTERS = {
 }
 _GAUGES = {
     "frazil_derive_failing": "1 if the last attempt to derive rows of the table failed, else 0.",
+    "frazil_derive_stopped": "1 if a view is stopped, because its query has more groups in a round than "
+    "derive.view_groups_max, else 0.",
     "frazil_derive_days_left": "Past days that still have to be derived in the background.",
 }
 
@@ -84,6 +87,20 @@ class DeriveMetrics:
             "counts in each round in which it has points.",
             registry=registry,
         )
+        self._unmatched = Gauge(
+            "frazil_derive_unmatched_max",
+            "Most spans that one tenant has today (UTC) in the table that wait for the other side of their "
+            "call. Measured every ten minutes.",
+            table,
+            registry=registry,
+        )
+        self._unmatched_not_kept = Counter(
+            "frazil_derive_unmatched_not_kept",
+            "Spans that do not wait for the other side of their call because their tenant has "
+            "derive.unmatched_spans_per_day_max.",
+            table,
+            registry=registry,
+        )
         self._limited_day = 0
         self._limited: set[str] = set()
         Gauge(
@@ -103,17 +120,35 @@ class DeriveMetrics:
             table,
             registry=registry,
         )
-        disabled = Gauge(
+        self._disabled = Gauge(
             "frazil_derive_disabled",
             "1 if the configuration disables the derived table, else 0.",
             table,
             registry=registry,
         )
+        self._views = Gauge(
+            "frazil_derive_view",
+            "1 for each view, with the table that it reads; empty if the view is not valid.",
+            ["table", "source"],
+            registry=registry,
+        )
+        self._config = config
         for spec in derived_specs():
-            for counter in self._counters.values():  # a rate needs a 0 to start from
-                counter.labels(spec.name)
-            is_off = not config.derive.enabled or spec.name in config.derive.disabled_tables
-            disabled.labels(spec.name).set(is_off)
+            self.declare(spec.name)
+            if spec.derived is not None and spec.derived.pending is not None:
+                self._unmatched_not_kept.labels(spec.name)
+
+    def declare(self, table: str, *, is_off: bool = False) -> None:
+        """Begins the metrics of a table. `is_off`: the configuration does not have the view."""
+        for counter in self._counters.values():  # a rate needs a 0 to start from
+            counter.labels(table)
+        derive = self._config.derive
+        self._disabled.labels(table).set(is_off or not derive.enabled or table in derive.disabled_tables)
+
+    def declare_view(self, table: str, source: str, *, is_off: bool = False) -> None:
+        """Begins the metrics of a view. `source` is empty if the view is not valid."""
+        self.declare(table, is_off=is_off)
+        self._views.labels(table, source).set(1)
 
     def round(self, source: str, seconds: float, cpu_seconds: float) -> None:
         self._seconds.labels(source).observe(seconds)
@@ -125,6 +160,14 @@ class DeriveMetrics:
     def series(self, most: int) -> None:
         """Sets how many series the tenant with the most has today."""
         self._series.set(most)
+
+    def unmatched(self, table: str, most: int) -> None:
+        """Sets how many pending rows the tenant with the most has today."""
+        self._unmatched.labels(table).set(most)
+
+    def given_up(self, table: str, rows: int) -> None:
+        """Counts pending rows that were not kept."""
+        self._unmatched_not_kept.labels(table).inc(rows)
 
     def limited(self, tenants: set[str], series: int) -> None:
         """Counts new series of these tenants that were not written."""
@@ -139,11 +182,12 @@ class DeriveMetrics:
             return len(self._limited) if self._limited_day == _today() else 0
 
     def committed(
-        self, table: str, *, source_rows: int, rows: int, size: int, landed_at: float | None
+        self, table: str, *, source_rows: int, rows: int, files: int, size: int, landed_at: float | None
     ) -> None:
         """Counts a commit. `landed_at`: when the oldest of its rows landed, in seconds since 1970."""
         self._counters["frazil_derived_source_rows"].labels(table).inc(source_rows)
         self._counters["frazil_derived_rows"].labels(table).inc(rows)
+        self._counters["frazil_derived_files"].labels(table).inc(files)
         self._counters["frazil_derived_bytes"].labels(table).inc(size)
         self._counters["frazil_derive_commits"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(0)
@@ -194,6 +238,9 @@ class DeriveMetrics:
         self._counters["frazil_derive_errors"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(1)
 
+    def stopped(self, table: str) -> None:
+        self._gauges["frazil_derive_stopped"].labels(table).set(1)
+
     def recovered(self, table: str) -> None:
         self._gauges["frazil_derive_failing"].labels(table).set(0)
 
@@ -213,7 +260,7 @@ class DeriveMetrics:
             self._landed.clear()
             self._limited.clear()
             self._series.set(0)
-            for gauge in (*self._gauges.values(), self._pending):
+            for gauge in (*self._gauges.values(), self._pending, self._unmatched):
                 gauge.clear()
 
 

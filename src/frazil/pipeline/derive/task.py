@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,14 +18,16 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 
 from frazil.errors import FrazilError, reason_of
-from frazil.lake.live_files import corruption_in
+from frazil.lake.live_files import FilePartition, corruption_in
 from frazil.pipeline.datafile import Layout, file_name, write_part
 from frazil.pipeline.derive.limit import Admission, Counts, Limit
 from frazil.pipeline.derive.once import unwritten
 from frazil.pipeline.derive.source import SourceFile
+from frazil.pipeline.derive.unmatched import Rooms, Waiting
 from frazil.pipeline.inputs import opened
-from frazil.pipeline.partition_sort import partition_and_sort
+from frazil.pipeline.partition_sort import compact_dictionaries, partition_and_sort
 from frazil.position import NewRows
+from frazil.storage.metrics import StoreCall
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
 from frazil.tables.derived.combine import combine, rolled_up
@@ -53,6 +56,8 @@ class Work:
     """Rows that need not be written again, of tables with `once_per_seconds`."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """Of tables with `limited_key` that the job could fill."""
+    rooms: Mapping[str, Rooms] = field(default_factory=dict)
+    """Of tables with pending rows that the job could fill."""
 
 
 @dataclass
@@ -63,6 +68,8 @@ class Derivation:
     written: dict[str, Hashes] = field(default_factory=dict)
     keys: dict[str, Counts] = field(default_factory=dict)
     """Of tables in `Work.limits`."""
+    given_up: dict[str, Counter[FilePartition]] = field(default_factory=dict)
+    """Pending rows that were not kept, of tables in `Work.rooms`."""
     failed: dict[str, str] = field(default_factory=dict)
     """Tables whose rows could not be computed or written, with the reason."""
     vanished: list[str] = field(default_factory=list)
@@ -72,16 +79,19 @@ class Derivation:
     rows: int = 0
     """Rows of the source."""
     partial_rows: dict[str, int] = field(default_factory=dict)
+    groups: int = 0
+    """Rows of the result of a view's query."""
+    is_final: bool = False
+    """Whether the tables in `failed` would fail again."""
+    calls: list[StoreCall] = field(default_factory=list)
+    """Calls of tasks that read rows for a view's query."""
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
 
 
-def columns_of(tables: Sequence[TableSpec], source: TableSpec, *, with_maps: bool = False) -> TableSpec:
-    """Returns the source's spec with only the columns from which the tables are derived."""
-    needed = {TENANT, TIME, SEGMENT.name, *(_MAPS if with_maps else ())}
-    for table in tables:
-        assert table.derived is not None  # noqa: S101
-        needed |= {*table.derived.columns}
+def columns_of(names: Iterable[str], source: TableSpec, *, with_maps: bool = False) -> TableSpec:
+    """Returns the source's spec with only these columns, and those that every derivation needs."""
+    needed = {TENANT, TIME, SEGMENT.name, *(_MAPS if with_maps else ()), *names}
     return replace(
         source,
         columns=tuple(column for column in source.columns if column.name in needed),
@@ -95,7 +105,7 @@ def columns_of(tables: Sequence[TableSpec], source: TableSpec, *, with_maps: boo
 def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
     begin, result = time.process_time(), Derivation()
     writers = {
-        name: _Writer(layout, work.written.get(name), work.limits.get(name))
+        name: TableWriter(layout, work.written.get(name), work.limits.get(name), work.rooms.get(name), files)
         for name, layout in work.tables.items()
     }
     for rows in _chunks(work, files, result):
@@ -110,12 +120,14 @@ def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
         result.written[name] = writer.new_hashes
         if writer.admission is not None:
             result.keys[name] = writer.admission.counts
+        if writer.waiting is not None:
+            result.given_up[name] = writer.waiting.given_up
     result.cpu_seconds = time.process_time() - begin
     result.rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return result
 
 
-def _try(result: Derivation, name: str, writer: _Writer, rows: pa.Table | None) -> None:
+def _try(result: Derivation, name: str, writer: TableWriter, rows: pa.Table | None) -> None:
     """Adds rows to the table, or finishes it. Notes a failure of the table's own function."""
     try:
         if rows is None:
@@ -128,14 +140,22 @@ def _try(result: Derivation, name: str, writer: _Writer, rows: pa.Table | None) 
         result.failed[name] = reason_of(error)
 
 
-class _Writer:
+class TableWriter:
     """Collects the partial rows of one table, and writes them."""
 
-    def __init__(self, layout: Layout, written: Hashes | None, limit: Limit | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        written: Hashes | None,
+        limit: Limit | None,
+        rooms: Rooms | None,
+        files: Sequence[SourceFile],
+    ) -> None:
         self._layout = layout
         self._name = file_name(layout)
         self._written = written
         self.admission = None if limit is None else Admission(limit, layout.io)
+        self.waiting = Waiting(layout.spec, rooms, files) if rooms else None
         self._partial: list[pa.Table] = []
         self._bytes = 0
         self.files: list[DataFile] = []
@@ -145,7 +165,10 @@ class _Writer:
     def add(self, source: pa.Table) -> None:
         spec = self._layout.spec
         assert spec.derived is not None  # noqa: S101
-        rows = rolled_up(spec.derived.derive(source), spec)
+        self.add_partial(rolled_up(spec.derived.derive(source), spec, coded=True))
+
+    def add_partial(self, rows: pa.Table) -> None:
+        """Adds rows of the table."""
         self._partial.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= _PARTIAL_BYTES_MAX:
@@ -155,7 +178,8 @@ class _Writer:
 
     def _merge(self) -> None:
         if len(self._partial) > 1:
-            merged = combine(pa.concat_tables(self._partial), self._layout.spec, within_day=True)
+            rows = pa.concat_tables(self._partial).unify_dictionaries()
+            merged = combine(rows, self._layout.spec, within_day=True, coded=True)
             self._partial, self._bytes = [merged], merged.nbytes
 
     def flush(self) -> None:
@@ -164,6 +188,8 @@ class _Writer:
             return
         (rows,) = self._partial
         self._partial, self._bytes = [], 0
+        if self.waiting is not None:
+            rows = self.waiting.kept(rows)
         rows, hashes = unwritten(rows, self._layout.spec, self._written, self.new_hashes)
         if self.admission is not None:
             admitted = self.admission.admitted(rows)
@@ -172,7 +198,8 @@ class _Writer:
             return
         self.new_hashes = np.union1d(self.new_hashes, hashes)
         self.rows += rows.num_rows
-        for part in partition_and_sort([rows], self._layout.spec).parts:
+        # Dictionaries have text of all rows that were read, also of tenants of whom no row is written.
+        for part in partition_and_sort([compact_dictionaries(rows)], self._layout.spec).parts:
             self.files.append(write_part(self._layout, part, f"{self._name}-{len(self.files):05d}"))
 
 
@@ -180,7 +207,7 @@ def _chunks(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iter
     """Yields the rows to derive from, in chunks of similar size."""
     waiting: list[pa.Table] = []
     rows = 0
-    for table in _tables(work, files, result):
+    for table in source_rows(work, files, result):
         waiting.append(table)
         rows += table.num_rows
         if rows >= _CHUNK_ROWS:
@@ -197,7 +224,8 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     return joined
 
 
-def _tables(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iterator[pa.Table]:
+def source_rows(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iterator[pa.Table]:
+    """Yields the wanted rows of the files. Notes files that do not exist or cannot be read in the result."""
     for file in files:
         try:
             yield from _rows(work, file, result)

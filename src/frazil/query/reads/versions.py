@@ -52,7 +52,7 @@ def service_versions(range: TimeRange, now: int, service: str | None = None) -> 
     newest = (
         ""
         if service is not None
-        else "QUALIFY row_number() OVER (PARTITION BY service_name ORDER BY first_time DESC) = 1"
+        else f"QUALIFY row_number() OVER (PARTITION BY service_name ORDER BY min(first_time) DESC, {key}) = 1"
     )
     sql = f"""
 SELECT {key}, min(first_time) AS first_time, max(last_time) AS last_time,

@@ -45,7 +45,7 @@ _DIALECTS = {
         "server_seconds": "epoch(s.time)",
         "client_seconds": "epoch(c.found.time)",
         "now": "now()",
-        "bucket": "make_timestamptz(epoch_us(time) - epoch_us(time) % (seconds * 1000000))",
+        "bucket": "make_timestamptz(epoch_us(time) - epoch_us(time) % (CAST(seconds AS BIGINT) * 1000000))",
         "codes": "[code]",
         "counts": "[CAST(calls AS BIGINT)]",
         "resolutions": f"{_VALUES} AS resolutions(seconds)",

@@ -13,35 +13,46 @@ import pyarrow.compute as pc
 
 from frazil.tables.columns import RESOLUTION, TIME, TIMESTAMP, Column, TableSpec
 from frazil.tables.derived.rules import LIST_VALUES_MAX, Merge
+from frazil.tables.encoding import CODED
+from frazil.tables.ordering import Key, stable_order
 
 Longs = npt.NDArray[np.int64]
 Values = npt.NDArray[np.generic]
 Mask = npt.NDArray[np.bool_]
 _RADIX_MAX = 2**62
 _DAY_MICROS = 86_400_000_000
-_DIGIT = 2**16
 
 
-def completed(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Returns the rows with all columns of the spec, in its order and types. Missing columns are NULL."""
+def completed(rows: pa.Table, spec: TableSpec, *, coded: bool = False) -> pa.Table:
+    """Returns the rows with all columns of the spec, in its order and types. Missing columns are NULL. `coded`: text that
+    repeats is dictionary-encoded.
+    """
+    schema = pa.schema([(each.name, _type_of(each, coded)) for each in spec.columns])
     columns = []
-    for column in spec.columns:
-        if column.name in rows.column_names:
-            found = rows.column(column.name)
-            columns.append(found if found.type == column.type else found.cast(column.type))
-        else:
-            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, column.type)]))
-    return pa.table(columns, schema=pa.schema([(each.name, each.type) for each in spec.columns]))
+    for field in schema:
+        if field.name not in rows.column_names:
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
+            continue
+        found = rows.column(field.name)
+        if found.type != field.type:
+            is_encoded = pa.types.is_dictionary(field.type)
+            found = found.dictionary_encode() if is_encoded else found.cast(field.type)
+        columns.append(found)
+    return pa.table(columns, schema=schema)
 
 
-def rolled_up(rows: pa.Table, spec: TableSpec) -> pa.Table:
+def _type_of(column: Column, coded: bool) -> pa.DataType:
+    return CODED if coded and column.coded and pa.types.is_string(column.type) else column.type
+
+
+def rolled_up(rows: pa.Table, spec: TableSpec, *, coded: bool = False) -> pa.Table:
     """Returns the merged rows. If the table has resolutions, `rows` are at the time of their source rows, and the
     result has rows of all resolutions: those of a coarser one come from those of the finer one. Pending rows stay as
-    they are.
+    they are. `coded`: text that repeats is dictionary-encoded.
     """
     assert spec.derived is not None  # noqa: S101
     if not spec.derived.resolutions:
-        return combine(rows, spec, within_day=True)
+        return combine(rows, spec, within_day=True, coded=coded)
     parts: list[pa.Table] = []
     if RESOLUTION in rows.column_names:
         has_resolution = pc.is_valid(rows.column(RESOLUTION))
@@ -50,7 +61,7 @@ def rolled_up(rows: pa.Table, spec: TableSpec) -> pa.Table:
     for seconds in sorted(spec.derived.resolutions):
         rows = _combined(at_resolution(rows, seconds), spec)
         parts.append(rows)
-    return pa.concat_tables([completed(part, spec) for part in parts])
+    return pa.concat_tables([completed(part, spec, coded=coded) for part in parts])
 
 
 def _without_empty_columns(rows: pa.Table) -> pa.Table:
@@ -69,11 +80,12 @@ def at_resolution(rows: pa.Table, seconds: int) -> pa.Table:
     return pa.table([made[name] if name in made else rows.column(name) for name in names], names)
 
 
-def combine(rows: pa.Table, spec: TableSpec, *, within_day: bool = False) -> pa.Table:
+def combine(rows: pa.Table, spec: TableSpec, *, within_day: bool = False, coded: bool = False) -> pa.Table:
     """Returns one row for each key, with all columns of the spec, in no particular order. `within_day`: rows of
-    different days stay apart also if `time` is not in the key, so that a day can be derived again alone.
+    different days stay apart also if `time` is not in the key, so that a day can be derived again alone. `coded`: text
+    that repeats is dictionary-encoded.
     """
-    return completed(_combined(rows, spec, within_day=within_day), spec)
+    return completed(_combined(rows, spec, within_day=within_day), spec, coded=coded)
 
 
 def _combined(rows: pa.Table, spec: TableSpec, *, within_day: bool = False) -> pa.Table:
@@ -167,7 +179,7 @@ class Groups:
             groups = groups * values + codes
             size *= values
         groups, count = _dense(groups)
-        order = _sorting(groups, count)
+        order = stable_order(Key(groups, count))
         lengths = np.bincount(groups, minlength=count)
         return cls(groups, order, np.cumsum(lengths) - lengths)
 
@@ -193,17 +205,6 @@ class Groups:
 def _dense(groups: Longs) -> tuple[Longs, int]:
     encoded = pa.array(groups).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
-
-
-def _sorting(groups: Longs, count: int) -> Longs:
-    """Returns the stable order that sorts the groups. Measured: 3 to 7 times as fast as sorting
-    64-bit numbers, because NumPy sorts 16-bit numbers by radix.
-    """
-    order = np.argsort((groups % _DIGIT).astype(np.uint16), kind="stable")
-    while count > _DIGIT:
-        groups, count = groups // _DIGIT, -(-count // _DIGIT)
-        order = order[np.argsort((groups[order] % _DIGIT).astype(np.uint16), kind="stable")]
-    return order
 
 
 def _codes(column: pa.Array) -> tuple[Longs, int]:

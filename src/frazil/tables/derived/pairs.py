@@ -30,8 +30,10 @@ class Pairs:
     """By server."""
 
 
-def pairs_of(clients: pa.Table, servers: pa.Table) -> Pairs:
-    """Returns the pairs. Clients have distinct ids in each tenant."""
+def pairs_of(clients: pa.Table, servers: pa.Table, *, of_one_day: bool = False) -> Pairs:
+    """Returns the pairs. Clients have distinct ids in each tenant. `of_one_day`: only those whose halves are of the same
+    day (UTC).
+    """
     has_server, has_client = np.zeros(len(clients), np.bool_), np.zeros(len(servers), np.bool_)
     codes, count = call_codes(
         pa.concat_tables([each.select(["tenant_id", "call_id"]) for each in (clients, servers)])
@@ -41,7 +43,10 @@ def pairs_of(clients: pa.Table, servers: pa.Table) -> Pairs:
     found = client_of[codes[len(clients) :]]
     server = np.flatnonzero(found >= 0)
     client = found[server]
-    is_near = np.abs(micros(clients)[client] - micros(servers)[server]) <= _SPREAD_MICROS
+    of_client, of_server = micros(clients)[client], micros(servers)[server]
+    is_near = np.abs(of_client - of_server) <= _SPREAD_MICROS
+    if of_one_day:
+        is_near &= of_client // _DAY_MICROS == of_server // _DAY_MICROS
     client, server = client[is_near], server[is_near]
     has_server[client], has_client[server] = True, True
     return Pairs(client, server, has_server, has_client)

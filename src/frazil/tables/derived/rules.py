@@ -13,6 +13,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from frazil.tables.derived.view import ViewQuery
+
 Rule = Literal["key", "sum", "min", "max", "any", "first", "last", "counts", "counted", "union"]
 """How the values of one column merge. Except for `first` and `last`, NULL is ignored: the result is NULL
 only if all values are.
@@ -56,6 +58,7 @@ Derive = Callable[[pa.Table], pa.Table]
 Settle = Callable[[pa.Table, int], tuple[pa.Table, pa.Table]]
 Dialect = Literal["duckdb", "spark", "trino"]
 Complete = Callable[[Dialect, str], str]
+GiveUp = Callable[[pa.Table], pa.Table]
 
 OPEN, SETTLED = 0, 1
 """The resolutions of pending rows: those that have not been settled, and those that stayed pending when they were."""
@@ -85,6 +88,10 @@ class Pending:
     settle: Settle
     """Gets the pending rows of complete groups of a tenant and day, and the latest time of arrival, in microseconds since
     1970, of groups to settle. Returns the rows that follow from them, as `derive` does, and the rows that stay pending.
+    """
+    give_up: GiveUp
+    """Gets pending rows that are not kept, because their tenant has too many on that day. Returns the rows that follow
+    from each of them alone, of the same day, as `derive` does.
     """
 
 
@@ -121,6 +128,8 @@ class Derived:
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
     pending: Pending | None = None
+    view: ViewQuery | None = None
+    """The Spark SQL that computes the rows, in a Spark job of its own. Then nothing calls `derive`."""
 
     def kept_days_of(self, resolution: int) -> int | None:
         """Returns how many days rows of a resolution are kept. None: forever."""

@@ -56,7 +56,8 @@ def service_edge_rows(spans: pa.Table) -> pa.Table:
     # A database sends no spans, and a span without ids has no other half: these calls are complete.
     is_complete = pc.or_(pc.equal(clients["connection"], "database"), pc.is_null(clients["call_id"]))
     complete, clients = clients.filter(is_complete), one_of_each(clients.filter(pc.invert(is_complete)))
-    pairs = pairs_of(clients, servers)
+    # Halves of two days stay pending: each day can then be derived again without the other.
+    pairs = pairs_of(clients, servers, of_one_day=True)
     # A message may have more consumers in other tasks: its half stays, but is no call to a virtual node.
     is_kept = ~pairs.has_server | _is_message(clients)
     return _rows(
@@ -85,6 +86,14 @@ def settle_calls(rows: pa.Table, latest: int) -> tuple[pa.Table, pa.Table]:
     edges = [_edges(clients.filter(pa.array(is_virtual))), _paired(clients, servers, pairs)]
     kept = [_waiting(clients, pairs).filter(pa.array(is_kept)), left]
     return _rows(edges, []), pa.concat_tables([_rows([], [still]), _rows([], kept, SETTLED)])
+
+
+def lone_calls(rows: pa.Table) -> pa.Table:
+    """Returns the calls to virtual nodes of the clients among these halves, which nothing is put together with."""
+    clients = rows.select(_HALF).filter(
+        pc.and_(pc.equal(rows["side"], "client"), pc.greater(rows["calls"], 0))
+    )
+    return _rows([_edges(one_of_each(clients))], [])
 
 
 def _of_kinds(spans: pa.Table, *kinds: int) -> pa.Table:
@@ -264,6 +273,7 @@ SERVICE_EDGES = TableSpec(
             settled_after_seconds=_SETTLED_AFTER_SECONDS,
             complete=completed_calls,
             settle=settle_calls,
+            give_up=lone_calls,
         ),
     ),
 )  # fmt: skip

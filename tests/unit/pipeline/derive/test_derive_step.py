@@ -17,7 +17,7 @@ from frazil.errors import CatalogUnavailable
 from frazil.objectives import Objectives, targets
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
-from frazil.pipeline.derive.step import DeriveStep
+from frazil.pipeline.derive.step import DeriveStep, Pace
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.metrics import Metrics
 from frazil.pipeline.steps import StepRunner, StepThread
@@ -140,7 +140,7 @@ def test_a_batch_that_landed_too_long_ago_misses_the_objective() -> None:
     metrics = Metrics()
     derive = DeriveMetrics(metrics.registry, Config(), metrics.objectives)
     for landed_at in (None, 0.0):
-        derive.committed(TABLE, source_rows=5, rows=2, size=100, landed_at=landed_at)
+        derive.committed(TABLE, source_rows=5, rows=2, files=1, size=100, landed_at=landed_at)
     labels = {"objective": "derive_lag"}
     assert metrics.registry.get_sample_value("frazil_objective_events_total", labels) == 1
     assert metrics.registry.get_sample_value("frazil_objective_missed_total", labels) == 1
@@ -247,6 +247,32 @@ def test_a_source_that_cannot_be_read_fails_all_its_tables_until_a_round_succeed
     thread.turn()
     assert step.degraded == {}
     assert sample(lake, "frazil_derive_failing") == 0
+
+
+def test_each_landing_is_derived_at_once_also_if_one_came_early(lake: DerivedLake) -> None:
+    now = [1000.0]
+    step = DeriveStep(lake.config, lake.deriver(), lake.runner, clock=lambda: now[0])
+    for seconds in (0, 12, 72, 132):  # the start of Spark made the first landing late
+        now[0] = 1000 + seconds
+        lake.fill(rows("cart"))
+        step.landed()
+        step.run()
+        assert lake.merged(TABLE) == lake.expected(TABLE), seconds
+    now[0] += 1
+    lake.fill(rows("web"))
+    step.landed()
+    step.run()
+    assert lake.merged(TABLE) != lake.expected(TABLE), "on average one round per interval"
+
+
+@pytest.mark.parametrize("gap", [0.5, 20.0, 59.0])
+def test_rounds_are_on_average_an_interval_apart(gap: float) -> None:
+    pace, began = Pace(60), 0
+    for turn in range(int(6000 / gap)):
+        if pace.allows(turn * gap):
+            pace.began(turn * gap)
+            began += 1
+    assert 95 <= began <= 102
 
 
 def test_a_derived_table_that_fails_keeps_the_pipeline_ready_but_not_healthy(lake: DerivedLake) -> None:

@@ -1,0 +1,1 @@
+"""The Services page: the graph of calls, its layout, the table of services, and one service."""
