@@ -318,7 +318,7 @@ def test_the_constant_metric_is_named_and_no_other(lake: Lake) -> None:
 
 def test_attributes_with_a_column_are_not_proposed_for_one(lake: Lake) -> None:
     proposed = {row["attribute"] for row in lake.rows(28)}
-    assert "server.address" in proposed
+    assert "client.address" in proposed
     assert not proposed & {"http.route", "rpc.method", "db.system.name"}
 
 
