@@ -27,6 +27,7 @@ DATA = {
     "": "[data-testid=stDataFrame] canvas",
     "services": "[data-testid=service-row]",
     "logs": "[data-testid=record]",
+    "logs?show=Patterns": "[data-testid=pattern]",
     "logs?tail=true": "[data-testid=record]",
     "traces": "[data-testid=trace-row]",
     "metric": "[data-testid=stVegaLiteChart] svg",

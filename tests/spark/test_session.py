@@ -42,6 +42,14 @@ def test_times_are_utc_and_no_web_page_is_served(spark: SparkSession) -> None:
     assert spark.sparkContext.uiWebUrl is None
 
 
+def test_python_workers_use_the_allocator_of_the_system(spark: SparkSession) -> None:
+    def pool(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch([pa.array([pa.default_memory_pool().backend_name])], ["pool"])
+
+    assert {row["pool"] for row in spark.range(2).mapInArrow(pool, "pool string").collect()} == {"system"}
+
+
 def test_spark_listens_on_this_machine_only(spark: SparkSession) -> None:
     spark.range(1).collect()
     listening = [c.laddr.ip for c in jvm_of(spark).net_connections("tcp") if c.status == psutil.CONN_LISTEN]

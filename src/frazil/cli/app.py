@@ -18,7 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _COMMANDS = (
     *("up", "query", "status", "verify", "doctor", "demo"),
     *("receive", "pipeline", "serve", "dashboard"),
-    *("maintain", "backfill", "erase", "tag", "keys", "config", "version"),
+    *("maintain", "backfill", "views", "erase", "tag", "keys", "config", "version"),
 )
 
 

@@ -66,9 +66,9 @@ def config(
 
             if problems := check_rules(loaded):
                 raise ConfigError("\n".join(problems))
-        from frazil.pipeline.derive.check import check_tables
+        from frazil.pipeline.derive.check import check_tables, checked_views
 
-        if problems := check_tables(loaded):
+        if problems := [*check_tables(loaded), *checked_views(loaded)[1].values()]:
             raise ConfigError("\n".join(problems))
         unchecked = ""
         if loaded.tables.promoted:

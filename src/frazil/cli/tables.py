@@ -15,6 +15,12 @@ tag_app = FrazilTyper(
     cls=CommandGroup, no_args_is_help=True, help="Named snapshots of all tables, for time-travel queries."
 )
 app.add_typer(tag_app, name="tag")
+views_app = FrazilTyper(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    help="Derived tables that the configuration declares in SQL.",
+)
+app.add_typer(views_app, name="views")
 
 
 @app.command()
@@ -190,3 +196,30 @@ def tag_delete(context: typer.Context, name: Annotated[str, typer.Argument(help=
     quiet(config)
     keep_private(config)
     raise typer.Exit(run(config, name))
+
+
+@views_app.command("check")
+def views_check(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="View. Default: all views.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Analyse the SQL of views with Spark, without data. Exits 1 if a view is not valid."""
+    config = load(context)
+    from frazil.pipeline.derive.views.command import check as run
+
+    quiet(config)
+    raise typer.Exit(run(config, name, json_output=json_output))
+
+
+@views_app.command("list")
+def views_list(
+    context: typer.Context,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the views of the configuration and of the lake."""
+    config = load(context)
+    from frazil.pipeline.derive.views.command import list_views as run
+
+    quiet(config)
+    raise typer.Exit(run(config, json_output=json_output))

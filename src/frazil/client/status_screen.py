@@ -194,8 +194,9 @@ def _derived(tables: Json, now: float) -> Iterator[Text]:
         f"{_rate(_source_rate(tables))} rows/s, "
         f"committed {_ago(last, now)}"
     )
-    for name in states.get("failing", ()):
-        yield Text(f"{name} failing: {tables[name]['reason'] or 'see the log'}", style="red")
+    for state in ("stopped", "failing"):
+        for name in states.get(state, ()):
+            yield Text(f"{name} {state}: {tables[name]['reason'] or 'see the log'}", style="red")
     for name in states.get("late", ()):
         yield Text(f"{name} is {_seconds(tables[name]['lag_seconds'])} behind", style="yellow")
     for name in states.get("catching_up", ()):

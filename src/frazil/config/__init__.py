@@ -33,6 +33,7 @@ from frazil.config.values import (
     split_listen,
     tenant_id,
 )
+from frazil.config.views import ViewConfig
 from frazil.config.wal import KafkaConfig, LocalWalConfig, S3WalConfig, WalConfig
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "TelemetryConfig",
     "TierConfig",
     "TlsConfig",
+    "ViewConfig",
     "WalConfig",
     "example_yaml",
     "format_bytes",

@@ -32,6 +32,12 @@ class DeriveConfig(Section):
         "are not written there; their points stay in `metrics` and `metric_rollups`. Costs up to 100 "
         "bytes of memory per series in a task, while a tenant is near the maximum.",
     )
+    view_groups_max: int = Field(
+        100_000,
+        ge=1,
+        description="Maximum groups (rows of the result) of one view in one round. A view with more stops "
+        "until the pipeline starts again or the view's SQL changes. A past day may have 24 times as many.",
+    )
     unmatched_spans_per_day_max: int = Field(
         1_000_000,
         ge=0,

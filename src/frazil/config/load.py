@@ -44,6 +44,7 @@ def load_config(path: Path | None = None, environ: Mapping[str, str] | None = No
         read_yaml(tree, _text(tree.file))
     read_environment(tree, environ)
     _empty_sections(tree.values, Config)
+    _resolve_views(tree)
     config: Config | None = None
     try:
         config = Config.model_validate(tree.values)
@@ -92,6 +93,16 @@ def _empty_sections(values: dict[str, Any], model: type[BaseModel]) -> None:
                 values[name] = {}
             if isinstance(values[name], dict):
                 _empty_sections(values[name], inner)
+
+
+def _resolve_views(tree: ConfigTree) -> None:
+    """Make the paths of SQL files relative to the configuration file, if there is one."""
+    views = tree.values.get("views")
+    if tree.file is None or not isinstance(views, dict):
+        return
+    for view in views.values():
+        if isinstance(view, dict) and isinstance(view.get("sql"), str):
+            view["sql"] = str(tree.file.parent / view["sql"])
 
 
 def _report(problems: list[ConfigProblem]) -> str:

@@ -15,6 +15,7 @@ from frazil.config.serve import DashboardConfig, QueryConfig, ServeConfig
 from frazil.config.status import StatusConfig
 from frazil.config.telemetry import TelemetryConfig, check_own_receiver
 from frazil.config.values import AttributeNames, ColumnName, Rate, Section, bad_value, column_for, is_loopback
+from frazil.config.views import ViewConfig, ViewName
 from frazil.config.wal import WalConfig
 
 _URL = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"
@@ -152,6 +153,11 @@ class Config(Section):
     )
     derive: DeriveConfig = Field(
         DeriveConfig(), description="Derived tables: rollups and summaries of logs, spans and metrics."
+    )
+    views: dict[ViewName, ViewConfig] = Field(
+        {},
+        description="Views: derived tables that are declared in Spark SQL, by name (docs/views.md).",
+        examples=[{"checkout_by_region": {"sql": "views/checkout_by_region.sql", "kept": "90d"}}],
     )
     maintain: MaintainConfig = Field(
         MaintainConfig(), description="Maintenance: compaction, snapshot expiry, retention, tiering."

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from frazil.dashboard.format import format_elapsed
 from frazil.dashboard.view import View
-from frazil.query.reads.rolled import Rolled, rolled
+from frazil.query.reads.rolled import POINTS_MIN, Rolled, rolled
 from frazil.query.reads.statement import Statement
 from frazil.query.reads.time_range import TimeRange
 
@@ -74,13 +73,16 @@ class DerivedTable:
         return ""
 
 
-def rollups_of(tables: Tables, names: Collection[str], range: TimeRange) -> Rolled | None:
-    """Returns which rows of these rollups to read in place of raw rows. None if raw rows are better: for a
-    short range, or if a rollup does not have all rows. The rollups must have the same resolutions.
+def rollups_of(
+    tables: Tables, names: Collection[str], range: TimeRange, now: int, points_min: int = POINTS_MIN
+) -> Rolled | None:
+    """Returns which rows of these derived tables to read in place of raw rows. None if raw rows are better:
+    for a short range, or if a table does not have all rows. The first table is a rollup; other rollups must
+    have the same resolutions. `now` is in microseconds.
     """
     if any(DerivedTable.of(tables, name).state != "ok" for name in names):
         return None
-    return rolled(range, next(iter(names)), time.time_ns() // 1000)
+    return rolled(range, next(iter(names)), now, points_min)
 
 
 def read_all(

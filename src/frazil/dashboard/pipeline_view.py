@@ -239,6 +239,7 @@ DERIVED_COLUMNS = {
 _DERIVE_STATES: Mapping[str | None, str] = {
     None: "unknown",
     "off": "off",
+    "stopped": "stopped",
     "failing": "failing",
     "late": "behind",
     "waiting": "no data yet",
@@ -273,7 +274,7 @@ def derive_problems(status: Status) -> list[str]:
     """Returns a sentence for each derived table that fails or is behind."""
     problems = []
     for name, table in status["stages"]["derive"]["tables"].items():
-        if table["state"] == "failing":
+        if table["state"] in ("stopped", "failing"):
             problems.append(f"{name} is not derived: {table['reason'] or 'see the log of the pipeline'}")
         elif table["state"] == "late":
             problems.append(f"{name} is {format_elapsed(table['lag_seconds'])} behind its source")

@@ -16,6 +16,7 @@ from frazil.dashboard.api_client import ApiError, ApiSession
 from frazil.dashboard.format import message_markdown
 from frazil.dashboard.parts.freshness import show_freshness
 from frazil.dashboard.time_range import DEFAULT, SelectedRange
+from frazil.times import micros_of
 
 LABELS = {
     "q": "Search",
@@ -66,6 +67,14 @@ class View:
     """Streamlit's pages by path, for links that do not load the whole dashboard again."""
     is_stale: bool = False
     """The API is away: `api` has only the results that were read at the end of `time_range`."""
+
+    @property
+    def now_micros(self) -> int:
+        """The time at which results end: for a relative range, the one at which the page is drawn. A page
+        that shows older data asks for the same again.
+        """
+        now = self.time_range.bounds()[1] if self.time_range.is_relative else dt.datetime.now(dt.UTC)
+        return micros_of(now)
 
     def at(self, now: dt.datetime) -> View:
         return replace(self, time_range=self.time_range.at(now))

@@ -13,6 +13,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from frazil.lake.pyiceberg_compat import schema_of
 from frazil.tables.columns import TableSpec
+from frazil.tables.derived.view import VIEW
 from frazil.tables.promoted import Fill
 
 _PARTITION_FIELD_ID_FIRST = 1000
@@ -87,6 +88,8 @@ def properties(spec: TableSpec) -> dict[str, str]:
             found[f"write.metadata.metrics.column.{column.name}"] = "truncate(32)"
     for name in spec.bloom_filters:
         found[f"write.parquet.bloom-filter-enabled.column.{name}"] = "true"
+    if spec.derived is not None and spec.derived.view is not None:
+        found[VIEW] = spec.derived.view.to_text()
     return found | (Fill.of(spec.promoted).properties if spec.promoted else {})
 
 

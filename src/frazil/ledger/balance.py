@@ -13,6 +13,7 @@ from frazil.config import Config
 from frazil.errors import DataLost, SegmentCorrupt, SegmentUnknown, StoreUnavailable
 from frazil.lake.catalog import catalog_errors, open_catalog
 from frazil.lake.commits.commit import checkpoint_of
+from frazil.lake.views import load_views
 from frazil.ledger.derived import DerivedLine, compare, read_derived
 from frazil.ledger.landed import Landed, read_landed
 from frazil.position import LandingPosition, StreamPosition, WalPosition, landing_position
@@ -72,6 +73,7 @@ def balance(config: Config) -> Ledger:
         # Not read-only: a read-only SQLite connection cannot recover from a crash during a commit.
         if config.lake.catalog.type != "sqlite" or config.catalog_file.exists():
             catalog = stack.enter_context(contextlib.closing(open_catalog(config)))
+            load_views(catalog, config.lake.namespace)
         for signal in SIGNALS:
             derived, problems = ([], []) if catalog is None else read_derived(catalog, config, signal)
             ledger.table_problems += problems

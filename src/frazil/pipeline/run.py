@@ -20,13 +20,15 @@ from frazil.lake.catalog import catalog_errors, ensure_namespace, open_catalog, 
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.lake.state.recover import recover_tables
 from frazil.lake.tables import check_promoted
+from frazil.lake.views import known_views, load_views
 from frazil.lease import LeaseRenewer, open_lease
 from frazil.paths import keep_private
 from frazil.pipeline.control.server import Control
-from frazil.pipeline.derive.check import check_tables
+from frazil.pipeline.derive.check import check_tables, checked_views
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.step import DeriveStep
+from frazil.pipeline.derive.views.declare import mark_off
 from frazil.pipeline.health import HealthServer
 from frazil.pipeline.land.lander import Lander, LandStep
 from frazil.pipeline.land.source import source_of
@@ -92,6 +94,8 @@ class Pipeline:
         self._catalog: Catalog | None = None
         self._runner: StepRunner | None = None
         self._problem = "starting"
+        self._refused_views: dict[str, str] = {}
+        """Views whose SQL is not valid, with the reason."""
         self._dependencies = Dependencies(
             {**checks_of(config, "wal", "catalog", "warehouse"), "spark": self._spark.problem}
         )
@@ -248,12 +252,27 @@ class Pipeline:
         config = self._config
         if not config.derive.enabled:
             return []
+        self._declare_views(catalog)
         steps = []
         for source in SIGNALS:
             runner = self._make_runner(DeriveStep.pool)
             deriver = Deriver(config, source, catalog, runner, self._derive_metrics)
             steps.append(DeriveStep(config, deriver, runner, lambda: self._control.is_busy))
         return steps
+
+    def _declare_views(self, catalog: Catalog) -> None:
+        """Shows every view of the configuration and the lake. One that is not valid stops nothing else."""
+        queries, self._refused_views = checked_views(self._config)
+        off = mark_off(self._config, catalog)
+        for spec in known_views():
+            if spec.derived is not None:
+                self._derive_metrics.declare_view(spec.name, spec.derived.source, is_off=spec.name in off)
+        for name, query in queries.items():
+            self._derive_metrics.declare_view(name, query.source)
+        for name, problem in self._refused_views.items():
+            self._derive_metrics.declare_view(name, "")
+            self._derive_metrics.failed(name)
+            log.error("view refused", view=name, reason=problem)
 
     def _open_catalog(self) -> Catalog:
         config = self._config
@@ -264,6 +283,7 @@ class Pipeline:
             recover_tables(catalog, config.lake.namespace)
         except DataLost as error:  # landing of this table fails with the same error; other tables land
             log.error("table not readable", reason=str(error))
+        load_views(catalog, config.lake.namespace)
         check_promoted(config, promoted(config)).refuse()  # the first check may not have reached the catalog
         return catalog
 
@@ -284,7 +304,10 @@ class Pipeline:
 
     def _degraded(self) -> dict[str, str]:
         runner = self._runner
-        return {} if runner is None else runner.degraded
+        if runner is None:
+            return {}
+        refused = {name: f"rows are not derived: {problem}" for name, problem in self._refused_views.items()}
+        return {**refused, **runner.degraded}
 
 
 def _metadata_of(catalog: Catalog, namespace: str, signal: Signal) -> TableMetadata | None:

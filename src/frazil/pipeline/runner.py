@@ -7,20 +7,24 @@ counts the store calls.
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
-from frazil.errors import JobFailed
+from frazil.errors import JobFailed, Refused
 from frazil.storage import metrics as store_metrics
 
 T = TypeVar("T")
@@ -31,8 +35,26 @@ Pool = Literal["land", "derive", "sample", "maintain"]
 
 _COLUMNS = "result binary, calls binary"
 _SCHEMA = pa.schema([("result", pa.binary()), ("calls", pa.binary())])
+_SQL_SETTINGS = {
+    # An expression that fails on one row of one tenant is NULL, and does not stop the query.
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    # Few tasks write: each writes its own files for each tenant and day.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+}
+_SQL_NODES = re.compile(
+    r"[\s:+\-]*(Aggregate|Project|Filter|SubqueryAlias|View|MapInArrow|Range|LogicalRDD|LocalRelation)\b"
+)
+"""The steps of a plan that reads one table and groups its rows."""
+_PLACE = re.compile(r"\s*SQLSTATE:.*|; line [0-9]+ pos [0-9]+;?")
 _REASON_CHARACTERS_MAX = 600
 _PYTHON = "Traceback (most recent call last):"
+
+# PySpark logs refused queries with two stack traces.
+logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
 
 
 class Runner(Protocol):
@@ -57,6 +79,25 @@ class Runner(Protocol):
         """Run one job with a task per partition of the frame that `read` returns."""
         ...
 
+    def run_sql(
+        self,
+        read: Callable[[T], Batches],
+        items: Sequence[T],
+        schema: pa.Schema,
+        query: Callable[[str], str],
+        work: Callable[[Batches], R],
+    ) -> list[R]:
+        """Run one job: `read` yields the rows of each item, in a task per item. `query` makes a SELECT for
+        the name of the table with these rows. `work` gets the result's rows, in a task per partition.
+        """
+        ...
+
+    def schema_of(self, schema: pa.Schema, query: Callable[[str], str]) -> pa.Schema:
+        """Return the schema of a query's result, without a job. The query reads a table with this schema.
+        Raises Refused if the query is not valid.
+        """
+        ...
+
     def stop(self) -> None:
         """Cancel running jobs and refuse new ones. May be called from any thread."""
         ...
@@ -74,6 +115,8 @@ class SparkRunner:
         self._stopped = threading.Event()
         self._groups: dict[str, SparkSession] = {}
         """Job groups of running calls. Each call cancels only its own jobs."""
+        self._sql: tuple[SparkSession, SparkSession] | None = None
+        """The session for SQL of users, and the session that it was made from."""
 
     @property
     def is_stopped(self) -> bool:
@@ -115,6 +158,57 @@ class SparkRunner:
         with self._group() as (spark, group):
             return self._collect(spark, group, lambda: read(spark).mapInArrow(task, _COLUMNS))
 
+    def run_sql(
+        self,
+        read: Callable[[T], Batches],
+        items: Sequence[T],
+        schema: pa.Schema,
+        query: Callable[[str], str],
+        work: Callable[[Batches], R],
+    ) -> list[R]:
+        def rows(batches: Batches) -> Batches:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from read(items[number])
+
+        def task(batches: Batches) -> Batches:
+            yield packed(partial(work, batches))
+
+        if not items:
+            return []
+        with self._group() as (spark, group):
+            session, name, count = self._sql_session(spark), f"rows_{uuid.uuid4().hex}", len(items)
+
+            def frame() -> DataFrame:
+                found = session.range(0, count, 1, count).mapInArrow(rows, _spark_schema(schema))
+                found.createOrReplaceTempView(name)
+                return _checked(session.sql(query(name))).mapInArrow(task, _COLUMNS)
+
+            try:
+                return self._collect(session, group, frame)
+            finally:
+                _drop(session, name)
+
+    def schema_of(self, schema: pa.Schema, query: Callable[[str], str]) -> pa.Schema:
+        session, name = self._sql_session(self._start_spark()), f"rows_{uuid.uuid4().hex}"
+        with job_errors():
+            try:
+                session.createDataFrame([], _spark_schema(schema)).createOrReplaceTempView(name)
+                return to_arrow_schema(_checked(session.sql(query(name))).schema)
+            except (AnalysisException, ParseException) as error:
+                raise Refused(f"Spark refuses the query: {_PLACE.sub('', reason(error))}") from None
+            finally:
+                _drop(session, name)
+
+    def _sql_session(self, spark: SparkSession) -> SparkSession:
+        """Return a session with temporary views and settings of its own."""
+        if self._sql is None or self._sql[1] is not spark:
+            session = spark.newSession()
+            for key, value in _SQL_SETTINGS.items():
+                session.conf.set(key, value)
+            self._sql = session, spark
+        return self._sql[0]
+
     def stop(self) -> None:
         self._stopped.set()
         for group, spark in list(self._groups.items()):
@@ -149,6 +243,26 @@ class SparkRunner:
         with job_errors():
             rows = frame().toArrow()
         return unpacked(rows)
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    fields = [field.with_nullable(True) for field in schema]
+    return from_arrow_schema(pa.schema(fields))
+
+
+def _checked(frame: DataFrame) -> DataFrame:
+    """Refuse a plan with steps that the check of the text should have refused."""
+    plan = cast(Any, frame)._jdf.queryExecution().analyzed()
+    others = [line for line in plan.toString().splitlines() if line.strip() and not _SQL_NODES.match(line)]
+    if others or not plan.subqueriesAll().isEmpty() or not plan.deterministic():
+        found = others[0].strip()[:200] if others else "it has subqueries, or its result is random"
+        raise Refused(f"the query must read one table row by row, and group its rows: {found}")
+    return frame
+
+
+def _drop(session: SparkSession, name: str) -> None:
+    with contextlib.suppress(Exception):  # PySpark raises many types of errors if the JVM has died
+        session.catalog.dropTempView(name)
 
 
 def _cancel(spark: SparkSession, group: str) -> None:

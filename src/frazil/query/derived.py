@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
-from pyiceberg.table.metadata import TableMetadata
-
 from frazil.config import Config
-from frazil.lake.derived_days import DAYS_GUARDED, days_left, days_of
-from frazil.lake.snapshots import commit_times, landed_snapshot, position_text
-from frazil.position import SourcePosition, parse_position
+from frazil.lake.derived_days import DAYS_GUARDED, days_left, days_of, lag_seconds
+from frazil.lake.views import is_off
 from frazil.query.lake import TableVersion
 from frazil.tables import TableSpec
 from frazil.times import utc_text
@@ -45,33 +41,13 @@ def derived_info(
     """Returns None for a table that is not derived."""
     if spec.derived is None:
         return None
-    enabled = config.derive.enabled and spec.name not in config.derive.disabled_tables
     metadata = None if table is None else table.metadata
+    enabled = config.derive.enabled and spec.name not in config.derive.disabled_tables
+    if spec.derived.view is not None:
+        enabled = enabled and metadata is not None and not is_off(metadata)
     days = 0 if metadata is None else len(days_left(metadata))
-    return DerivedInfo(spec.derived.source, enabled, days, _lag_seconds(metadata, source))
-
-
-def _lag_seconds(derived: TableMetadata | None, source: TableVersion | None) -> float | None:
-    landed = None if derived is None else landed_snapshot(derived)
-    text = None if landed is None else position_text(landed)
-    if text is None or source is None or source.metadata is None:
-        return None
-    try:
-        position = parse_position(text)
-    except ValueError:  # of a later release
-        return None
-    if not isinstance(position, SourcePosition):
-        return None
-    now = time.time()
-    unread = [
-        snapshot.snapshot_id
-        for snapshot in source.metadata.snapshots
-        if (snapshot.sequence_number or 0) > position.sequence and position_text(snapshot) is not None
-    ]
-    if not unread:
-        return 0.0
-    times = commit_times(source.metadata, int(now * 1000))
-    return max(0.0, now - min(times[each] for each in unread) / 1000)
+    source_metadata = None if source is None else source.metadata
+    return DerivedInfo(spec.derived.source, enabled, days, lag_seconds(metadata, source_metadata))
 
 
 def still_to_derive(

@@ -18,6 +18,7 @@ from frazil.tables import TableSpec
 def inventory(planner: Planner, tenant: str, config: Config, *, whole: bool = False) -> list[TableInfo]:
     """List tables and views. `whole`, for admins, adds rows without a tenant and health over all tenants."""
     found = []
+    planner.find_views()
     for spec in planner.specs.values():
         table = _table(planner, spec, tenant, config, whole=whole)
         found.append(table)

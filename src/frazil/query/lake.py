@@ -7,6 +7,7 @@ state is used, and results are marked as stale.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -32,11 +33,13 @@ from frazil.lake.catalog import LEASES, catalog_errors, full_name, metadata_loca
 from frazil.lake.commits.commit import checkpoint_of
 from frazil.lake.files import LakeFileIO
 from frazil.lake.snapshots import ancestors, erasures
+from frazil.lake.views import candidates, spec_in
 from frazil.position import SourcePosition, WalPosition, parse_position
 from frazil.query.manifests import Manifests, metadata_errors
 from frazil.query.model import AsOf
 from frazil.sql.constraint import Constraints
 from frazil.sql.index import Files, Index
+from frazil.tables import declare_views
 from frazil.tables.promoted import promoted
 from frazil.times import utc_text
 
@@ -50,6 +53,8 @@ _COMMIT_SECONDS = 10.0
 """A snapshot becomes visible some time after its timestamp. For `as_of` times more recent than this, the
 catalog is read again.
 """
+_VIEWS_SECONDS = 30.0
+"""How long the list of views may be out of date. A query that names an unknown table looks again."""
 _NO_CONSTRAINTS: Constraints = {}
 
 log = structlog.get_logger("frazil.query")
@@ -145,6 +150,9 @@ class Lake:
         self._catalog: Catalog | None = None
         self._catalog_inode: tuple[int, int] | None = None
         self._is_closed = False
+        self._finding_views = threading.Lock()
+        self._views_at = -math.inf
+        self._other_tables: dict[str, Table | None] = {}
 
     def version(self, table: str, as_of: AsOf | None = None, *, renew: bool = False) -> TableVersion | None:
         """Return a version with its manifests, or None if the table does not exist yet. `renew` reads the
@@ -167,6 +175,36 @@ class Lake:
 
     def age_seconds(self, lookup: TableLookup) -> float:
         return self._clock() - lookup.loaded_at
+
+    def find_views(self, *, age_max_seconds: float = _VIEWS_SECONDS) -> None:
+        """Make the views of the lake known to this process, if they were not looked for recently. While the
+        catalog does not respond, those that are known stay.
+        """
+        with self._finding_views:
+            if self._clock() - self._views_at < age_max_seconds:
+                return
+            try:
+                names = candidates(self._open(), self._config.lake.namespace)
+                self._other_tables = {name: self._other_table(name) for name in names}
+                specs = [
+                    spec_in(name, table.metadata)
+                    for name, table in self._other_tables.items()
+                    if table is not None
+                ]
+                declare_views(spec for spec in specs if spec is not None)
+            except (FrazilError, OSError) as error:
+                log.debug("views not found", reason=str(error))
+            self._views_at = self._clock()
+
+    def _other_table(self, name: str) -> Table | None:
+        """Return a table that may be a view. None if it cannot be read: it may be one of another engine."""
+        try:
+            return self._load(name, self._other_tables.get(name))
+        except CatalogUnavailable:
+            raise
+        except (FrazilError, OSError) as error:
+            log.debug("table not readable", table=name, reason=str(error))
+            return None
 
     def warm(self) -> None:
         """Prefetch metadata and manifests of all tables. Only logs errors: queries will report them. Returns

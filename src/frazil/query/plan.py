@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 from frazil.config import Config
 from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
+from frazil.lake.views import known_views
 from frazil.query.cache import SizedCache
 from frazil.query.derived import DerivedInfo, derived_info, not_derived, still_to_derive
 from frazil.query.lake import Lake, TableLookup, TableVersion
@@ -100,11 +101,31 @@ class Planner:
         self.bloom_cache: SizedCache[Any, Any] = SizedCache(_BLOOM_BYTES_MAX)
         self._filters = BloomFilters(self.bloom_cache)
         self._io: LakeFileIO = open_files(config)
-        specs = table_specs(promoted(config))
-        self.specs = {name: spec for name, spec in specs.items() if spec.queried}
+        self._promoted = promoted(config)
+
+    @property
+    def specs(self) -> Mapping[str, TableSpec]:
+        """The tables that SQL can read, by name. Views may be declared at any time."""
+        return {name: spec for name, spec in table_specs(self._promoted).items() if spec.queried}
 
     def close(self) -> None:
         self._filters.close()
+
+    def find_views(self, *, age_max_seconds: float | None = None) -> None:
+        """Look for new views, if that was not done recently."""
+        if age_max_seconds is None:
+            self._lake.find_views()
+        else:
+            self._lake.find_views(age_max_seconds=age_max_seconds)
+
+    def views_in(self, names: Collection[str]) -> list[dict[str, Any]]:
+        """Return the declarations of the views among these tables."""
+        return [self.declaration(spec) for name, spec in self.views.items() if name in names]
+
+    @property
+    def views(self) -> Mapping[str, TableSpec]:
+        """The views that this process knows, by name."""
+        return {spec.name: spec for spec in known_views()}
 
     def column_names(self, tables: Sequence[str]) -> list[str]:
         """Return the columns of all these tables, as candidates for a misspelled name."""
@@ -115,7 +136,11 @@ class Planner:
 
     def declarations(self) -> list[dict[str, Any]]:
         """Return the arguments of `TableSource` of all tables, without rows."""
-        return [_source(spec, self._columns(spec, None)) for spec in self.specs.values()]
+        return [self.declaration(spec) for spec in self.specs.values()]
+
+    def declaration(self, spec: TableSpec) -> dict[str, Any]:
+        """Return the arguments of the `TableSource` of one table, without rows."""
+        return _source(spec, self._columns(spec, None))
 
     def derived_info(self, table: str, version: TableVersion | None) -> DerivedInfo | None:
         """Return how far a derived table is, at this version."""
@@ -253,8 +278,8 @@ class Planner:
         assert spec.derived is not None  # noqa: S101
         lookup = self._lookup(spec.name, query.as_of)
         config = self._config.derive
-        if self._tail is None or query.as_of is not None:
-            return _Cut(lookup, None)
+        if self._tail is None or query.as_of is not None or spec.derived.view is not None:
+            return _Cut(lookup, None)  # only Spark can run a view's SQL
         if not config.enabled or spec.name in config.disabled_tables:
             return _Cut(lookup, None)
         lower, upper = _source_times(spec, uses)

@@ -106,9 +106,14 @@ class WorkerProcess:
         """Return the event `parsed` or `error`."""
         return await self._request({"op": "parse", "sql": sql})
 
-    async def constrain(self, sql: str, params: Sequence[Any], now: int) -> Mapping[str, Any]:
-        """Return the event `constrained`: for each table, constraints on the rows that the query needs."""
-        return await self._request({"op": "constrain", "sql": sql, "params": list(params), "now": now})
+    async def constrain(
+        self, sql: str, params: Sequence[Any], now: int, views: Sequence[Mapping[str, Any]] = ()
+    ) -> Mapping[str, Any]:
+        """Return the event `constrained`: for each table, constraints on the rows that the query needs.
+        `views` are the declarations of views in the query, which may be newer than the worker.
+        """
+        request = {"op": "constrain", "sql": sql, "params": list(params), "now": now, "views": list(views)}
+        return await self._request(request)
 
     async def _request(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self._has_pending_output = True

@@ -78,7 +78,7 @@ class QueryService:
         self._tail: Tail | None = None
         self._planner: Planner
         self._executor: Executor
-        self._preparer = Preparer(config, self._worker_lost)
+        self._preparer = Preparer(config, lambda: self._planner, self._worker_lost)
         self._refreshing: asyncio.Task[None] | None = None
         self._problems: dict[str, str] = {}
         self._catalog_check = Checked(self._check_catalog, age_max_seconds=_CATALOG_CHECK_SECONDS)
@@ -141,6 +141,7 @@ class QueryService:
         refreshed_at, measured_at = time.monotonic(), -_TABLE_METRICS_SECONDS
         while True:
             now = time.monotonic()
+            await asyncio.to_thread(self._planner.find_views)
             if now - measured_at >= _TABLE_METRICS_SECONDS:
                 measured_at = now
                 with contextlib.suppress(FrazilError, OSError):

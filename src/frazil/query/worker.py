@@ -61,6 +61,7 @@ class Worker:
             if job["op"] == "parse":
                 self._parse(job["sql"])
             elif job["op"] == "constrain":
+                self._pushdown.declare([TableSource(**view) for view in job["views"]])
                 uses = self._pushdown.uses(job["sql"], job["params"], job["now"])
                 self._send_event({"event": "constrained", "uses": packed(uses)})
             elif job["op"] == "prepare":

@@ -177,7 +177,8 @@ _STEPS = f"""SELECT
   sum(CASE WHEN is_running AND {_IS_COUNTED} THEN new_value ELSE value_sum END) FILTER (sign = 1) AS sum,
   min(value_min) FILTER (NOT is_running OR metric_type = 'sum') AS min,
   max(value_max) FILTER (NOT is_running OR metric_type = 'sum') AS max,
-  arg_max(last_value, last_time_unix_nano) FILTER (metric_type IN ('gauge', 'sum')) AS last,
+  arg_max(last_value, last_time_unix_nano)
+    FILTER (metric_type = 'gauge' OR (metric_type = 'sum' AND is_running)) AS last,
   sum(CASE WHEN is_running AND (is_monotonic OR {_IS_COUNTED}) THEN new_n
            WHEN is_running OR metric_type = 'gauge' THEN NULL
            WHEN {_IS_COUNTED} THEN CAST(count AS DOUBLE) ELSE value_sum END) FILTER (sign = 1) AS new,

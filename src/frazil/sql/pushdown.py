@@ -96,11 +96,19 @@ class Pushdown:
 
     def __init__(self, sandbox: Sandbox, tables: Sequence[TableSource]) -> None:
         self.connection = sandbox.connection
-        self._tables = frozenset(table.name for table in tables)
+        self._sandbox = sandbox
+        self._tables = {table.name: table for table in tables}
         names = [name for (name,) in self.connection.execute("FROM duckdb_optimizers()").fetchall()]
         others = ",".join(name for name in names if name not in _OPTIMIZERS)
         self.connection.execute(f"SET disabled_optimizers={text(others)}")
         sandbox.declare(tables)
+
+    def declare(self, tables: Sequence[TableSource]) -> None:
+        """Create or replace the tables that are new or have changed."""
+        for table in tables:
+            if self._tables.get(table.name) != table:
+                self._sandbox.declare_again(table)
+                self._tables[table.name] = table
 
     def uses(self, sql: str, params: Sequence[Any] = (), now: int = 0) -> Uses:
         """Return the constraints of a query that runs at the time `now`, in microseconds since 1970."""

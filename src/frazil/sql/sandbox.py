@@ -147,11 +147,22 @@ class Sandbox:
         are tables too: so the conditions on their columns are found, also on merged ones.
         """
         for table in tables:
-            columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.visible)
-            self.connection.execute(f"CREATE TABLE main.{quoted(table.name)} ({columns})")
-            self._add_views(table)
+            self._declare(table)
         self._add_functions(tables)
         self._lock(())
+
+    def declare_again(self, table: TableSource) -> None:
+        """Create one more empty table, in place of an earlier one of its name."""
+        namespace = self._settings.namespace
+        if namespace != "main":
+            self.connection.execute(f"DROP VIEW IF EXISTS {quoted(namespace)}.{quoted(table.name)}")
+        self.connection.execute(f"DROP TABLE IF EXISTS main.{quoted(table.name)}")
+        self._declare(table)
+
+    def _declare(self, table: TableSource) -> None:
+        columns = ", ".join(f"{quoted(name)} {type_}" for name, type_, _ in table.visible)
+        self.connection.execute(f"CREATE TABLE main.{quoted(table.name)} ({columns})")
+        self._add_views(table)
 
     def _add_functions(self, tables: Sequence[TableSource], sql: str | None = None) -> None:
         """Create the functions that read these tables. With `sql`, in lower case: those that it may call."""

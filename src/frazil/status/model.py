@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 State = Literal["ok", "degraded", "down"]
-DeriveState = Literal["off", "failing", "catching_up", "late", "waiting", "ok"]
+DeriveState = Literal["off", "stopped", "failing", "catching_up", "late", "waiting", "ok"]
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class LandStage:
 @dataclass(frozen=True)
 class DerivedTable:
     """Derivation of one table. The state is the first of `DeriveState` that applies: disabled by the
-    configuration, the last attempt failed, past days are left, the lag exceeds the objective, the table has
-    no rows yet, or none of these.
+    configuration, stopped because a view has too many groups, the last attempt failed, past days are left,
+    the lag exceeds the objective, the table has no rows yet, or none of these.
     """
 
     source: str

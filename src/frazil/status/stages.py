@@ -14,7 +14,7 @@ from frazil.objectives import targets
 from frazil.role_status import WINDOWS_SECONDS, RoleReport
 from frazil.status import model
 from frazil.status.rates import Rates, Samples, by_label, largest, samples_of, value
-from frazil.tables import SIGNALS, TableSpec, derived_specs, table_specs
+from frazil.tables import SIGNALS, derived_specs, table_specs
 
 _ACCEPTED = ("ok", "partial")
 _STORES = ("wal", "lake")
@@ -161,13 +161,26 @@ def _freshness(roles: PolledRoles, config: Config, lag: float | None) -> float |
 
 def _derive(roles: PolledRoles, config: Config) -> model.DeriveStage:
     target = targets(config).get("derive_lag", math.inf)
-    tables = {spec.name: _derived(roles, spec, target) for spec in derived_specs()}
+    sources = {spec.name: spec.derived.source for spec in derived_specs() if spec.derived is not None}
+    limited = {spec.name for spec in derived_specs() if spec.derived is not None and spec.derived.limited_key}
+    sources |= _views(roles)
+    tables = {
+        name: _derived(roles, name, source, target, is_limited=name in limited)
+        for name, source in sources.items()
+    }
     return model.DeriveStage(tables, _latency(roles.minutes, "frazil_derive_seconds"))
 
 
-def _derived(roles: PolledRoles, spec: TableSpec, target: float) -> model.DerivedTable:
-    leader, name = roles.leader, spec.name
-    assert spec.derived is not None  # noqa: S101
+def _views(roles: PolledRoles) -> dict[str, str]:
+    """Returns the views that the pipeline reports, with their sources."""
+    found = (dict(labels) for labels in roles.leader.get("frazil_derive_view", {}))
+    return {labels["table"]: labels["source"] for labels in found if "table" in labels}
+
+
+def _derived(
+    roles: PolledRoles, name: str, source: str, target: float, *, is_limited: bool
+) -> model.DerivedTable:
+    leader = roles.leader
     is_off = value(leader, "frazil_derive_disabled", table=name)
     is_failing = value(leader, "frazil_derive_failing", table=name)
     lag = value(leader, "frazil_derive_pending_age_seconds", table=name)
@@ -178,6 +191,8 @@ def _derived(roles: PolledRoles, spec: TableSpec, target: float) -> model.Derive
         state = None
     elif is_off:
         state = "off"
+    elif value(leader, "frazil_derive_stopped", table=name):
+        state = "stopped"
     elif is_failing:
         state = "failing"
     elif days_left:
@@ -187,18 +202,16 @@ def _derived(roles: PolledRoles, spec: TableSpec, target: float) -> model.Derive
     else:
         state = "waiting" if last_commit_at is None else "ok"
     problems = roles.pipeline_problems
-    reason = problems.get(name) or problems.get(f"derivation {spec.derived.source}")
+    reason = problems.get(name) or problems.get(f"derivation {source}")
     return model.DerivedTable(
-        spec.derived.source,
+        source,
         state,
-        reason=reason if state == "failing" else None,
+        reason=reason if state in ("stopped", "failing") else None,
         rows_per_second=roles.minute.rate("frazil_derived_source_rows_total", table=name),
         lag_seconds=None if state == "off" else lag,
         days_left=days_left,
         last_commit_at=last_commit_at,
-        limited_tenants=value(leader, "frazil_derive_series_limited_tenants")
-        if spec.derived.limited_key
-        else None,
+        limited_tenants=value(leader, "frazil_derive_series_limited_tenants") if is_limited else None,
     )
 
 
@@ -213,7 +226,8 @@ def _lake(roles: PolledRoles) -> model.LakeStage:
             stores[f"{store} {operation}"] = _latency(rates, "frazil_store_seconds", **labels)
         failed = by_label(rates.grown, "frazil_store_failures_total", "operation", store=store)
         failures |= {f"{store} {operation}": rate for operation, rate in sorted(failed.items())}
-    tables = {table: found for table in table_specs() if (found := _table(roles, table)) is not None}
+    names = [*dict.fromkeys([*table_specs(), *_views(roles)])]
+    tables = {table: found for table in names if (found := _table(roles, table)) is not None}
     return model.LakeStage(tables, stores, failures)
 
 
@@ -251,6 +265,7 @@ def _maintain(roles: PolledRoles) -> model.MaintainStage:
             failing=sorted(table for table, is_failing in failing.items() if is_failing),
         )
     merged = [name for name, spec in table_specs().items() if spec.merged_as is not None]
+    merged += [name for name in _views(roles) if name not in merged]
     return model.MaintainStage(tasks, {table: _waiting(roles, table) for table in merged})
 
 

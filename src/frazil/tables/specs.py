@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
@@ -274,6 +275,9 @@ _OWN = (
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]
 _DECLARATIONS: dict[str, Declaration] = {signal: partial(landed_spec, signal) for signal in SIGNALS}
 _DECLARATIONS |= {spec.name: lambda _, spec=spec: spec for spec in _OWN}  # type: ignore[misc]
+_views: dict[str, TableSpec] = {}
+"""The tables of views that exist in the lake of this process."""
+_declaring = threading.Lock()
 
 
 def table_specs(extra: Iterable[Promoted] = ()) -> Mapping[str, TableSpec]:
@@ -285,7 +289,36 @@ def table_specs(extra: Iterable[Promoted] = ()) -> Mapping[str, TableSpec]:
 
 @lru_cache(maxsize=16)
 def _table_specs(extra: tuple[Promoted, ...]) -> Mapping[str, TableSpec]:
-    return {name: declaration(extra) for name, declaration in _DECLARATIONS.items()}
+    return {name: declaration(extra) for name, declaration in _DECLARATIONS.items()} | _views
+
+
+def declare_views(specs: Iterable[TableSpec]) -> None:
+    """Makes tables of views known to this process, in place of earlier declarations. Called from any thread. Raises
+    ValueError if one has the name of another table.
+    """
+    global _views
+    found = {spec.name: spec for spec in specs}
+    if taken := sorted({*found} & reserved_names()):
+        raise ValueError(f"{taken[0]} is the name of another table")
+    with _declaring:
+        if (after := _views | found) != _views:
+            _views = after
+            _table_specs.cache_clear()
+
+
+def forget_views() -> None:
+    """Makes this process know no views. For tests."""
+    global _views
+    with _declaring:
+        if _views:
+            _views = {}
+            _table_specs.cache_clear()
+
+
+def reserved_names() -> frozenset[str]:
+    """Returns the names of tables and of their views that no user can give to a view."""
+    specs = [declaration(()) for declaration in _DECLARATIONS.values()]
+    return frozenset(name for spec in specs for name in (spec.name, *(view.name for view in spec.views)))
 
 
 def derived_specs(source: str | None = None) -> Sequence[TableSpec]:

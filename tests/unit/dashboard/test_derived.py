@@ -56,12 +56,12 @@ def test_a_table_that_an_older_api_does_not_know_is_off() -> None:
 
 
 def test_rollups_are_read_if_they_have_all_rows_of_a_long_range() -> None:
-    read = rollups_of(tables(), ("log_rollups",), DAY)
+    read = rollups_of(tables(), ("log_rollups",), DAY, NOW)
     assert read is not None
     assert read.resolution == 3600
-    assert rollups_of(tables(), ("log_rollups",), DAY.last(3600)) is None
+    assert rollups_of(tables(), ("log_rollups",), DAY.last(3600), NOW) is None
     for facts in ({"enabled": False}, {"lag_seconds": None}, {"days_left": 1}):
-        assert rollups_of(tables(**facts), ("log_rollups",), DAY) is None
+        assert rollups_of(tables(**facts), ("log_rollups",), DAY, NOW) is None
 
 
 class Api:
@@ -83,7 +83,7 @@ def statements(read: Rolled | None) -> list[Statement]:
 @pytest.mark.parametrize(("missing", "shown"), [((), "SELECT rollups"), (("some rows",), "SELECT raw")])
 def test_raw_rows_are_read_if_rollups_lack_rows(missing: tuple[str, ...], shown: str) -> None:
     view = cast("View", type("View", (), {"api": Api(*missing)})())
-    read = rollups_of(tables(), ("log_rollups",), DAY)
+    read = rollups_of(tables(), ("log_rollups",), DAY, NOW)
     (rows,), read = read_all(view, statements, read, cache_seconds=1)
     assert rows == [{"sql": shown}]
     assert (read is None) == (shown == "SELECT raw")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from frazil.errors import QueryInvalid, QueryRefused
@@ -15,24 +15,18 @@ from frazil.tables import table_specs
 from frazil.tables.derived.combine import rolled_up
 from tests.support.known_lake import KnownLake
 from tests.support.query.derived_rows import append_derived, append_partial_rows
-from tests.support.query.metric_steps import BEGIN, SCHEMA, Row, point
+from tests.support.query.metric_steps import BEGIN, Row, point, points_table
 from tests.support.query.small_lake import Service, Told, serving
 
 HOUR, DAY = 3600, 86_400
 ROLLUPS, SERIES = table_specs()["metric_rollups"], table_specs()["series"]
 
 
-def source(rows: list[Row]) -> pa.Table:
-    return pa.table(
-        {name: pa.array([row.get(name) for row in rows], SCHEMA.field(name).type) for name in SCHEMA.names}
-    )
-
-
 def resolution_file(lake: KnownLake, resolution: int, rows: list[Row]) -> None:
     """A file with the rows of one resolution, as merged files of closed days have."""
     assert ROLLUPS.derived is not None
-    made = rolled_up(ROLLUPS.derived.derive(source(rows)), ROLLUPS)
-    kept = made.filter(pa.compute.equal(made["resolution"], resolution))
+    made = rolled_up(ROLLUPS.derived.derive(points_table(rows)), ROLLUPS)
+    kept = made.filter(pc.equal(made["resolution"], resolution))
     append_partial_rows(lake.config, lake.catalog, ROLLUPS, kept)
 
 
@@ -64,7 +58,9 @@ def lake(tmp_path: Path) -> Iterator[KnownLake]:
                 for metric in ("orders", "visits"):
                     resolution_file(made, resolution, orders(day, metric=metric))
         resolution_file(made, HOUR, orders(1, tenant="globex"))
-        append_derived(made.config, made.catalog, SERIES, source([r for d in range(3) for r in orders(d)]))
+        append_derived(
+            made.config, made.catalog, SERIES, points_table([r for d in range(3) for r in orders(d)])
+        )
         yield made
 
 

@@ -239,6 +239,7 @@ def test_deltas_add_up_and_gauges_have_no_increase() -> None:
     deltas = [point(at, value, aggregation_temporality=1) for at, value in ((5, 2.0), (50, 3.0), (70, 4.0))]
     found = [(row["time"], row["increase"], row["rate"], row["count"], row["sum"]) for row in steps(deltas)]
     assert found == [(0, 5.0, 5 / 60, 2, 5.0), (60, 4.0, 4 / 60, 1, 4.0)]
+    assert [row["last"] for row in steps(deltas)] == [None, None]
     of_gauge = {"metric_type": "gauge", "aggregation_temporality": None, "is_monotonic": None}
     gauges = [point(at, value, **of_gauge) for at, value in ((5, 2.0), (50, 4.0), (40, 9.0))]
     [row] = steps(gauges)

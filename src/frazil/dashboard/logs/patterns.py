@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +71,7 @@ def pattern_search(view: View, search: LogSearch) -> PatternSearch:
     severity = SEVERITIES.index(search.severity) if search.severity in SEVERITIES else None
     return PatternSearch(
         range=view.time_range.rounded(view.time_range.step_seconds),
-        now=time.time_ns() // 1000,
+        now=view.now_micros,
         services=search.services,
         severity_min=None if severity is None else 4 * severity + 1,
         words=search.words,

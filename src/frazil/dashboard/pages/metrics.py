@@ -14,6 +14,7 @@ import pandas as pd
 import streamlit as st
 
 from frazil.dashboard import theme
+from frazil.dashboard.derived import read_all, rollups_of
 from frazil.dashboard.format import axis_unit, escape_markdown, format_count
 from frazil.dashboard.sql import text as sql_text
 from frazil.dashboard.view import LABELS, View, show_fragment, show_how_to_send, url_multiselect
@@ -25,6 +26,11 @@ from frazil.query.reads.metric_series import (
     metric_series,
     read_series,
 )
+from frazil.query.reads.metric_steps import (
+    rolled_metric_attributes,
+    rolled_metric_list,
+    rolled_metric_series,
+)
 from frazil.query.reads.metrics import (
     AGGREGATIONS,
     Aggregation,
@@ -34,6 +40,7 @@ from frazil.query.reads.metrics import (
     metric_list,
     metrics,
 )
+from frazil.query.reads.rolled import POINTS_MIN, RAW_SECONDS_MAX, Rolled
 from frazil.query.reads.statement import Statement
 from frazil.query.reads.time_range import TimeRange
 
@@ -41,6 +48,8 @@ _LIST_CACHE_SECONDS = 60
 _SERIES_CACHE_SECONDS = 4
 _KEYS_SECONDS_MAX = 3600
 """Attributes to choose from are read from the last hour of the range only, to limit the cost."""
+_LIST_POINTS_MIN = 6
+"""How many buckets of a rollup the range must have, to list the metrics in it: few, so that it is quick."""
 _FIRST = "http.server.request.duration"
 """Shown first if it exists: most users look for it."""
 _SERVICE = "service"
@@ -92,9 +101,23 @@ def page(view: View) -> None:
     show_fragment(draw, view)
 
 
+def _rollups(view: View, range: TimeRange, points_min: int = POINTS_MIN) -> Rolled | None:
+    """Returns which rows of rollups to read in place of points."""
+    if range.seconds <= RAW_SECONDS_MAX:
+        return None
+    tables = view.api.get("tables", cache_seconds=_LIST_CACHE_SECONDS)["tables"]
+    return rollups_of(tables, ("metric_rollups", "series"), range, view.now_micros, points_min)
+
+
 def _listed(view: View) -> dict[str, Metric]:
-    statement = metric_list(view.time_range.rounded(_LIST_CACHE_SECONDS))
-    return metrics(view.api.read(statement, cache_seconds=_LIST_CACHE_SECONDS))
+    range = view.time_range.rounded(_LIST_CACHE_SECONDS)
+
+    def statements(rolled: Rolled | None) -> list[Statement]:
+        return [metric_list(range) if rolled is None else rolled_metric_list(rolled)]
+
+    rollups = _rollups(view, range, _LIST_POINTS_MIN)
+    ((rows,), _) = read_all(view, statements, rollups, cache_seconds=_LIST_CACHE_SECONDS)
+    return metrics(rows)
 
 
 def _show_nothing(view: View) -> None:
@@ -180,8 +203,13 @@ def _about(metric: Metric) -> str:
 
 
 def _keys(view: View, metric: Metric) -> _Keys:
-    time_range = view.time_range.rounded(_LIST_CACHE_SECONDS).last(_KEYS_SECONDS_MAX)
-    rows = view.api.read(metric_attributes(metric, time_range), cache_seconds=_LIST_CACHE_SECONDS)
+    range = view.time_range.rounded(_LIST_CACHE_SECONDS)
+    last = range.last(_KEYS_SECONDS_MAX)
+
+    def statements(rolled: Rolled | None) -> list[Statement]:
+        return [(metric_attributes if rolled is None else rolled_metric_attributes)(metric, last)]
+
+    ((rows,), _) = read_all(view, statements, _rollups(view, range), cache_seconds=_LIST_CACHE_SECONDS)
     return _Keys(
         tuple(dict.fromkeys(row["key"] for row in rows)),
         tuple(dict.fromkeys(f"{row['key']}={row['value']}" for row in rows)),
@@ -233,8 +261,8 @@ def _help(metric: Metric) -> str:
     match metric.kind:
         case "counter" | "changes":
             return (
-                "The increase between two points is spread evenly over the time between them. Counter "
-                "resets do not cause dips."
+                "Counter resets do not cause dips. Up to an hour, the increase between two points is spread "
+                "evenly over the time between them; in longer ranges it counts at the second point."
             )
         case "histogram" | "exponential_histogram":
             return "Quantiles are estimated by linear interpolation within the buckets that the client sent."
@@ -242,8 +270,8 @@ def _help(metric: Metric) -> str:
             return "Quantiles as sent by the client. For several series, the highest is shown."
         case _:
             return (
-                f"A value is held until the next point, for at most {HOLD_SECONDS // 60} minutes. Average: "
-                "over all series. Total: the sum of the latest value of each series."
+                f"A value is held until the next point, for at most {HOLD_SECONDS // 60} minutes, in ranges "
+                "of up to an hour. Average: over all series. Total: the sum of each series' latest value."
             )
 
 
@@ -255,14 +283,29 @@ def _draw(
     attributes: Sequence[tuple[str, str]],
     by: str | None,
 ) -> None:
-    width = MetricRequest(metric, aggregation, TimeRange.between(*view.time_range.bounds())).width
-    time_range = view.time_range.rounded(width)  # aligned with buckets, so that results can be cached
-    now = time_range.end_time if view.time_range.is_relative else None
-    request = MetricRequest(metric, aggregation, time_range, services, attributes, by, width, now)
-    statement = metric_series(request)
-    series = read_series(view.api.read(statement, cache_seconds=_SERIES_CACHE_SECONDS), request)
+    def request(rolled: Rolled | None) -> MetricRequest:
+        width = MetricRequest(metric, aggregation, TimeRange.between(*view.time_range.bounds())).width
+        range = view.time_range.rounded(width)  # aligned with buckets, so that results can be cached
+        if rolled is not None:
+            width, range = rolled.buckets.seconds, rolled.range
+        now = range.end_time if view.time_range.is_relative else None
+        return MetricRequest(metric, aggregation, range, services, attributes, by, width, now)
+
+    def statement(rolled: Rolled | None) -> Statement:
+        return (metric_series if rolled is None else rolled_metric_series)(request(rolled))
+
+    step = view.time_range.step_seconds
+    rollups = _rollups(view, view.time_range.rounded(step))
+    cache_seconds = _SERIES_CACHE_SECONDS if rollups is None else step - 1
+    ((rows,), read) = read_all(view, lambda rolled: [statement(rolled)], rollups, cache_seconds=cache_seconds)
+    series = read_series(rows, request(read))
+    _show(view, request(read), statement(read), series)
+
+
+def _show(view: View, request: MetricRequest, statement: Statement, series: Sequence[MetricSeries]) -> None:
+    metric, aggregation, by = request.metric, request.aggregation, request.by
     if not series:
-        _show_no_series(metric, aggregation, bool(services or attributes))
+        _show_no_series(metric, aggregation, bool(request.services or request.attributes))
         _show_as_sql(view, statement)
         return
     unit = axis_unit(metric, aggregation, request.width)

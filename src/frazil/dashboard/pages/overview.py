@@ -30,7 +30,7 @@ _NEWEST_CACHE_SECONDS = 1.0
 """Short, because the age of the newest data is shown: a cached result adds its own age."""
 _SERVICES_SHOWN = 12
 _SERVICES_IN_VIEW = 20
-_CHART_PIXELS, _LINK_PIXELS = 96, 52
+_CHART_PIXELS, _SHARE_PIXELS, _LINK_PIXELS = 64, 84, 50
 """Widths of columns, so that the whole table is on a screen of 1,100 pixels."""
 
 
@@ -52,7 +52,7 @@ def _draw(view: View) -> None:
     def statements(rolled: Rolled | None) -> list[Statement]:
         return [red(time_range, buckets, rolled), log_errors(time_range, rolled)]
 
-    rollups = rollups_of(listed, ("span_metrics", "log_rollups"), time_range)
+    rollups = rollups_of(listed, ("span_metrics", "log_rollups"), time_range, view.now_micros)
     (requests, logs), rollups = read_all(view, statements, rollups, cache_seconds=step - 1)
     if rollups is not None:
         time_range, buckets = rollups.range, rollups.buckets
@@ -123,7 +123,7 @@ def _services(
             "traffic": st.column_config.AreaChartColumn("Traffic", y_min=0, width=_CHART_PIXELS),
             "rate": st.column_config.NumberColumn("Requests/s", format="%.2f"),
             "failed": st.column_config.ProgressColumn(
-                "Failed", format="%.2f%%", min_value=0, max_value=100, width=_CHART_PIXELS
+                "Failed", format="%.2f%%", min_value=0, max_value=100, width=_SHARE_PIXELS
             ),
             "p50": st.column_config.NumberColumn("p50", format="%.1f ms"),
             "p95": st.column_config.NumberColumn("p95", format="%.1f ms"),

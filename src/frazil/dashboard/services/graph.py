@@ -79,7 +79,9 @@ def call_graph(
     grouped: dict[tuple[Node, Node], list[Edge]] = defaultdict(list)
     for edge in edges:
         # A message goes to the service that reads it, if that is known, and to its queue otherwise.
-        is_service = edge.connection == SERVICE or (edge.connection == "messaging" and edge.callee in known)
+        is_service = edge.connection == SERVICE or (
+            edge.connection == "messaging" and (edge.is_read_by_service or edge.callee in known)
+        )
         callee = Node(SERVICE if is_service else edge.connection, edge.callee)
         grouped[Node(SERVICE, edge.caller), callee].append(edge)
     calls = [_call(*ends, found, seconds) for ends, found in grouped.items()]

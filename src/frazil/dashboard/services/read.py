@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +72,7 @@ def read_all_services(view: View, listed: Tables) -> AllServices:
     figures = service_figures(requests)
     newest: dict[str, Version] = {}
     if versions_table(listed).state in ("ok", "catching up"):  # else the last version may be an old one
-        found = versions(view.api.read(service_versions(range, _now()), cache_seconds=step - 1))
+        found = versions(view.api.read(service_versions(range, view.now_micros), cache_seconds=step - 1))
         newest = {version.service: version for version in found}
     calls = _calls(view, listed, range, figures, shown.seconds)
     return AllServices(shown, shown_buckets, figures, calls, newest)
@@ -95,7 +94,7 @@ def read_service(view: View, listed: Tables, service: str) -> Service:
 
 def read_versions(view: View, service: str) -> Sequence[Version]:
     step = view.time_range.step_seconds
-    statement = service_versions(view.time_range.rounded(step), _now(), service)
+    statement = service_versions(view.time_range.rounded(step), view.now_micros, service)
     return versions(view.api.read(statement, cache_seconds=step - 1))
 
 
@@ -105,7 +104,7 @@ def versions_table(listed: Tables) -> DerivedTable:
 
 def _range(view: View, listed: Tables) -> tuple[TimeRange, Buckets, Rolled | None]:
     range = view.time_range.rounded(view.time_range.step_seconds)
-    return range, Buckets.of(range), rollups_of(listed, (_METRICS,), range)
+    return range, Buckets.of(range), rollups_of(listed, (_METRICS,), range, view.now_micros)
 
 
 def _calls(
@@ -116,18 +115,14 @@ def _calls(
     seconds: float,
     service: str | None = None,
 ) -> Calls:
-    statement = service_edges(range, now := _now(), service)
+    statement = service_edges(range, view.now_micros, service)
     result = view.api.sql(statement.sql, statement.params, cache_seconds=view.time_range.step_seconds - 1)
     rows: list[dict[str, Any]] = result.records()
     found = service_graph(rows)
-    whole, _ = edges_range(range, now)
+    whole, _ = edges_range(range, view.now_micros)
     return Calls(
         call_graph(found.edges, whole.seconds, figures.by_service, seconds),
         found.left_out,
         DerivedTable.of(listed, _EDGES),
         result.stats.get("missing") or (),
     )
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

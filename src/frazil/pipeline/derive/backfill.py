@@ -20,6 +20,7 @@ from frazil.config import Config
 from frazil.config.maintain import DAY_SECONDS
 from frazil.errors import Conflict, Fenced, JobFailed, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
+from frazil.pipeline.derive.check import checked_views
 from frazil.pipeline.derive.days import add_days, days_left, remove_days
 from frazil.pipeline.derive.deriver import Deriver
 from frazil.pipeline.derive.metrics import DeriveMetrics
@@ -221,5 +222,12 @@ def _checked(config: Config, name: str) -> tuple[TableSpec, Signal]:
         raise Refused(f"{name} is not a derived table; there are: {', '.join(known)}")
     if name in config.derive.disabled_tables:
         raise Refused(f"{name} is not derived: remove it from derive.disabled_tables")
+    if spec.derived.view is not None:
+        queries, problems = checked_views(config)
+        query = queries.get(name)
+        if query is None:
+            raise Refused(problems.get(name, f"{name} is not derived: add it to `views`"))
+        if not query.means(spec.derived.view):
+            raise Refused(f"the SQL of {name} has changed, and its table holds rows of the earlier SQL")
     source: Signal = spec.derived.source  # type: ignore[assignment]
     return spec, source

@@ -4,6 +4,7 @@ computes rows of several tables at once, and the failures of each table.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from pyiceberg.table import Table
 
 from frazil.config import Config
 from frazil.config.maintain import DAY_SECONDS
+from frazil.errors import ConfigError, DataLost, JobFailed, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint, committer_of
@@ -30,15 +32,21 @@ from frazil.pipeline.derive.once import KEPT_MAX
 from frazil.pipeline.derive.source import Cut, nowhere, position_of, tasks
 from frazil.pipeline.derive.task import Derivation, Work, columns_of, derive_files
 from frazil.pipeline.derive.unmatched import Rooms, pending_rows, rooms
+from frazil.pipeline.derive.views.declare import declared_view
+from frazil.pipeline.derive.views.task import run_view
 from frazil.pipeline.runner import Runner
 from frazil.position import SourcePosition
+from frazil.storage import metrics as store_metrics
 from frazil.tables import Signal, TableSpec, table_specs
+from frazil.tables.derived.view import ViewQuery
 from frazil.tables.hashing import Hashes
 from frazil.tables.promoted import promoted
 from frazil.times import backoff_seconds
 
 _RETRY_SECONDS, _RETRY_SECONDS_MAX = 60.0, 3600.0
 
+_DAY_GROUPS = 24
+"""How many times the groups of a round a past day of a view may have."""
 _NAMED_MAX = 20
 _MEASURE_SECONDS = 600.0
 
@@ -79,12 +87,15 @@ class DerivedTables:
         metrics: DeriveMetrics,
         specs: Sequence[TableSpec],
         clock: Callable[[], float],
+        views: Mapping[str, ViewQuery] | None = None,
     ) -> None:
+        """`views` are configured views of the source. Each becomes one of the tables in `declare_views`."""
         self.source = source
         self.config = config
         self.catalog = catalog
         self.metrics = metrics
-        self.specs = specs
+        self.specs = [*specs]
+        self._undeclared = dict(views or {})
         self.clock = clock
         self.committer = committer_of(config, catalog)
         self._runner = runner
@@ -106,16 +117,45 @@ class DerivedTables:
         with catalog_errors():
             return table_or_none(self.catalog, self.config.lake.namespace, self.source)
 
+    def declare_views(self) -> bool:
+        """Makes the views tables that are derived. A view for which that fails is tried again later. Returns
+        whether there are new tables.
+        """
+        before = len(self.specs)
+        for name, query in list(self._undeclared.items()):
+            if not self.is_due(name):
+                continue
+            try:
+                spec = declared_view(self.config, self.catalog, name, query, self._runner)
+            except (ConfigError, DataLost, JobFailed, Refused) as error:
+                if self._runner.is_stopped:
+                    raise
+                self.fail(name, str(error))
+            else:
+                del self._undeclared[name]
+                self.specs.append(spec)
+                self.succeeded(name)
+                self.metrics.recovered(name)
+        return len(self.specs) > before
+
     def states(self) -> list[TableState]:
-        """Reads the tables. Creates those that do not exist."""
+        """Reads the tables. Creates those that do not exist. Leaves out views that cannot be read."""
         states = []
         for spec in self.specs:
-            counted = 0 if spec.derived is not None and spec.derived.counts else None
-            first = replace(nowhere(self.source), counted=counted).to_text()
-            with catalog_errors():
-                checkpoint = open_table(self.catalog, self.config.lake.namespace, spec, first)
-            states.append(TableState(spec, checkpoint, position_of(checkpoint.table)))
+            try:
+                states.append(self._state(spec))
+            except (ConfigError, DataLost) as error:
+                if not is_view(spec):
+                    raise
+                self.fail(spec.name, str(error))
         return states
+
+    def _state(self, spec: TableSpec) -> TableState:
+        counted = 0 if spec.derived is not None and spec.derived.counts else None
+        first = replace(nowhere(self.source), counted=counted).to_text()
+        with catalog_errors():
+            checkpoint = open_table(self.catalog, self.config.lake.namespace, spec, first)
+        return TableState(spec, checkpoint, position_of(checkpoint.table))
 
     def is_due(self, name: str) -> bool:
         """Returns whether the table may be tried: not shortly after a failure."""
@@ -130,15 +170,18 @@ class DerivedTables:
         limits, rooms = self._limits(states, cut, replacing), self._rooms(states, cut, replacing)
         specs = [state.spec for state in states]
         level = self.config.land.compression_level
+        names = {name for spec in specs if spec.derived is not None for name in spec.derived.columns}
         work = Work(
-            Layout.of(table, columns_of(specs, self._source_spec), level),
-            Layout.of(table, columns_of(specs, self._source_spec, with_maps=True), level),
+            Layout.of(table, columns_of(names, self._source_spec), level),
+            Layout.of(table, columns_of(names, self._source_spec, with_maps=True), level),
             {state.name: Layout.of(state.checkpoint.table, state.spec, level) for state in states},
             cut.new_rows,
             {spec.name: self._written[spec.name] for spec in specs if spec.name in self._written},
             limits,
             rooms,
         )
+        if is_view(specs[0]):
+            return self._run_view(states, work, cut, replacing=replacing)
         results = self._runner.run_job(
             partial(derive_files, work), tasks(cut.files, self.config.derive.task_bytes_max)
         )
@@ -147,6 +190,34 @@ class DerivedTables:
             if state.name in limits:
                 self._keep_limit(state, limits[state.name], results)
             self._note_given_up(state.name, results)
+        return results
+
+    def _run_view(
+        self, states: Sequence[TableState], work: Work, cut: Cut, *, replacing: bool
+    ) -> list[Derivation]:
+        """Runs the query of one view. Notes its failure, which is no reason to stop other tables."""
+        (state,) = states
+        groups_max = self.config.derive.view_groups_max * (_DAY_GROUPS if replacing else 1)
+        files = tasks(cut.files, self.config.derive.task_bytes_max)
+        try:
+            results = run_view(self._runner, work, files, groups_max)
+        except (JobFailed, Refused) as error:
+            if self._runner.is_stopped:
+                raise
+            return [Derivation(files={state.name: []}, failed={state.name: str(error)})]
+        for result in results:
+            store_metrics.replay(result.calls)
+        self.note_unreadable({path: why for each in results for path, why in each.unreadable.items()})
+        groups = sum(result.groups for result in results)
+        if groups > groups_max:
+            self.discard(states, results)
+            period = "a day" if replacing else "in a round"
+            reason = (
+                f"stopped: the query has more than {groups_max:,} groups {period} ({groups:,} were counted). "
+                f"Group by fewer columns or longer times, or increase "
+                "derive.view_groups_max; then restart the pipeline"
+            )
+            return [Derivation(files={state.name: []}, failed={state.name: reason}, is_final=True)]
         return results
 
     def _limits(self, states: Sequence[TableState], cut: Cut, replacing: bool) -> dict[str, Limit]:
@@ -243,17 +314,24 @@ class DerivedTables:
         failed: dict[str, str] = {}
         for result in results:
             failed |= result.failed
+        final = {name for result in results if result.is_final for name in result.failed}
         for name, reason in failed.items():
-            self._fail(name, reason)
+            self.fail(name, reason, is_final=name in final)
         return set(failed)
 
-    def _fail(self, name: str, reason: str) -> None:
+    def fail(self, name: str, reason: str, *, is_final: bool = False) -> None:
+        """Notes that a table could not be derived. `is_final`: it is not tried again before a restart."""
         failures = self._failures.setdefault(name, _Failures())
         failures.count += 1
         failures.reason = reason
+        self.metrics.failed(name)
+        if is_final:
+            failures.until = math.inf
+            self.metrics.stopped(name)
+            log.error("view stopped", table=name, reason=reason)
+            return
         pause = backoff_seconds(failures.count, _RETRY_SECONDS, _RETRY_SECONDS_MAX)
         failures.until = self.clock() + pause
-        self.metrics.failed(name)
         log.error("table not derived; retrying", table=name, reason=reason, again_in_seconds=round(pause))
 
     def succeeded(self, name: str) -> None:
@@ -278,13 +356,20 @@ class DerivedTables:
 def by_position(
     states: Sequence[TableState], head: SourcePosition | None = None
 ) -> list[tuple[SourcePosition, list[TableState]]]:
-    """Groups tables by their position. Leaves out those that are complete up to `head`."""
-    groups: dict[str, tuple[SourcePosition, list[TableState]]] = {}
-    for state in states:
+    """Groups tables by their position; each view alone, after the others. Leaves out those that are complete
+    up to `head`.
+    """
+    groups: dict[tuple[str, str], tuple[SourcePosition, list[TableState]]] = {}
+    for state in sorted(states, key=lambda each: is_view(each.spec)):
         if head is None or state.position.snapshot_id != head.snapshot_id:
             position = place_of(state.position)
-            groups.setdefault(position.to_text(), (position, []))[1].append(state)
+            view = state.name if is_view(state.spec) else ""
+            groups.setdefault((position.to_text(), view), (position, []))[1].append(state)
     return list(groups.values())
+
+
+def is_view(spec: TableSpec) -> bool:
+    return spec.derived is not None and spec.derived.view is not None
 
 
 def files_of(results: Sequence[Derivation], name: str) -> list[DataFile]:

@@ -23,9 +23,16 @@ from frazil.lake.catalog import full_name
 from frazil.lake.commits.cleanup import discard
 from frazil.lake.commits.commit import Checkpoint
 from frazil.lake.snapshots import commit_times, landed_snapshot
+from frazil.pipeline.derive.check import checked_views
 from frazil.pipeline.derive.counting import appended, place_of
 from frazil.pipeline.derive.days import add_days, days_left
-from frazil.pipeline.derive.derived_tables import DerivedTables, TableState, by_position, files_of
+from frazil.pipeline.derive.derived_tables import (
+    DerivedTables,
+    TableState,
+    by_position,
+    files_of,
+    is_view,
+)
 from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.pipeline.derive.past_days import ChosenDays, PastDays
 from frazil.pipeline.derive.source import Cut, head_of, nowhere, unread, unread_by_segment
@@ -33,6 +40,7 @@ from frazil.pipeline.derive.task import Derivation
 from frazil.pipeline.runner import Runner
 from frazil.position import SourcePosition
 from frazil.tables import Signal, TableSpec, derived_specs
+from frazil.tables.derived.view import ViewQuery
 
 _ADVANCE_SECONDS = 600.0
 """How old a position may become while only maintenance changes the source. If its snapshot has expired, new
@@ -62,13 +70,23 @@ class Deriver:
         specs: Sequence[TableSpec] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`specs` are the tables; by default those of the source that are not disabled."""
+        """`specs` are the tables; by default those of the source that are not disabled, and the configured
+        views.
+        """
         self.source = source
         self._metrics = metrics
-        disabled = config.derive.disabled_tables
-        enabled = [spec for spec in derived_specs(source) if spec.name not in disabled]
-        specs = enabled if specs is None else specs
-        self._tables = DerivedTables(config, source, catalog, runner, metrics, specs, clock)
+        views: dict[str, ViewQuery] = {}
+        if specs is None:
+            disabled = config.derive.disabled_tables
+            enabled = [spec for spec in derived_specs(source) if spec.name not in disabled]
+            specs = [spec for spec in enabled if not is_view(spec)]
+            queries, _ = checked_views(config)
+            views = {
+                name: query
+                for name, query in queries.items()
+                if query.source == source and name not in disabled
+            }
+        self._tables = DerivedTables(config, source, catalog, runner, metrics, specs, clock, views)
         self._past = PastDays(self._tables)
         self._vanished = 0
         """Attempts in a row in which live files of the source did not exist."""
@@ -108,6 +126,8 @@ class Deriver:
         """Derives the rows that landed since the last round, or a part of them."""
         self._metrics.began(self.tables)
         table = self._tables.source_table()
+        if table is not None and self._tables.declare_views():
+            self._head = None
         if table is None or not self._tables.specs:
             return "idle"
         head = head_of(table)
@@ -123,7 +143,7 @@ class Deriver:
             self._tables.measure(states)
         if "more" in results:
             return "more"
-        if len(due) == len(states) and all(self._tables.is_due(state.name) for state in states):
+        if len(due) == len(self._tables.specs) and all(map(self._tables.is_due, self.tables)):
             self._head = head.snapshot_id
         return "derived" if results else "idle"
 

@@ -26,6 +26,8 @@ _COUNTERS = {
 }
 _GAUGES = {
     "frazil_derive_failing": "1 if the last attempt to derive rows of the table failed, else 0.",
+    "frazil_derive_stopped": "1 if a view is stopped, because its query has more groups in a round than "
+    "derive.view_groups_max, else 0.",
     "frazil_derive_days_left": "Past days that still have to be derived in the background.",
 }
 
@@ -118,19 +120,35 @@ class DeriveMetrics:
             table,
             registry=registry,
         )
-        disabled = Gauge(
+        self._disabled = Gauge(
             "frazil_derive_disabled",
             "1 if the configuration disables the derived table, else 0.",
             table,
             registry=registry,
         )
+        self._views = Gauge(
+            "frazil_derive_view",
+            "1 for each view, with the table that it reads; empty if the view is not valid.",
+            ["table", "source"],
+            registry=registry,
+        )
+        self._config = config
         for spec in derived_specs():
-            for counter in self._counters.values():  # a rate needs a 0 to start from
-                counter.labels(spec.name)
+            self.declare(spec.name)
             if spec.derived is not None and spec.derived.pending is not None:
                 self._unmatched_not_kept.labels(spec.name)
-            is_off = not config.derive.enabled or spec.name in config.derive.disabled_tables
-            disabled.labels(spec.name).set(is_off)
+
+    def declare(self, table: str, *, is_off: bool = False) -> None:
+        """Begins the metrics of a table. `is_off`: the configuration does not have the view."""
+        for counter in self._counters.values():  # a rate needs a 0 to start from
+            counter.labels(table)
+        derive = self._config.derive
+        self._disabled.labels(table).set(is_off or not derive.enabled or table in derive.disabled_tables)
+
+    def declare_view(self, table: str, source: str, *, is_off: bool = False) -> None:
+        """Begins the metrics of a view. `source` is empty if the view is not valid."""
+        self.declare(table, is_off=is_off)
+        self._views.labels(table, source).set(1)
 
     def round(self, source: str, seconds: float, cpu_seconds: float) -> None:
         self._seconds.labels(source).observe(seconds)
@@ -219,6 +237,9 @@ class DeriveMetrics:
     def failed(self, table: str) -> None:
         self._counters["frazil_derive_errors"].labels(table).inc()
         self._gauges["frazil_derive_failing"].labels(table).set(1)
+
+    def stopped(self, table: str) -> None:
+        self._gauges["frazil_derive_stopped"].labels(table).set(1)
 
     def recovered(self, table: str) -> None:
         self._gauges["frazil_derive_failing"].labels(table).set(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from frazil.pipeline.derive.unmatched import Rooms, Waiting
 from frazil.pipeline.inputs import opened
 from frazil.pipeline.partition_sort import compact_dictionaries, partition_and_sort
 from frazil.position import NewRows
+from frazil.storage.metrics import StoreCall
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
 from frazil.tables.derived.combine import combine, rolled_up
@@ -78,16 +79,19 @@ class Derivation:
     rows: int = 0
     """Rows of the source."""
     partial_rows: dict[str, int] = field(default_factory=dict)
+    groups: int = 0
+    """Rows of the result of a view's query."""
+    is_final: bool = False
+    """Whether the tables in `failed` would fail again."""
+    calls: list[StoreCall] = field(default_factory=list)
+    """Calls of tasks that read rows for a view's query."""
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
 
 
-def columns_of(tables: Sequence[TableSpec], source: TableSpec, *, with_maps: bool = False) -> TableSpec:
-    """Returns the source's spec with only the columns from which the tables are derived."""
-    needed = {TENANT, TIME, SEGMENT.name, *(_MAPS if with_maps else ())}
-    for table in tables:
-        assert table.derived is not None  # noqa: S101
-        needed |= {*table.derived.columns}
+def columns_of(names: Iterable[str], source: TableSpec, *, with_maps: bool = False) -> TableSpec:
+    """Returns the source's spec with only these columns, and those that every derivation needs."""
+    needed = {TENANT, TIME, SEGMENT.name, *(_MAPS if with_maps else ()), *names}
     return replace(
         source,
         columns=tuple(column for column in source.columns if column.name in needed),
@@ -101,7 +105,7 @@ def columns_of(tables: Sequence[TableSpec], source: TableSpec, *, with_maps: boo
 def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
     begin, result = time.process_time(), Derivation()
     writers = {
-        name: _Writer(layout, work.written.get(name), work.limits.get(name), work.rooms.get(name), files)
+        name: TableWriter(layout, work.written.get(name), work.limits.get(name), work.rooms.get(name), files)
         for name, layout in work.tables.items()
     }
     for rows in _chunks(work, files, result):
@@ -123,7 +127,7 @@ def derive_files(work: Work, files: Sequence[SourceFile]) -> Derivation:
     return result
 
 
-def _try(result: Derivation, name: str, writer: _Writer, rows: pa.Table | None) -> None:
+def _try(result: Derivation, name: str, writer: TableWriter, rows: pa.Table | None) -> None:
     """Adds rows to the table, or finishes it. Notes a failure of the table's own function."""
     try:
         if rows is None:
@@ -136,7 +140,7 @@ def _try(result: Derivation, name: str, writer: _Writer, rows: pa.Table | None) 
         result.failed[name] = reason_of(error)
 
 
-class _Writer:
+class TableWriter:
     """Collects the partial rows of one table, and writes them."""
 
     def __init__(
@@ -161,7 +165,10 @@ class _Writer:
     def add(self, source: pa.Table) -> None:
         spec = self._layout.spec
         assert spec.derived is not None  # noqa: S101
-        rows = rolled_up(spec.derived.derive(source), spec, coded=True)
+        self.add_partial(rolled_up(spec.derived.derive(source), spec, coded=True))
+
+    def add_partial(self, rows: pa.Table) -> None:
+        """Adds rows of the table."""
         self._partial.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= _PARTIAL_BYTES_MAX:
@@ -200,7 +207,7 @@ def _chunks(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iter
     """Yields the rows to derive from, in chunks of similar size."""
     waiting: list[pa.Table] = []
     rows = 0
-    for table in _tables(work, files, result):
+    for table in source_rows(work, files, result):
         waiting.append(table)
         rows += table.num_rows
         if rows >= _CHUNK_ROWS:
@@ -217,7 +224,8 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     return joined
 
 
-def _tables(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iterator[pa.Table]:
+def source_rows(work: Work, files: Sequence[SourceFile], result: Derivation) -> Iterator[pa.Table]:
+    """Yields the wanted rows of the files. Notes files that do not exist or cannot be read in the result."""
     for file in files:
         try:
             yield from _rows(work, file, result)

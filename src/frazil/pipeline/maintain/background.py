@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from frazil.config import Config
 from frazil.errors import StoreUnavailable
 from frazil.lake.catalog import open_catalog
+from frazil.lake.views import load_views
 from frazil.lease import Lease, LeaseRenewer, open_lease
 from frazil.pipeline.maintain.maintainer import Maintainer, MaintenanceState
 from frazil.pipeline.maintain.metrics import MaintainMetrics
@@ -66,6 +67,7 @@ class MaintainStep(Step):
 
     def _open(self) -> Maintainer:
         catalog = self._opened.enter_context(contextlib.closing(open_catalog(self._config)))
+        load_views(catalog, self._config.lake.namespace)
         runner = self._make_runner(self.pool, self._config.maintain.compact.parallel_tasks)
         self._maintainer = Maintainer(self._config, catalog, runner, self._metrics, state=self._state)
         return self._maintainer

@@ -18,6 +18,7 @@ from rich.table import Table
 from frazil.config import Config
 from frazil.errors import FrazilError, Refused, reason_of
 from frazil.lake.catalog import open_catalog
+from frazil.lake.views import load_views
 from frazil.lease import open_lease
 from frazil.pipeline.cluster import wait_for_executor
 from frazil.pipeline.maintain.background import LEASE, hold_lease, wait_for_lease
@@ -58,6 +59,7 @@ def opened(config: Config) -> Iterator[tuple[Catalog, Runner]]:
 
     try:
         with contextlib.closing(open_catalog(config)) as catalog:
+            load_views(catalog, config.lake.namespace)
             yield catalog, SparkRunner(start_spark, "maintain", config.maintain.compact.parallel_tasks)
     finally:
         for session in sessions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -41,7 +41,7 @@ from frazil.pipeline.maintain.retain.retain import retain
 from frazil.pipeline.maintain.retain.rules import RetentionRun
 from frazil.pipeline.maintain.tier import Tiering
 from frazil.pipeline.runner import Runner
-from frazil.tables import table_specs
+from frazil.tables import TableSpec, table_specs
 from frazil.tables.promoted import promoted
 from frazil.times import backoff_seconds
 
@@ -96,7 +96,7 @@ class Maintainer:
     ) -> None:
         self._config = config
         self._settings = config.maintain
-        self._specs = table_specs(promoted(config))
+        self._promoted = promoted(config)
         self._catalog = catalog
         self._metrics = metrics
         self._clock = clock
@@ -104,6 +104,11 @@ class Maintainer:
         self._runner = runner
         self._committer = committer_of(config, catalog)
         self._state = state or MaintenanceState()
+
+    @property
+    def _specs(self) -> Mapping[str, TableSpec]:
+        """The tables by name. Views may be declared at any time."""
+        return table_specs(self._promoted)
 
     def tables(self) -> list[str]:
         with catalog_errors():

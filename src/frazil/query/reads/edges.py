@@ -33,6 +33,8 @@ class Edge:
     errors: int
     p50_ms: float | None = None
     p99_ms: float | None = None
+    is_read_by_service: bool = False
+    """The callee of messages is a service that sends spans, not the queue."""
 
     @property
     def error_share(self) -> float:
@@ -62,7 +64,7 @@ def edges_range(range: TimeRange, now: int) -> tuple[TimeRange, Sequence[int]]:
 
 def service_edges(range: TimeRange, now: int, service: str | None = None) -> Statement:
     """Return the edges of the graph in a time range. Those of `service` come first, so that they are read
-    whatever `EDGES_MAX` leaves out. The others say which callees are services, and how much these are called.
+    whatever `EDGES_MAX` leaves out. The others say how much its neighbours are called.
     """
     whole, resolutions = edges_range(range, now)
     columns = "caller, callee, connection, protocol, calls, errors, duration_codes, duration_counts"
@@ -73,10 +75,16 @@ def service_edges(range: TimeRange, now: int, service: str | None = None) -> Sta
         parts.append(f"SELECT {columns} FROM {_NAME} WHERE {where.sql}")
         params += where.params
     edges = measured(" UNION ALL ".join(parts), _KEYS, (_KEYS,))
+    days = Conditions.within(aligned(range, 86_400, now))
+    days.add("resolution = 86400")
+    params[:0] = days.params
     own = "" if service is None else "(caller IS NOT DISTINCT FROM ? OR callee IS NOT DISTINCT FROM ?) DESC, "
     params += [] if service is None else [service, service]
     sql = f"""
-SELECT *, count(*) OVER () AS edges FROM ({edges})
+SELECT *, count(*) OVER () AS edges, connection = 'messaging' AND callee IN (
+  SELECT service_name FROM service_versions WHERE {days.sql} AND service_name IS NOT NULL
+) AS is_read_by_service
+FROM ({edges})
 ORDER BY {own}requests DESC, {", ".join(_KEYS)} LIMIT {EDGES_MAX}"""
     return Statement(sql, tuple(params))
 
@@ -95,6 +103,7 @@ def service_graph(rows: Iterable[Mapping[str, Any]]) -> ServiceGraph:
                 row["requests"] or 0,
                 row["errors"] or 0,
                 *_milliseconds(row["quantiles"]),
+                is_read_by_service=bool(row["is_read_by_service"]),
             )
         )
     found.sort(key=lambda edge: (-edge.calls, edge.caller, edge.callee, edge.connection, edge.protocol or ""))

@@ -31,7 +31,7 @@ AGGREGATIONS: dict[Kind, tuple[Aggregation, ...]] = {
     "summary": ("mean", "rate", "p50", "p95", "p99"),
 }
 """The aggregations of each kind; the first is the default."""
-_VALUES_MAX = 40
+VALUES_MAX = 40
 
 _LIST = """\
 SELECT metric_name, metric_type, unit, any_value(description) AS description,
@@ -59,7 +59,7 @@ SELECT entry.key AS key, entry.value AS value, bool_or(is_of_point) AS is_of_poi
 FROM entries
 WHERE entry.value IS NOT NULL
 GROUP BY entry.key, entry.value
-QUALIFY row_number() OVER (PARTITION BY entry.key ORDER BY count(*) DESC, entry.value) <= {_VALUES_MAX}
+QUALIFY row_number() OVER (PARTITION BY entry.key ORDER BY count(*) DESC, entry.value) <= {VALUES_MAX}
 ORDER BY is_of_point DESC, key, series DESC, value"""
 
 

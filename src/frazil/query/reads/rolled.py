@@ -30,17 +30,17 @@ class Rolled:
     """Of a chart; each is one or several buckets of the resolution."""
 
 
-def rolled(range: TimeRange, table: str, now: int) -> Rolled | None:
+def rolled(range: TimeRange, table: str, now: int, points_min: int = POINTS_MIN) -> Rolled | None:
     """Return which rows of a rollup to read, or None if raw rows are better: for a short range, or if the
     rows of fitting resolutions are so old that they have been removed. `now`, in microseconds, ends the last
-    bucket.
+    bucket. `points_min` is how many buckets of the resolution the range must have.
     """
     if range.seconds <= RAW_SECONDS_MAX:
         return None
     kept = _kept(table, range.begin, now)
     if not kept or kept[0] > range.seconds:
         return None
-    fitting = [each for each in kept if range.seconds / each >= POINTS_MIN]
+    fitting = [each for each in kept if range.seconds / each >= points_min]
     resolution = fitting[-1] if fitting else kept[0]
     whole = aligned(range, resolution, now)
     return Rolled(whole, resolution, _buckets(whole, resolution))

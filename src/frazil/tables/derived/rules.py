@@ -13,6 +13,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from frazil.tables.derived.view import ViewQuery
+
 Rule = Literal["key", "sum", "min", "max", "any", "first", "last", "counts", "counted", "union"]
 """How the values of one column merge. Except for `first` and `last`, NULL is ignored: the result is NULL
 only if all values are.
@@ -126,6 +128,8 @@ class Derived:
     once_per_seconds: int | None = None
     """A row with a key that was written in the same period of this many seconds is not written again."""
     pending: Pending | None = None
+    view: ViewQuery | None = None
+    """The Spark SQL that computes the rows, in a Spark job of its own. Then nothing calls `derive`."""
 
     def kept_days_of(self, resolution: int) -> int | None:
         """Returns how many days rows of a resolution are kept. None: forever."""

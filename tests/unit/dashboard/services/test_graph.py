@@ -59,9 +59,11 @@ def test_messages_go_to_the_service_that_reads_them_if_it_is_known_and_to_their_
         edge("shop", "mail", "messaging"),
         edge("shop", "orders", "messaging"),
         edge("mail", "smtp", "external"),
+        edge("shop", "audit", "messaging", is_read_by_service=True),
     )
     assert set(found.nodes) == {
         service("shop"),
+        service("audit"),
         service("mail"),
         Node("messaging", "orders"),
         Node("external", "smtp"),

@@ -95,6 +95,15 @@ def test_edges_of_a_service_come_before_busier_ones(engine: Engine, monkeypatch:
     assert (everything.left_out, of_mail.left_out) == (1, 1)
 
 
+def test_messages_say_whether_a_service_reads_them(engine: Engine) -> None:
+    for id, queue in ((1, "mail"), (2, "orders")):
+        sent = {"messaging.system": "kafka", "messaging.destination.name": queue}
+        call(engine, id, "shop", None, attributes=sent, kind=4)
+    engine.add("spans", spans({"trace_id": b"\7" * 16, "kind": 5}, service="mail"))
+    found = {edge.callee: (edge.connection, edge.is_read_by_service) for edge in graph(engine, HOUR).edges}
+    assert found == {"mail": ("messaging", True), "orders": ("messaging", False)}
+
+
 def test_nothing_found_is_an_empty_graph(engine: Engine) -> None:
     assert graph(engine, HOUR) == ServiceGraph([], 0)
 

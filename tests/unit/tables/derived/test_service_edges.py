@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from frazil.tables.derived.combine import combine, completed, rolled_up
+from frazil.tables.derived.combine import combine, rolled_up
 from frazil.tables.derived.rules import OPEN, PENDING_RESOLUTIONS, SETTLED
 from frazil.tables.derived.service_edges import SERVICE_EDGES, service_edge_rows, settle_calls
 from tests.support.calls import (
@@ -63,7 +63,7 @@ def settled(rows: pa.Table, until: float) -> pa.Table:
         for day in pc.unique(days).to_pylist():
             of_day = waiting.filter(pc.and_(pc.equal(days, day), pc.equal(waiting["tenant_id"], tenant)))
             edges, left = settle_calls(of_day, int(until * MICROS))
-            kept += [rolled_up(edges, SERVICE_EDGES), completed(left, SERVICE_EDGES)]
+            kept += [rolled_up(edges, SERVICE_EDGES), combine(left, SERVICE_EDGES)]
     return pa.concat_tables(kept)
 
 

@@ -31,6 +31,7 @@ def concerns(rule: RetentionRule, spec: TableSpec) -> bool:
 
 def unknown_table(config: Config, rule: RetentionRule) -> str:
     known = [name for name, spec in table_specs(promoted(config)).items() if spec.retained == "rules"]
+    known += [name for name in config.views if name not in known]
     if rule.table is None or rule.table in known:
         return ""
     return f"`table`: there is no table {rule.table} with retention rules; there are: {', '.join(known)}"
