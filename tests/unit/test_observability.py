@@ -37,7 +37,8 @@ RECORDED = re.compile(r"\bfrazil:[a-z0-9_]+:[a-z0-9_]+\b")
 UNITS = ("_seconds", "_bytes", "_total", "_info")
 COUNTS = {  # gauges and histograms of things that are counted
     "frazil_dashboard_sockets", "frazil_derive_days_left", "frazil_derive_disabled", "frazil_derive_failing",
-    "frazil_derive_series_limited_tenants", "frazil_derive_series_max", "frazil_derive_unmatched_max",
+    "frazil_derive_series_limited_tenants", "frazil_derive_series_max", "frazil_derive_stopped",
+    "frazil_derive_unmatched_max", "frazil_derive_view",
     "frazil_land_commit_files", "frazil_land_pending_segments", "frazil_land_stopped",
     "frazil_maintain_failing",
     "frazil_pipeline_leader", "frazil_process_count", "frazil_process_open_files", "frazil_queries_running",

@@ -102,11 +102,17 @@ class Planner:
         self._filters = BloomFilters(self.bloom_cache)
         self._io: LakeFileIO = open_files(config)
         self._promoted = promoted(config)
+        self._declared: Mapping[str, TableSpec] = {}
+        self._specs: dict[str, TableSpec] = {}
 
     @property
     def specs(self) -> Mapping[str, TableSpec]:
         """The tables that SQL can read, by name. Views may be declared at any time."""
-        return {name: spec for name, spec in table_specs(self._promoted).items() if spec.queried}
+        declared = table_specs(self._promoted)
+        if declared is not self._declared:
+            self._specs = {name: spec for name, spec in declared.items() if spec.queried}
+            self._declared = declared
+        return self._specs
 
     def close(self) -> None:
         self._filters.close()

@@ -56,7 +56,7 @@ def test_the_lag_is_the_age_of_the_oldest_landing_that_is_not_derived(
     land(lake)
     oldest = lake.table("logs").metadata.snapshots[-1].timestamp_ms / 1000
     land(lake)
-    monkeypatch.setattr("frazil.query.derived.time.time", lambda: oldest + 40)
+    monkeypatch.setattr("frazil.lake.derived_days.time.time", lambda: oldest + 40)
     assert info(lake).lag_seconds == pytest.approx(40, abs=0.1)
     lake.derive()
     assert info(lake).lag_seconds == 0
