@@ -118,3 +118,11 @@ def test_counts_balance_and_a_backfill_of_a_day_changes_no_edge(lake: DerivedLak
     assert lake.table(EDGES).scan().count() < rows, "both sides are derived together"
     assert lake.merged(VERSIONS) == lake.expected(VERSIONS)
     assert balance(lake.config).problems == []
+
+
+def test_a_host_is_erased_from_the_graph_by_its_own_column_also_from_halves(lake: DerivedLake) -> None:
+    stay = call(lake, 2, OTHER)
+    land(lake, call(lake, 1, SECRET), stay)
+    assert lake.erase("callee = 'zanzibar.example.com'", tables=(EDGES,)).is_proven
+    assert seen(lake) == expected(lake, stay)
+    assert holding(lake.config.data_dir / "warehouse" / "otel" / EDGES, "zanzibar") == []
