@@ -34,7 +34,7 @@ LANDING = (
     *("land", "backlog", "commits", "cluster", "idle", "whole"),
     *("derive", "derive_functions", "derive_tenants", "derive_demo", "derive_steady"),
 )
-ASKING = ("query", "queries", "freshness", "tail")
+ASKING = ("query", "queries", "freshness", "tail", "metric_steps")
 MAINTAINING = ("maintain", "compact", "day")
 LOOKING = ("pages",)
 ATTACKED = ("hostile",)
@@ -257,7 +257,7 @@ def landing(bench: Bench, only: str | None, records: int | None) -> None:
 
 
 def asking(bench: Bench, only: str | None) -> None:
-    from bench import freshness, queries, tail
+    from bench import freshness, metric_steps, queries, tail
 
     configure_logging(LogConfig(level="warning"))
     if only in (None, "query", "queries"):
@@ -266,6 +266,8 @@ def asking(bench: Bench, only: str | None) -> None:
         freshness.freshness(bench)
     if only in (None, "query", "tail"):
         tail.tail(bench)
+    if only in (None, "query", "metric_steps"):
+        metric_steps.metric_steps(bench)
 
 
 def maintaining(bench: Bench, compared: Bench, only: str | None) -> None:

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import signal
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -69,6 +70,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def _no_views() -> Iterator[None]:
+    """A process knows the views of the lake that it last looked at."""
+    yield
+    if (tables := sys.modules.get("frazil.tables")) is not None:
+        tables.forget_views()
 
 
 @pytest.fixture(autouse=True)

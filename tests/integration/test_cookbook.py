@@ -20,15 +20,17 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from prometheus_client import CollectorRegistry
 
 from frazil.demo import DemoOptions, VirtualClock, run_demo
 from frazil.lake.catalog import open_catalog
-from frazil.tables import table_specs
+from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.derive.metrics import DeriveMetrics
 from tests.support.integration.api import running_api
 from tests.support.integration.clients import SIGNALS
 from tests.support.integration.documented import COMPACTS_EARLY, Stack
 from tests.support.integration.known_faults import NEW_ERROR, OLD_ERROR, SECOND, KnownFaults
-from tests.support.query.derived_rows import append_derived, head_of
+from tests.support.local_runner import LocalRunner
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +92,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         assert run_demo(options, clock=VirtualClock(begin)).failed == 0
         lake = Lake(api, receiver)
         lake.land()
+        _derive(lake)
         planted = KnownFaults()
         planted.plant()
         planted.send(receiver)
@@ -105,18 +108,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def _derive(lake: Lake) -> None:
-    """Fills the tables of section "Rollups" from all rows that have landed, twice: in two halves."""
+    """Derives all rows that have landed since the last time."""
     config = lake.receiver.config
+    metrics = DeriveMetrics(CollectorRegistry(), config)
     with contextlib.closing(open_catalog(config)) as catalog:
-        for name in ("span_metrics", "log_rollups", "metric_rollups", "series"):
-            spec = table_specs()[name]
-            assert spec.derived is not None
-            names = ("tenant_id", "time", *spec.derived.columns)
-            table = catalog.load_table(f"otel.{spec.derived.source}")
-            source = table.scan(selected_fields=names).to_arrow()
-            half = source.num_rows // 2
-            append_derived(config, catalog, spec, source.slice(0, half), head_of(spec, table))
-            append_derived(config, catalog, spec, source.slice(half))
+        for signal in SIGNALS:
+            assert Deriver(config, signal, catalog, LocalRunner(), metrics).round() == "derived"
 
 
 def _lines(number: int) -> list[str]:
@@ -318,8 +315,8 @@ def test_the_constant_metric_is_named_and_no_other(lake: Lake) -> None:
 
 def test_attributes_with_a_column_are_not_proposed_for_one(lake: Lake) -> None:
     proposed = {row["attribute"] for row in lake.rows(28)}
-    assert "server.address" in proposed
-    assert not proposed & {"http.route", "rpc.method", "db.system.name"}
+    assert "client.address" in proposed
+    assert not proposed & {"http.route", "rpc.method", "db.system.name", "server.address"}
 
 
 def test_late_skewed_broken_orphaned_and_repeated_records_are_found(lake: Lake) -> None:
@@ -399,6 +396,38 @@ def test_the_busiest_operations_and_the_volume_of_logs_are_those_of_the_records(
         assert row["calls"] <= calls[row["service_name"], row["operation"]]
     landed = lake.api.rows("SELECT count(*) FROM logs WHERE body <> ?", AFTER_THE_TAG)[0][0]
     assert 0 < sum(row["records"] for row in lake.rows(43)) <= landed
+
+
+def test_new_log_lines_are_those_that_were_not_there_yesterday(lake: Lake) -> None:
+    rows = lake.rows(46)
+    found = {row["template"]: row for row in rows if row["service_name"] == "storage"}
+    assert len(rows) < 200
+    assert {*found} == {"certificate of partner <*> has expired", AFTER_THE_TAG}
+    assert found["certificate of partner <*> has expired"]["example"] == NEW_ERROR
+
+
+def test_the_service_graph_has_the_calls_of_the_log(lake: Lake, spans: list[dict[str, Any]]) -> None:
+    clients = {
+        (span["trace_id"], span["span_id"]): span["service_name"] for span in spans if span["kind"] in (3, 4)
+    }
+    calls = Counter(
+        (clients[parent], span["service_name"])
+        for span in spans
+        if span["kind"] in (2, 5) and (parent := (span["trace_id"], span["parent_span_id"])) in clients
+    )
+    found = Counter[tuple[str, str]]()
+    for row in lake.rows(47):
+        if (row["caller"], row["callee"]) in calls:
+            found[row["caller"], row["callee"]] += row["calls"]
+    assert found == calls
+    assert len(calls) > 3
+    assert {row["connection"] for row in lake.rows(47)} >= {"service", "database"}
+
+
+def test_a_version_that_was_deployed_has_its_first_request(lake: Lake) -> None:
+    versions = {row["version"]: row for row in lake.rows(48) if row["service_name"] == "cart"}
+    assert versions["1.9.0"]["requests"] > 0
+    assert versions["1.9.0"]["first_seen"] <= versions["1.9.0"]["last_seen"]
 
 
 def test_metrics_in_steps_count_what_the_points_count(lake: Lake) -> None:

@@ -75,6 +75,7 @@ def lake_of(tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[dict[str,
         yield lambda views: stack.enter_context(contextlib.closing(SparkLake(tmp_path, views, spark)))
 
 
+@pytest.mark.slow
 def test_rounds_are_equal_to_a_single_pass(lake_of: Callable[[dict[str, str]], SparkLake]) -> None:
     lake, rng = lake_of({"checkout": CHECKOUT}), random.Random(7)
     for _ in range(4):
@@ -129,6 +130,7 @@ def test_values_that_cannot_be_computed_are_null_and_stop_nothing(
     assert found["total"] == 2, "a sum that does not fit is NULL, and ignored where partial rows merge"
 
 
+@pytest.mark.slow
 def test_a_view_with_100000_groups_is_derived_and_one_with_more_is_stopped(
     spark: SparkSession, lake_of: Callable[[dict[str, str]], SparkLake]
 ) -> None:

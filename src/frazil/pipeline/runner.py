@@ -42,6 +42,8 @@ _SQL_SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.variable.substitute": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    # Few tasks write: each writes its own files for each tenant and day.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
 }
 _SQL_NODES = re.compile(
     r"[\s:+\-]*(Aggregate|Project|Filter|SubqueryAlias|View|MapInArrow|Range|LogicalRDD|LocalRelation)\b"

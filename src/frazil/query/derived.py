@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from frazil.config import Config
-from frazil.lake.derived_days import days_left, lag_seconds
+from frazil.lake.derived_days import DAYS_GUARDED, days_left, days_of, lag_seconds
 from frazil.lake.views import is_off
 from frazil.query.lake import TableVersion
 from frazil.tables import TableSpec
+from frazil.times import utc_text
+
+_DAY_MICROS = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,34 @@ def derived_info(
     if spec.derived.view is not None:
         enabled = enabled and metadata is not None and not is_off(metadata)
     days = 0 if metadata is None else len(days_left(metadata))
-    return DerivedInfo(
-        spec.derived.source, enabled, days, lag_seconds(metadata, None if source is None else source.metadata)
+    source_metadata = None if source is None else source.metadata
+    return DerivedInfo(spec.derived.source, enabled, days, lag_seconds(metadata, source_metadata))
+
+
+def still_to_derive(
+    spec: TableSpec, version: TableVersion | None, lower: int | None, upper: int | None
+) -> list[str]:
+    """Return the reason why rows in a time range may be missing, if some of its days are still to be derived
+    in the background. Days of a backfill have the rows of before.
+    """
+    metadata = None if version is None else version.metadata
+    left = set() if metadata is None else {*days_left(metadata)} - {*days_of(metadata, DAYS_GUARDED)}
+    first = -math.inf if lower is None else lower // _DAY_MICROS
+    last = math.inf if upper is None else upper // _DAY_MICROS
+    days = sum(first <= day <= last for day in left)
+    return (
+        [f"rows of {days} past days of {spec.name} are still to be derived (see `frazil status`)"]
+        if days
+        else []
+    )
+
+
+def not_derived(spec: TableSpec, version: TableVersion | None) -> str:
+    """Return the reason why rows are missing: derivation is later than the WAL reaches back."""
+    assert spec.derived is not None  # noqa: S101
+    committed = None if version is None else version.committed_at
+    since = "" if committed is None else f" that arrived after about {utc_text(committed / 1e6)}"
+    return (
+        f"rows of {spec.derived.source}{since} are not yet in {spec.name}: its derivation is late, "
+        "and the WAL no longer has all of them (see `frazil status`)"
     )

@@ -16,7 +16,7 @@ from frazil.errors import QueryInvalid, StoreUnavailable
 from frazil.lake.files import LakeFileIO, open_files
 from frazil.lake.views import known_views
 from frazil.query.cache import SizedCache
-from frazil.query.derived import DerivedInfo, derived_info
+from frazil.query.derived import DerivedInfo, derived_info, not_derived, still_to_derive
 from frazil.query.lake import Lake, TableLookup, TableVersion
 from frazil.query.model import AsOf, Query, Stats
 from frazil.query.tail import PositionTooOld, Tail, TailCut
@@ -31,7 +31,6 @@ from frazil.sql.types import duckdb_type
 from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.tables.columns import TIME
 from frazil.tables.promoted import promoted
-from frazil.times import utc_text
 
 _ATTEMPTS_MAX = 4
 _NO_ID = 1_000_000
@@ -267,6 +266,11 @@ class Planner:
         raise _deleted_faster(signal)
 
     def _derived_cut(self, spec: TableSpec, uses: Sequence[Constraints], query: Query) -> _Cut:
+        cut = self._with_fresh_rows(spec, uses, query)
+        reason = still_to_derive(spec, cut.lookup.version, *_times(uses))
+        return dataclasses.replace(cut, missing=(*cut.missing, *reason))
+
+    def _with_fresh_rows(self, spec: TableSpec, uses: Sequence[Constraints], query: Query) -> _Cut:
         """Read the derived rows and their position, then the WAL of the source after that position. What has
         landed since is still in the WAL if derivation is not late: the source's own position says what must
         be there. It must be recent, because segments are deleted some time after landing.
@@ -289,7 +293,7 @@ class Planner:
                 )
             except PositionTooOld:
                 if is_renewed:
-                    return _Cut(lookup, None, (_not_derived(spec, lookup),), source.version)
+                    return _Cut(lookup, None, (not_derived(spec, lookup.version),), source.version)
                 lookup, source = (self._lookup(name, renew=True) for name in (spec.name, spec.derived.source))
                 is_renewed = True
                 continue
@@ -407,16 +411,6 @@ def _deleted_faster(table: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"{table}: WAL segments are deleted faster than they can be read: retry, and if this happens often, "
         "increase land.wal_grace_seconds"
-    )
-
-
-def _not_derived(spec: TableSpec, lookup: TableLookup) -> str:
-    assert spec.derived is not None  # noqa: S101
-    committed = None if lookup.version is None else lookup.version.committed_at
-    since = "" if committed is None else f" that arrived after about {utc_text(committed / 1e6)}"
-    return (
-        f"rows of {spec.derived.source}{since} are not yet in {spec.name}: its derivation is late, "
-        "and the WAL no longer has all of them (see `frazil status`)"
     )
 
 

@@ -310,8 +310,9 @@ def forget_views() -> None:
     """Makes this process know no views. For tests."""
     global _views
     with _declaring:
-        _views = {}
-        _table_specs.cache_clear()
+        if _views:
+            _views = {}
+            _table_specs.cache_clear()
 
 
 def reserved_names() -> frozenset[str]:

@@ -31,9 +31,12 @@ from frazil.tables.specs import derived_specs
 from frazil.wal.names import SegmentName
 from frazil.wal.reader import WalReader
 from frazil.wal.segment import SegmentWriter
+from tests.support.calls import SERVER, hex16
+from tests.support.calls import Span as Call
 from tests.support.derived_lake import DerivedLake
 from tests.support.known_lake import DAY, holding
 from tests.support.query.small_lake import Service, Told, serving
+from tests.support.random_telemetry import spans_request
 
 STREAMS = [f"20261001T08182312{number}-9f86d081884c7d65" for number in range(2)]
 TENANTS = ("acme", "globex")
@@ -70,10 +73,13 @@ class FreshLake(DerivedLake):
         self.written = 0
 
     def send(self, signal: Signal, tenant: str, rows: int, *, stream: int = 0, age_days: float = 0.0) -> None:
+        body = self.request(signal, rows, int(self.now * 1e9) - int(age_days * DAY * 1e9))
+        self.send_body(signal, tenant, body, rows, stream=stream)
+
+    def send_body(self, signal: Signal, tenant: str, body: bytes, rows: int, *, stream: int = 0) -> None:
         name = STREAMS[stream]
         sequence, before = self.ends.get((signal, name), (0, 0))
         nanos = int(self.now * 1e9)
-        body = self.request(signal, rows, nanos - int(age_days * DAY * 1e9))
         writer = SegmentWriter(1)
         writer.write(Decoder(signal).decode([body], [tenant], [nanos]).table)
         at = SegmentName(signal, name, sequence)
@@ -115,6 +121,18 @@ class FreshLake(DerivedLake):
             point = metric.gauge.data_points.add(time_unix_nano=nanos, as_int=number)
             point.attributes.add(key="shard").value.int_value = number % 3
         return metrics.SerializeToString()
+
+    def sides(self, number: int) -> tuple[bytes, bytes]:
+        """Requests with the client's and the server's span of a call."""
+        client = Call(hex16(number + 1), at=self.now, service_name="web")
+        server = Call(hex16(number + 100), client.span_id, SERVER, f"cart{number % 2}", self.now)
+        return spans_request([client]), spans_request([server])
+
+    def clean_derived(self, signal: Signal) -> None:
+        """Deletes what has landed, if all of it is derived."""
+        if self.catalog.table_exists(("otel", signal)):
+            self.derive(signal)
+            self.clean(signal)
 
     def land_all(self, signal: Signal) -> None:
         reader = WalReader(self.store)
@@ -258,6 +276,60 @@ def test_rows_that_the_wal_has_no_longer_are_said_to_be_missing(lake: FreshLake,
     rows, told = derived(service, "spans", "acme")
     assert sum(count for _, count in rows) == 5
     assert not told.stats.missing
+
+
+def test_past_days_that_are_still_to_be_derived_are_said_to_be_missing_where_they_are_read(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(FreshLake(tmp_path, derive={"batch_bytes_max": "1MiB"})) as lake:
+        for days in (0, 2, 3):
+            lake.send("spans", "acme", 2, age_days=days)
+        lake.land_all("spans")
+        derive = lake.config.derive.model_copy(update={"batch_bytes_max": 1})
+        lake.config = lake.config.model_copy(update={"derive": derive})
+        deriver = lake.restart("spans")
+        assert deriver.round() == "more"
+        while deriver.round() == "more":
+            pass
+        assert deriver.day(), "the newest day"
+        count = "SELECT sum(calls) FROM span_metrics WHERE resolution = 86400"
+        today = int(lake.now) // DAY * DAY
+        with serving(lake.config) as service:
+            told = service.execute(count)
+            assert "rows of 2 past days of span_metrics are still to be derived" in told.stats.missing[0]
+            told = service.execute(f"{count} AND time >= to_timestamp({today})")
+            assert (told.rows, list(told.stats.missing)) == ([[2]], [])
+            while deriver.day():
+                pass
+            told = service.execute(count)
+            assert (told.rows, list(told.stats.missing)) == ([[6]], [])
+
+
+def test_calls_whose_sides_are_sent_and_derived_apart_count_once_at_every_moment(
+    lake: FreshLake, service: Service
+) -> None:
+    raw_calls = (
+        "SELECT c.service_name, s.service_name, count(*) FROM spans c JOIN spans s "
+        "ON c.trace_id = s.trace_id AND c.span_id = s.parent_span_id GROUP BY ALL"
+    )
+    edges = (
+        "SELECT caller, callee, sum(calls) FROM service_edges "
+        "WHERE resolution = {} AND connection = 'service' GROUP BY ALL"
+    )
+    chance = random.Random(5)
+    for number in range(10):
+        client, server = lake.sides(number)
+        sides = [("acme", client), ("acme", server)]
+        chance.shuffle(sides)
+        for stream, (tenant, body) in enumerate(sides):
+            lake.send_body("spans", tenant, body, 1, stream=stream)
+            for work in chance.sample([lake.land_all, lake.derive, lake.clean_derived], 2):
+                work("spans")
+            resolution = chance.choice([60, 300, 3600, 86_400])
+            found, expected = service.execute(edges.format(resolution)), service.execute(raw_calls)
+            assert not found.stats.missing
+            assert sorted(found.rows) == sorted(expected.rows), (number, resolution)
+    assert sum(row[2] for row in expected.rows) == 10
 
 
 def test_planning_that_takes_long_does_not_say_that_the_catalog_is_away(

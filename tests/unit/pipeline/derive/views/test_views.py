@@ -389,3 +389,15 @@ def check_a_job_that_fails(lake: ViewLake) -> None:
     assert deriver.round() == "derived"
     assert deriver.problems == {}
     assert_equal_to_a_single_pass(lake)
+
+
+def test_a_promoted_column_is_read_from_the_map_in_files_that_lack_it(tmp_path: Path) -> None:
+    sql = "SELECT date_trunc('hour', time) AS time, user_id, count(*) AS records FROM logs GROUP BY ALL"
+    promoted = {"promoted": [{"attribute": "user.id"}]}
+    with contextlib.closing(ViewLake(tmp_path, {VIEW: BY_SERVICE})) as lake:
+        lake.fill(rows("cart", user="u1"))
+    with contextlib.closing(ViewLake(tmp_path, {"by_user": sql}, tables=promoted)) as lake:
+        lake.write(rows("cart", user="u2"), stream="20261001T081823121-9f86d081884c7d65")
+        lake.land()
+        lake.derive()
+        assert {row[2]: row[3] for row in lake.merged("by_user")} == {"u1": 1, "u2": 1}
