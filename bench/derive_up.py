@@ -39,7 +39,7 @@ from frazil.lake.snapshots import commit_times, position_text
 from frazil.position import source_position
 from frazil.tables import SIGNALS, derived_specs
 
-SECONDS, QUICK_SECONDS = 420.0, 40.0
+SECONDS, QUICK_SECONDS = 360.0, 40.0
 QUICK_SECTIONS = {"land": {"age_max_seconds": 5}}
 QUICK_INTERVAL_SECONDS = 5
 RECORDS_PER_SECOND = 2_000
