@@ -13,6 +13,7 @@ import pyarrow as pa
 from urllib3.response import HTTPResponse
 
 from frazil.dashboard.api_client import ApiClient, ApiError
+from frazil.sql.functions import TABLE_FUNCTIONS
 from frazil.tables.specs import derived_specs
 from tests.support.query.read_engine import Engine
 
@@ -57,7 +58,8 @@ class EngineApi(ApiClient):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-        is_derived = any(spec.name in query["sql"] for spec in derived_specs())
+        derived = (*(spec.name for spec in derived_specs()), *(each.name for each in TABLE_FUNCTIONS))
+        is_derived = any(name in query["sql"] for name in derived)
         stats = {"missing": list(self.missing) if is_derived else []}
         headers = {"X-Frazil-Stats": orjson.dumps(stats).decode()}
         return HTTPResponse(sink.getvalue().to_pybytes(), headers, 200)

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from frazil.otlp.decode import Decoder, conform
 from frazil.query.reads.statement import Read, Statement
-from frazil.sql.functions import FUNCTIONS
+from frazil.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 from frazil.sql.merging import merging_select
 from frazil.tables import SIGNALS, Signal, TableSpec, table_spec
 from frazil.tables.derived.combine import rolled_up
@@ -56,11 +56,16 @@ class Engine:
             for signal in SIGNALS:
                 if signal in sql:
                     cursor.register(signal, self.rows_of(signal, tenant))
+            functions = [function for function in TABLE_FUNCTIONS if function.name in sql]
+            read = {function.table for function in functions}
             for spec in derived_specs():
-                if spec.name in sql:
+                if spec.name in sql or spec.name in read:
                     cursor.register(f"partial_{spec.name}", self.derived(spec, tenant))
                     view = merging_select(spec, "duckdb", f"partial_{spec.name}")
                     cursor.execute(f"CREATE TEMP VIEW {spec.name} AS {view}")
+            for function in functions:
+                temporary = function.sql.replace("CREATE MACRO", "CREATE TEMP MACRO", 1)
+                cursor.execute(temporary.replace(f"main.{function.table}", function.table))
             cursor.execute(sql, list(params))
             types = [str(column[1]) for column in cursor.description or ()]
             return cursor.to_arrow_table(), types

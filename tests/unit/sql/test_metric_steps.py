@@ -16,7 +16,7 @@ from frazil.sql.metric_steps import READ_BEFORE_SECONDS
 from frazil.tables.derived.rules import RESOLUTIONS
 from tests.support.query.metric_steps import BEGIN, SECOND, Row, point, query, steps
 
-patient = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 HOUR, DAY = 3600, 86_400
 
 

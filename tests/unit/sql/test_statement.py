@@ -235,6 +235,24 @@ def test_every_function_that_may_change_is_known_as_such(connection: duckdb.Duck
             continue
 
 
+def test_a_function_that_reads_a_table_is_known_to_read_it(connection: duckdb.DuckDBPyConnection) -> None:
+    sql = "SELECT max(rate) AS most FROM metric_steps('a', INTERVAL 1 HOUR, {}, {})"
+    known = [*TABLES, "metric_rollups"]
+    fixed, moving = (
+        Statement(tree(connection, each), "otel", known, each)
+        for each in (sql.format("'2026-01-01'", "'2026-01-02'"), sql.format("now()", "now()"))
+    )
+    assert (fixed.tables, fixed.names, fixed.scans) == ({"metric_rollups"}, {"metric_rollups"}, 1)
+    assert fixed.columns is not None
+    assert fixed.columns >= {"most", "last_value", "start_time_unix_nano"}
+    assert (fixed.is_nondeterministic, moving.is_nondeterministic) == (False, True)
+    for refused in ("other.metric_steps('a', 1, 2, 3)", "memory.main.metric_steps('a', 1, 2, 3)"):
+        with pytest.raises(QueryRefused):
+            asked(connection, f"SELECT * FROM {refused}")
+    with pytest.raises(QueryRefused, match="metric_steps cannot be used as a table"):
+        asked(connection, sql.format("1", "2"))  # where its table is not known
+
+
 def test_macros_that_use_what_changes_or_is_refused_are_known_as_such(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:

@@ -108,9 +108,11 @@ class Waiting:
                 self.given_up[partition] += len(places) - left
         if not excess.any():
             return rows
-        made = rolled_up(self._pending.give_up(rows.filter(pa.array(excess))), self._spec)
-        kept = rows.filter(pa.array(~excess))
-        return combine(pa.concat_tables([kept, completed(made, self._spec)]), self._spec, within_day=True)
+        given_up = completed(rows.filter(pa.array(excess)), self._spec)
+        made = rolled_up(self._pending.give_up(given_up), self._spec, coded=True)
+        kept = completed(rows.filter(pa.array(~excess)), self._spec, coded=True)
+        both = pa.concat_tables([kept, made]).unify_dictionaries()
+        return combine(both, self._spec, within_day=True, coded=True)
 
 
 def _is_of(rows: pa.Table, partition: FilePartition) -> npt.NDArray[np.bool_]:
