@@ -11,7 +11,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from bench.backlog import make_backlog
+from bench.app_traffic import AppMetrics
+from bench.backlog import Source, make_backlog
 from bench.cost import Cost, watched
 from bench.derive_functions import app_source
 from bench.land import (
@@ -36,6 +37,10 @@ from frazil.tables import SIGNALS, Signal, TableSpec, derived_specs
 from frazil.tables.derived.log_patterns import LOG_PATTERNS
 
 TARGET, TARGET_WITH_PATTERNS = 1.0, 1.7
+OFTEN_SECONDS = 15
+"""Besides once a minute, as OpenTelemetry's SDKs send metrics by default: a row of one minute then stands for
+four points and not for one.
+"""
 
 
 def derivation(bench: Bench, records: int | None = None) -> None:
@@ -45,13 +50,18 @@ def derivation(bench: Bench, records: int | None = None) -> None:
         running_spark(local_config(Path(place) / "spark")) as spark,
     ):
         for signal in SIGNALS:
-            _of_source(bench, Path(place) / signal, spark, signal, records)
+            _of_source(bench, Path(place) / signal, spark, app_source(signal, records), records, signal)
+        often = AppMetrics(interval_seconds=OFTEN_SECONDS)
+        named = f"metrics, one point per series in {OFTEN_SECONDS} s"
+        _of_source(bench, Path(place) / "often", spark, often, records, named)
 
 
-def _of_source(bench: Bench, folder: Path, spark: SparkSession, signal: Signal, records: int) -> None:
+def _of_source(
+    bench: Bench, folder: Path, spark: SparkSession, source: Source, records: int, named: str
+) -> None:
+    signal = source.signal
     every = derived_specs(signal)
     config, warm = local_config(folder / "data"), local_config(folder / "warm", **WARM_UP_SECTIONS)
-    source = app_source(signal, records)
     backlog = make_backlog(config, records, source=source, distinct_records_max=records)
     warming = make_backlog(warm, QUICK_WARM_UP_RECORDS, first_seed=WARM_UP_SEED, source=source)
     land_all(warm, spark, [jvm_pid()], warming.records, signal)
@@ -61,7 +71,7 @@ def _of_source(bench: Bench, folder: Path, spark: SparkSession, signal: Signal, 
     for specs, target in ((without_patterns, TARGET), (every, TARGET_WITH_PATTERNS)):
         if specs is without_patterns or specs != without_patterns:
             _drop(config, every)
-            _add(bench, signal, specs, derive_all(config, spark, signal, specs), landed, target)
+            _add(bench, named, specs, derive_all(config, spark, signal, specs), landed, target)
     shutil.rmtree(folder)
 
 
@@ -89,13 +99,13 @@ def _drop(config: Config, specs: Sequence[TableSpec]) -> None:
 
 
 def _add(
-    bench: Bench, signal: Signal, specs: Sequence[TableSpec], cost: Cost, landed: Landed, target: float
+    bench: Bench, named: str, specs: Sequence[TableSpec], cost: Cost, landed: Landed, target: float
 ) -> None:
     speed = landed.records / cost.cpu_seconds
     ratio = landed.records_per_cpu_second / speed
     bench.add(
         Row(
-            f"derive {', '.join(spec.name for spec in specs)} from {landed.records:,} {signal}",
+            f"derive {', '.join(spec.name for spec in specs)} from {landed.records:,} {named}",
             f"{speed:,.0f}",
             f"{cost.wall_seconds:.1f} s",
             f"{ratio:.2f} × the CPU of landing ({landed.records_per_cpu_second:,.0f}); {cost.text}",

@@ -39,7 +39,7 @@ from frazil.lake.snapshots import commit_times, position_text
 from frazil.position import source_position
 from frazil.tables import SIGNALS, derived_specs
 
-SECONDS, QUICK_SECONDS = 420.0, 40.0
+SECONDS, QUICK_SECONDS = 360.0, 40.0
 QUICK_SECTIONS = {"land": {"age_max_seconds": 5}}
 QUICK_INTERVAL_SECONDS = 5
 RECORDS_PER_SECOND = 2_000
@@ -205,7 +205,9 @@ class _Landing:
 
 
 def _landings(catalog: Catalog, begin: float, stop: float) -> list[_Landing]:
-    """Returns the landings that were committed in that time."""
+    """Returns the landings that were committed in that time, with the rows that were received in it: earlier
+    ones may have waited for the start of Spark.
+    """
     found = []
     for signal in SIGNALS:
         table = _table(catalog, signal)
@@ -214,7 +216,8 @@ def _landings(catalog: Catalog, begin: float, stop: float) -> list[_Landing]:
             is_landing = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
             committed = times[snapshot.snapshot_id] / 1000
             if is_landing and position_text(snapshot) is not None and begin <= committed < stop:
-                lags = committed - _received(table, snapshot)
+                received = _received(table, snapshot)
+                lags = committed - received[received >= begin]
                 if len(lags):
                     found.append(_Landing(signal, snapshot.sequence_number or 0, committed, lags))
     return found

@@ -1,6 +1,7 @@
 """Typed, frozen configuration. The only package that reads the configuration file and the environment."""
 
 from frazil.config.connection import TlsConfig
+from frazil.config.derive import ViewConfig
 from frazil.config.example import example_yaml
 from frazil.config.lake import RestCatalog, SparkConfig
 from frazil.config.load import load_config
@@ -33,7 +34,6 @@ from frazil.config.values import (
     split_listen,
     tenant_id,
 )
-from frazil.config.views import ViewConfig
 from frazil.config.wal import KafkaConfig, LocalWalConfig, S3WalConfig, WalConfig
 
 __all__ = [

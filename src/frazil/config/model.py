@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from frazil.config.derive import DeriveConfig
+from frazil.config.derive import DeriveConfig, ViewConfig, ViewName
 from frazil.config.lake import LakeConfig, LandConfig, PipelineConfig, SparkConfig
 from frazil.config.maintain import MaintainConfig
 from frazil.config.receive import AuthConfig, ReceiveConfig, TenantsConfig
@@ -15,7 +15,6 @@ from frazil.config.serve import DashboardConfig, QueryConfig, ServeConfig
 from frazil.config.status import StatusConfig
 from frazil.config.telemetry import TelemetryConfig, check_own_receiver
 from frazil.config.values import AttributeNames, ColumnName, Rate, Section, bad_value, column_for, is_loopback
-from frazil.config.views import ViewConfig, ViewName
 from frazil.config.wal import WalConfig
 
 _URL = r"^https?://[^\s/?#@]+(/[^\s?#]*)?$"

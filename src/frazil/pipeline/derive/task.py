@@ -30,7 +30,7 @@ from frazil.position import NewRows
 from frazil.storage.metrics import StoreCall
 from frazil.tables import SEGMENT, TableSpec
 from frazil.tables.columns import TENANT, TIME
-from frazil.tables.derived.combine import combine, rolled_up
+from frazil.tables.derived.combine import combine, completed, rolled_up
 from frazil.tables.hashing import Hashes
 
 _CHUNK_ROWS = 512 * 1024
@@ -169,6 +169,7 @@ class TableWriter:
 
     def add_partial(self, rows: pa.Table) -> None:
         """Adds rows of the table."""
+        rows = completed(rows, self._layout.spec, coded=True)
         self._partial.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= _PARTIAL_BYTES_MAX:

@@ -70,6 +70,17 @@ def test_rows_are_derived_after_each_landing(lake: DerivedLake) -> None:
     assert lake.deriver().round() == "idle"
 
 
+@pytest.mark.parametrize("bytes_max", [1, 2**12, 2**30])
+def test_chunks_of_a_task_are_merged_and_written_in_parts(
+    lake: DerivedLake, monkeypatch: pytest.MonkeyPatch, bytes_max: int
+) -> None:
+    monkeypatch.setattr("frazil.pipeline.derive.task._CHUNK_ROWS", 1)
+    monkeypatch.setattr("frazil.pipeline.derive.task._PARTIAL_BYTES_MAX", bytes_max)
+    lake.fill(rows("cart", "web"), rows("cart", tenant="globex"), rows("cart"), rows("search"))
+    lake.derive()
+    assert_equal_to_a_single_pass(lake)
+
+
 def test_nothing_is_done_before_the_source_exists(lake: DerivedLake) -> None:
     assert lake.deriver().round() == "idle"
     assert lake.deriver().day() is False
