@@ -46,6 +46,7 @@ MAKES_A_KEY = "makes a key, reads no data; tests/unit/test_keys.py"
 NEEDS_TRINO = "needs Trino, which is not among the tests' components"
 ENGINES = "tests/integration/test_engines.py"
 PARTIAL_ROWS = "tests/unit/query/test_engines_merge_rows.py"
+ROLLUPS = "tests/unit/query/test_engines_merge_rollups.py"
 
 ELSEWHERE = {
     ("docs/cookbook.md", "frazil query"): "tests/integration/test_cookbook.py",
@@ -68,6 +69,10 @@ ELSEWHERE = {
     ("docs/engines.md", "-- DuckDB: calls, errors"): PARTIAL_ROWS,
     ("docs/engines.md", "import math"): PARTIAL_ROWS,
     ("docs/engines.md", "from frazil.sql.merging"): PARTIAL_ROWS,
+    ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): records"): ROLLUPS,
+    ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): average"): ROLLUPS,
+    ("docs/engines.md", "# polars\n"): ROLLUPS,
+    ("docs/engines.md", "# polars: the same gauges."): ROLLUPS,
 }
 """Blocks that another test reads from the page and runs. test_cookbook.py runs all SQL of docs/cookbook.md,
 after a compaction too."""
