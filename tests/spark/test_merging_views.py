@@ -18,6 +18,7 @@ from frazil.sql.merging import Dialect, merging_select
 from frazil.tables import SIGNALS, TableSpec, table_specs
 from frazil.tables.specs import derived_specs
 from tests.support.calls import DAY, HOUR, MICROS
+from tests.support.integration.documented import block
 from tests.support.random_telemetry import RandomLake
 
 NOW: Mapping[Dialect, tuple[str, str]] = {
@@ -118,3 +119,21 @@ def test_every_derived_table_gives_the_rows_of_duckdb(
                 before[name] = of_spark
             else:
                 assert of_spark == before[name], f"{name}: merging and settling change nothing"
+
+
+@pytest.mark.parametrize(("name", "begins"), [("log_rollups", "records"), ("metric_rollups", "average")])
+def test_the_group_by_of_the_page_gives_the_rows_of_duckdb(
+    lake: RandomLake, spark: SparkSession, name: str, begins: str
+) -> None:
+    printed = block("docs/engines.md", f"-- DuckDB, Spark and Trino (with their table names): {begins}").text
+    sql = printed.replace(f"lake.otel.{name}", "stored").strip().removesuffix(";")
+    assert "stored" in sql
+    paths = [task.file.file_path.removeprefix("file://") for task in lake.table(name).scan().plan_files()]
+    spark.read.option("mergeSchema", "true").parquet(*paths).createOrReplaceTempView("stored")
+    rows = spark.sql(sql.replace("time, ", "unix_micros(time) AS at, ", 1)).collect()
+    spark.catalog.dropTempView("stored")
+    with duckdb.connect() as engine:
+        engine.execute(f"CREATE VIEW stored AS FROM read_parquet({paths}, union_by_name = true)")
+        found = engine.execute(sql.replace("time, ", "epoch_us(time) AS at, ", 1)).fetchall()
+    assert sorted(map(repr, map(tuple, rows))) == sorted(map(repr, found))
+    assert len(found) > 3
