@@ -19,6 +19,7 @@ from frazil.pipeline.derive.metrics import DeriveMetrics
 from frazil.position import SourcePosition, source_position
 from frazil.tables import Signal, TableSpec, table_specs
 from frazil.tables.derived.combine import combine, completed, rolled_up
+from frazil.tables.derived.metric_cardinality import with_attributes
 from tests.support.known_lake import KnownLake
 
 
@@ -65,7 +66,7 @@ class DerivedLake(KnownLake):
 
     def expected(self, table: str) -> list[tuple[Any, ...]]:
         """The same in a single pass over all rows of the source."""
-        spec = table_specs()[table]
+        spec = with_attributes(table_specs()[table], self.config.derive.cardinality_attributes)
         assert spec.derived is not None
         source = table_specs()[spec.derived.source]
         rows = self.table(spec.derived.source).scan().to_arrow()

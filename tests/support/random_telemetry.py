@@ -77,7 +77,7 @@ class RandomLake(DerivedLake):
     """Begins three hours after a midnight, six days ago, and goes on from there."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder)
+        super().__init__(folder, derive={"cardinality_attributes": ["shard", "service.name"]})
         self.chance = random.Random(seed)
         self.now = self.now // DAY * DAY - 6 * DAY + 3 * HOUR
         self.waiting: list[Item] = []

@@ -610,3 +610,19 @@ def test_invalid_tenant_ids(text: str) -> None:
 def test_tenant_ids() -> None:
     assert tenant_id("Team_a.b-1") == "Team_a.b-1"
     assert tenant_id("a" * 64) == "a" * 64
+
+
+def test_attributes_that_are_counted_are_few_and_distinct(load: Load, problems: Problems) -> None:
+    default = load().derive
+    assert default.cardinality_attributes == ()
+    assert load("derive: {cardinality_attributes: []}").derive.cardinality_attributes == ()
+    chosen = load("derive: {cardinality_attributes: [user.id, k8s.pod.name]}").derive
+    assert chosen.cardinality_attributes == ("user.id", "k8s.pod.name")
+    assert [each.is_off("metric_cardinality") for each in (default, chosen)] == [True, False]
+    named = "derive: {cardinality_attributes: %s}"
+    assert "contains an attribute twice" in problems(named % "[a, b, a]")
+    assert "must be an attribute name or a list of names" in problems(named % "[a, '']")
+    assert "must be an attribute name or a list of names" in problems(named % "3")
+    many = "[" + ", ".join(f"a{number}" for number in range(21)) + "]"
+    assert "contains 21 attributes" in problems(named % many)
+    assert "at most 20 are counted" in problems(named % many)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from frazil.config.maintain import DAY_SECONDS
-from frazil.config.values import MIB, Bytes, Seconds, Section, bad_value
+from frazil.config.values import MIB, Bytes, Seconds, Section, attribute_names, bad_value
 
+_ATTRIBUTES_MAX = 20
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 
 
@@ -27,6 +28,18 @@ def _view_name(text: str) -> str:
 ViewName = Annotated[str, AfterValidator(_view_name)]
 
 
+def _few_attributes(value: Any) -> Any:
+    names = () if value in ([], ()) else attribute_names(value)
+    if len(names) > _ATTRIBUTES_MAX:
+        raise bad_value(f"contains {len(names)} attributes", f"at most {_ATTRIBUTES_MAX} are counted")
+    return names
+
+
+FewAttributes = Annotated[tuple[str, ...], BeforeValidator(_few_attributes)]
+CARDINALITY_TABLE = "metric_cardinality"
+"""The derived table that exists to count the attributes in `derive.cardinality_attributes`."""
+
+
 class DeriveConfig(Section):
     enabled: bool = Field(
         True,
@@ -38,6 +51,14 @@ class DeriveConfig(Section):
         description="Derived tables that are not written. Their rows stay. When a table is enabled again, "
         "what it missed is derived in the background.",
         examples=[["log_rollups"]],
+    )
+    cardinality_attributes: FewAttributes = Field(
+        (),
+        description="Attributes of metrics (of points, or else of the resource) whose distinct values are "
+        "counted by metric, hour and day in the table `metric_cardinality`. Without any it is not derived. "
+        "Each costs a lookup per series and hour in each task, and at most 2,048 rows per metric and hour. "
+        "One that is added is counted from then on; `frazil backfill metric_cardinality` counts past days.",
+        examples=[["user.id", "k8s.pod.name"]],
     )
     interval_seconds: Seconds = Field(
         60,
@@ -76,6 +97,11 @@ class DeriveConfig(Section):
         description="Maximum bytes of data files that one Spark task reads. Landing waits for at most one "
         "task, about two seconds at the default.",
     )
+
+    def is_off(self, table: str) -> bool:
+        """Returns whether a derived table is not derived while others may be."""
+        needs_attributes = table == CARDINALITY_TABLE and not self.cardinality_attributes
+        return table in self.disabled_tables or needs_attributes
 
 
 class ViewConfig(Section):

@@ -42,7 +42,7 @@ def derived_info(
     if spec.derived is None:
         return None
     metadata = None if table is None else table.metadata
-    enabled = config.derive.enabled and spec.name not in config.derive.disabled_tables
+    enabled = config.derive.enabled and not config.derive.is_off(spec.name)
     if spec.derived.view is not None:
         enabled = enabled and metadata is not None and not is_off(metadata)
     days = 0 if metadata is None else len(days_left(metadata))

@@ -30,6 +30,7 @@ from frazil.sql.statement import Statement
 from frazil.sql.types import duckdb_type
 from frazil.tables import Promoted, TableSpec, table_specs
 from frazil.tables.columns import TIME
+from frazil.tables.derived.metric_cardinality import with_attributes
 from frazil.tables.promoted import promoted
 
 _ATTEMPTS_MAX = 4
@@ -110,7 +111,10 @@ class Planner:
         """The tables that SQL can read, by name. Views may be declared at any time."""
         declared = table_specs(self._promoted)
         if declared is not self._declared:
-            self._specs = {name: spec for name, spec in declared.items() if spec.queried}
+            attributes = self._config.derive.cardinality_attributes
+            self._specs = {
+                name: with_attributes(spec, attributes) for name, spec in declared.items() if spec.queried
+            }
             self._declared = declared
         return self._specs
 
@@ -286,7 +290,7 @@ class Planner:
         config = self._config.derive
         if self._tail is None or query.as_of is not None or spec.derived.view is not None:
             return _Cut(lookup, None)  # only Spark can run a view's SQL
-        if not config.enabled or spec.name in config.disabled_tables:
+        if not config.enabled or config.is_off(spec.name):
             return _Cut(lookup, None)
         lower, upper = _source_times(spec, uses)
         source, is_renewed = self._lookup(spec.derived.source), False

@@ -8,6 +8,7 @@ from frazil.sql import metric_steps
 from frazil.sql.plain_json import ATTR_JSON, PLAIN_JSON
 from frazil.sql.quantiles import (
     HISTOGRAM_QUANTILE,
+    MERGED_CARDINALITY,
     MERGED_HISTOGRAM_QUANTILE,
     MERGED_QUANTILE,
     SKETCH_QUANTILE,
@@ -126,6 +127,12 @@ FUNCTIONS: tuple[SqlFunction, ...] = (
         "bounds, counts, share",
         MERGED_HISTOGRAM_QUANTILE,
         "Aggregate: a quantile of the histograms of all rows together",
+    ),
+    SqlFunction(
+        "merged_cardinality",
+        "registers, ranks",
+        MERGED_CARDINALITY,
+        "Aggregate: the number of distinct values in all rows, ±2.3 %: merged_cardinality(register, rank)",
     ),
 )
 

@@ -1,15 +1,18 @@
-"""SQL for quantiles of sketches and histograms: of one row, and of all rows of a group.
+"""SQL for quantiles of sketches and histograms, of one row and of all rows of a group, and for the number of
+distinct values.
 
-Both are two lists: values (codes of a sketch, or upper bounds of buckets) and how often each occurred. Values
-may be repeated and in any order, as the merging views return them. The pairs of value and count are sorted
-and read once, by `list_reduce`. Macros have no variables: a list of one element is transformed instead, so
-that DuckDB evaluates the element once. The words that end with _ are unlikely to be names of columns.
+Sketches and histograms are two lists: values (codes of a sketch, or upper bounds of buckets) and how often
+each occurred. Values may be repeated and in any order, as the merging views return them. The pairs of value
+and count are sorted and read once, by `list_reduce`. Macros have no variables: a list of one element is
+transformed instead, so that DuckDB evaluates the element once. The words that end with _ are unlikely to be
+names of columns.
 """
 
 from __future__ import annotations
 
 import math
 
+from frazil.tables.derived.metric_cardinality import REGISTERS, SIGMA_TERMS
 from frazil.tables.derived.sketch import GAMMA, INFINITE, OFFSET
 
 _LOG_GAMMA = math.log(GAMMA)
@@ -85,3 +88,18 @@ _INTERPOLATED = (
 )
 HISTOGRAM_QUANTILE = _found(_of_row("bounds"), _BUCKET, _BUCKET_FOUND, _INTERPOLATED)
 MERGED_HISTOGRAM_QUANTILE = _found(_of_group("bounds"), _BUCKET, _BUCKET_FOUND, _INTERPOLATED)
+
+# Rows may be partial, and a group may have several keys, such as hours: a register's highest rank counts.
+_REGISTERS = "list(DISTINCT {'register_': registers, 'rank_': ranks}) FILTER (WHERE ranks IS NOT NULL)"
+_UNNESTED = f"SELECT unnest({_REGISTERS}) AS pair_"
+_HIGHEST = f"SELECT max(pair_.rank_) AS highest_ FROM ({_UNNESTED}) GROUP BY pair_.register_"  # noqa: S608
+_SUMS = f"SELECT 1 - count(*) / {REGISTERS} AS unused_, sum(pow(2, -highest_)) AS sum_ FROM ({_HIGHEST})"  # noqa: S608
+_SIGMA = (
+    f"unused_ + list_sum(list_transform(range(1, {SIGMA_TERMS + 1}), "
+    "lambda k_: pow(unused_, pow(2, k_)) * pow(2, k_ - 1)))"
+)
+_SQUARE = REGISTERS**2 / (2 * math.log(2))
+MERGED_CARDINALITY = (
+    f"(SELECT coalesce({_SQUARE!r}::DOUBLE / (sum_ + {REGISTERS} * ({_SIGMA})), 0) FROM ({_SUMS}))"  # noqa: S608
+)
+"""As `frazil.tables.derived.metric_cardinality.estimate`."""

@@ -23,6 +23,7 @@ from frazil.tables.columns import (
 )
 from frazil.tables.derived.log_patterns import LOG_PATTERNS
 from frazil.tables.derived.log_rollups import LOG_ROLLUPS
+from frazil.tables.derived.metric_cardinality import METRIC_CARDINALITY
 from frazil.tables.derived.metric_rollups import METRIC_ROLLUPS
 from frazil.tables.derived.series import SERIES
 from frazil.tables.derived.service_edges import SERVICE_EDGES
@@ -270,6 +271,7 @@ _OWN = (
     TRACES,
     SERIES,
     METRIC_ROLLUPS,
+    METRIC_CARDINALITY,
 )
 """The tables that do not depend on the configuration."""
 Declaration = Callable[[tuple[Promoted, ...]], TableSpec]

@@ -68,7 +68,8 @@ class FreshLake(DerivedLake):
             "metadata_age_max_seconds": 0,
             "result_cache_bytes_max": 0,
         }
-        super().__init__(folder / "data", **{"query": query, **settings})
+        derive = {"cardinality_attributes": ["shard"], **settings.pop("derive", {})}
+        super().__init__(folder / "data", **{"query": query, "derive": derive, **settings})
         self.ends: dict[tuple[Signal, str], tuple[int, int]] = {}
         self.written = 0
 

@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from rich.filesize import decimal as filesize
 
 from frazil.config import Config
+from frazil.config.derive import CARDINALITY_TABLE
 from frazil.config.maintain import DAY_SECONDS
 from frazil.errors import Conflict, Fenced, JobFailed, Refused
 from frazil.lake.catalog import catalog_errors, table_or_none
@@ -220,6 +221,8 @@ def _checked(config: Config, name: str) -> tuple[TableSpec, Signal]:
     spec = known.get(name)
     if spec is None or spec.derived is None:
         raise Refused(f"{name} is not a derived table; there are: {', '.join(known)}")
+    if name == CARDINALITY_TABLE and not config.derive.cardinality_attributes:
+        raise Refused(f"{name} is not derived: name attributes in derive.cardinality_attributes")
     if name in config.derive.disabled_tables:
         raise Refused(f"{name} is not derived: remove it from derive.disabled_tables")
     if spec.derived.view is not None:

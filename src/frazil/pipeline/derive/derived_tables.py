@@ -38,6 +38,7 @@ from frazil.pipeline.runner import Runner
 from frazil.position import SourcePosition
 from frazil.storage import metrics as store_metrics
 from frazil.tables import Signal, TableSpec, table_specs
+from frazil.tables.derived.metric_cardinality import with_attributes
 from frazil.tables.derived.view import ViewQuery
 from frazil.tables.hashing import Hashes
 from frazil.tables.promoted import promoted
@@ -94,7 +95,7 @@ class DerivedTables:
         self.config = config
         self.catalog = catalog
         self.metrics = metrics
-        self.specs = [*specs]
+        self.specs = [with_attributes(spec, config.derive.cardinality_attributes) for spec in specs]
         self._undeclared = dict(views or {})
         self.clock = clock
         self.committer = committer_of(config, catalog)

@@ -77,14 +77,12 @@ class Deriver:
         self._metrics = metrics
         views: dict[str, ViewQuery] = {}
         if specs is None:
-            disabled = config.derive.disabled_tables
-            enabled = [spec for spec in derived_specs(source) if spec.name not in disabled]
+            is_off = config.derive.is_off
+            enabled = [spec for spec in derived_specs(source) if not is_off(spec.name)]
             specs = [spec for spec in enabled if not is_view(spec)]
             queries, _ = checked_views(config)
             views = {
-                name: query
-                for name, query in queries.items()
-                if query.source == source and name not in disabled
+                name: query for name, query in queries.items() if query.source == source and not is_off(name)
             }
         self._tables = DerivedTables(config, source, catalog, runner, metrics, specs, clock, views)
         self._past = PastDays(self._tables)

@@ -143,7 +143,7 @@ class DeriveMetrics:
         for counter in self._counters.values():  # a rate needs a 0 to start from
             counter.labels(table)
         derive = self._config.derive
-        self._disabled.labels(table).set(is_off or not derive.enabled or table in derive.disabled_tables)
+        self._disabled.labels(table).set(is_off or not derive.enabled or derive.is_off(table))
 
     def declare_view(self, table: str, source: str, *, is_off: bool = False) -> None:
         """Begins the metrics of a view. `source` is empty if the view is not valid."""

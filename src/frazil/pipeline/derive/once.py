@@ -2,9 +2,9 @@
 
 A table with `Derived.once_per_seconds` describes things that stay, such as series: its rows hold the
 attributes of a key and the first and last time at which it was seen. A row is written only if it is the
-first of its key, or if one of its times is in another period than in all rows of the key that were
-written since the pipeline started. So times are right to one period, and each key costs one row a period
-and not one a round.
+first of its key, if one of its times is in another period than in all rows of the key that were written
+since the pipeline started, or if an integer that merges by `min` or `max` is another than in all of them.
+So times are right to one period, and each key costs one row a period and not one a round.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def unwritten(rows: pa.Table, spec: TableSpec, *written: Hashes | None) -> tuple
 
 
 def _hashes(rows: pa.Table, spec: TableSpec, seconds: int) -> Hashes:
-    """Returns a hash of each row's key, and of the periods of its other times."""
+    """Returns a hash of each row's key, of the periods of its other times, and of its integers that merge by
+    `min` or `max`.
+    """
     total = np.zeros(rows.num_rows, np.uint64)
     for column in spec.columns:
         assert column.merge is not None  # noqa: S101
@@ -47,6 +49,8 @@ def _hashes(rows: pa.Table, spec: TableSpec, seconds: int) -> Hashes:
             part = _values(values)
         elif pa.types.is_timestamp(values.type):
             part = _values(values) // np.uint64(seconds * 1_000_000)
+        elif column.merge.rule in ("min", "max") and pa.types.is_integer(values.type):
+            part = _values(values)
         else:
             continue
         total = mixed(total * _FACTOR + part)

@@ -126,7 +126,9 @@ class Derived:
     `derive.series_per_day_max` values a day.
     """
     once_per_seconds: int | None = None
-    """A row with a key that was written in the same period of this many seconds is not written again."""
+    """A row with a key that was written in the same period of this many seconds is not written again, unless it has another
+    value in an integer column with rule `min` or `max`.
+    """
     pending: Pending | None = None
     view: ViewQuery | None = None
     """The Spark SQL that computes the rows, in a Spark job of its own. Then nothing calls `derive`."""
