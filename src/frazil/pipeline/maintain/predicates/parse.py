@@ -7,7 +7,7 @@ condition whose result could change over time or between files is refused: remov
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,8 +118,9 @@ class _Parser:
         condition = statement.root["where_clause"]
         self._check_nodes(condition)
         self._check_bound()
-        is_constant = self._is_constant()
-        named = set() if is_constant else self._columns(condition)
+        named = self._columns(condition)
+        is_constant = self._is_constant(named)
+        named = set() if is_constant else named
         columns = tuple(column.name for column in self._spec.columns if column.name in named)
         self._check_values(columns)
         uses = pushdown.uses(self._sql).get(self._spec.name, [])
@@ -190,10 +191,22 @@ class _Parser:
         row = ", ".join(f"NULL::{types[name]} AS {quoted(name)}" for name in columns) or "1"
         self._run(f"WITH {quoted(self._spec.name)} AS (SELECT {row}) {self._begin}", "")
 
-    def _is_constant(self) -> bool:
+    def _is_constant(self, named: Iterable[str]) -> bool:
+        if any(self._is_also_function(name) for name in named):
+            return False
         try:
             self._run("DESCRIBE SELECT (", "")
         except (QueryInvalid, QueryRefused):
+            return False
+        return True
+
+    def _is_also_function(self, name: str) -> bool:
+        """Returns whether DuckDB knows the name without a table, as it knows `user` and `current_date`. With
+        a table, its column comes first.
+        """
+        try:
+            self._sandbox.connection.execute(f"DESCRIBE SELECT {quoted(name)}")
+        except DUCKDB_ERRORS:
             return False
         return True
 

@@ -300,6 +300,22 @@ def test_a_view_that_is_off_is_erased_from_too_and_stays_queryable(tmp_path: Pat
         assert_equal_to_a_single_pass(lake, "users")
 
 
+def test_conditions_on_a_column_that_is_also_a_function_of_sql_read_the_column(tmp_path: Path) -> None:
+    """DuckDB knows `user` without a table."""
+    with contextlib.closing(ViewLake(tmp_path, {"users": OF_WARNINGS})) as lake:
+        lake.fill(*(rows("cart", user=name, days=10) for name in ("u2", "u3", "u7")))
+        lake.derive()
+        rules = [{"table": "users", "after_seconds": "7d", "where": "user = 'u7'"}]
+        lake.config = with_rules(lake, rules)
+        assert check_rules(lake.config) == []
+        assert lake.retain(table="users", confirmed=True).rows_removed > 0
+        assert {row[2] for row in lake.merged("users")} == {"u2", "u3"}
+        assert lake.erase("user = 'u2'", tables=("users",)).is_proven
+        assert {row[2] for row in lake.merged("users")} == {"u3"}
+        (problem,) = check_rules(with_rules(lake, [{**rules[0], "where": "current_user = 'u7'"}]))
+        assert "names no column" in problem
+
+
 def test_a_retention_rule_of_a_removed_view_applies_until_its_table_is_dropped(tmp_path: Path) -> None:
     rules = [{"table": "users", "after_seconds": "7d", "where": "visitor = 'u7'"}]
     sql = OF_WARNINGS.replace("AS user", "AS visitor")
