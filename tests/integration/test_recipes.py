@@ -46,6 +46,8 @@ MAKES_A_KEY = "makes a key, reads no data; tests/unit/test_keys.py"
 NEEDS_TRINO = "needs Trino, which is not among the tests' components"
 ENGINES = "tests/integration/test_engines.py"
 PARTIAL_ROWS = "tests/unit/query/test_engines_merge_rows.py"
+OF_DERIVED = "tests/unit/query/test_documented_derived.py"
+ROLLUPS = "tests/unit/query/test_engines_merge_rollups.py"
 
 ELSEWHERE = {
     ("docs/cookbook.md", "frazil query"): "tests/integration/test_cookbook.py",
@@ -68,6 +70,15 @@ ELSEWHERE = {
     ("docs/engines.md", "-- DuckDB: calls, errors"): PARTIAL_ROWS,
     ("docs/engines.md", "import math"): PARTIAL_ROWS,
     ("docs/engines.md", "from frazil.sql.merging"): PARTIAL_ROWS,
+    ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): records"): ROLLUPS,
+    ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): average"): ROLLUPS,
+    ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names)\n"): OF_DERIVED,
+    ("docs/querying.md", "SELECT time, service_name, sum(rate)"): OF_DERIVED,
+    ("docs/querying.md", "-- The 99th percentile of a histogram"): OF_DERIVED,
+    ("docs/views.md", "-- views/checkout_by_region.sql"): OF_DERIVED,
+    ("docs/views.md", "SELECT region"): OF_DERIVED,
+    ("docs/engines.md", "# polars\n"): ROLLUPS,
+    ("docs/engines.md", "# polars: the same gauges."): ROLLUPS,
 }
 """Blocks that another test reads from the page and runs. test_cookbook.py runs all SQL of docs/cookbook.md,
 after a compaction too."""
@@ -84,6 +95,7 @@ NOT_RUN = {
     ): "repairs, reads no data; tests/unit/test_doctor.py",
     ("docs/design.md", " SDKs, Collectors"): DIAGRAM,
     ("docs/engines.md", "frazil keys new"): MAKES_A_KEY,
+    ("docs/engines.md", "curl -sS"): "prints SQL, reads no data; tests/unit/serve/test_pages.py",
     ("docs/engines.md", "connector.name=iceberg"): NEEDS_TRINO,
     ("docs/engines.md", "SELECT service_name"): NEEDS_TRINO,
     ("docs/engines.md", "WITH\nFUNCTION"): NEEDS_TRINO,

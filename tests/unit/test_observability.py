@@ -221,6 +221,7 @@ def test_every_alert_says_how_bad_it_is_with_its_value_and_where_to_read_on() ->
             "FrazilReceiverNotReady",
             "FrazilTableStopped",
             "FrazilDeriveFailing",
+            "FrazilDeriveStopped",
             "FrazilRetentionHeld",
         )
         assert is_yes_or_no != ("$value" in rule["annotations"]["summary"]), name

@@ -220,6 +220,8 @@ def views_list(
     """List the views of the configuration and of the lake."""
     config = load(context)
     from frazil.pipeline.derive.views.command import list_views as run
+    from frazil.status import failing_tables
 
     quiet(config)
-    raise typer.Exit(run(config, json_output=json_output))
+    failures = failing_tables(config) if config.derive.enabled else {}
+    raise typer.Exit(run(config, failures, json_output=json_output))

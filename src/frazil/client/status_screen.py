@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -207,6 +208,9 @@ def _derived(tables: Json, now: float) -> Iterator[Text]:
             yield Text(
                 f"{name}: {_count(tenants)} tenant{'' if tenants == 1 else 's'} at the limit", style="yellow"
             )
+        if ratio := table.get("unmatched_ratio"):
+            of_bound = f"{math.floor(100 * ratio)} % of derive.unmatched_spans_per_day_max"
+            yield Text(f"{name}: a tenant has {of_bound} today", style="yellow")
     if waiting := states.get("waiting"):
         yield Text(f"waiting for first data: {', '.join(waiting)}", style="dim")
     if off := states.get("off"):

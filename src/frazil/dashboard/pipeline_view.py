@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -271,7 +272,7 @@ def _derive_state(table: Mapping[str, Any]) -> str:
 
 
 def derive_problems(status: Status) -> list[str]:
-    """Returns a sentence for each derived table that fails or is behind."""
+    """Returns a sentence for each derived table that fails, is behind, or is near a bound of a tenant."""
     problems = []
     for name, table in status["stages"]["derive"]["tables"].items():
         if table["state"] in ("stopped", "failing"):
@@ -282,6 +283,11 @@ def derive_problems(status: Status) -> list[str]:
             those = "1 tenant is" if tenants == 1 else f"{tenants} tenants are"
             problems.append(
                 f"new rows of {name} are not written today: {those} at `derive.series_per_day_max`"
+            )
+        if ratio := table.get("unmatched_ratio"):
+            problems.append(
+                f"a tenant has {math.floor(100 * ratio)} % of `derive.unmatched_spans_per_day_max` in {name} "
+                "today; beyond it, spans do not wait for the other side of their call"
             )
     return problems
 

@@ -5,7 +5,7 @@ them, `watcher` judges them and keeps history. Nothing here needs an API key or 
 """
 
 from frazil.status.model import Status
-from frazil.status.poll import Sampler, StatusPoller
+from frazil.status.poll import Sampler, StatusPoller, failing_tables
 from frazil.status.watcher import Watcher
 
-__all__ = ["Sampler", "Status", "StatusPoller", "Watcher"]
+__all__ = ["Sampler", "Status", "StatusPoller", "Watcher", "failing_tables"]

@@ -99,6 +99,10 @@ class LandStage:
     has_leader: bool  # one of the pipelines holds the lease
 
 
+NEAR_BOUND = 0.8
+"""Ratio to a bound from which the status says so."""
+
+
 @dataclass(frozen=True)
 class DerivedTable:
     """Derivation of one table. The state is the first of `DeriveState` that applies: disabled by the
@@ -114,6 +118,10 @@ class DerivedTable:
     days_left: float | None
     last_commit_at: float | None
     limited_tenants: float | None = None  # of whom new series are not written today
+    unmatched_ratio: float | None = None
+    """Of the most unmatched spans that one tenant has today to `derive.unmatched_spans_per_day_max`. None
+    below `NEAR_BOUND`.
+    """
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from frazil.config.values import local_url
 from frazil.health import Role
 from frazil.http_client import HttpClient
 from frazil.status.model import Status
-from frazil.status.stages import Endpoint, PolledRole
+from frazil.status.stages import Endpoint, PolledRole, PolledRoles, stages
 from frazil.status.watcher import Watcher
 
 NOTHING_LISTENS = "connection refused: nothing listens at this address"
@@ -113,6 +113,26 @@ def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
         return "no response in time"
     return http_client.reason(error)
+
+
+def failing_tables(config: Config) -> dict[str, tuple[str, str]] | None:
+    """Polls the pipelines once. Returns the derived tables that are stopped or failing, with the state and
+    the reason. None if no active pipeline responds.
+    """
+    poller = Poller(config.status)
+    try:
+        pipelines = [each for each in endpoints(config) if each.role == "pipeline"]
+        roles = PolledRoles([future.result() for future in poller.submit(pipelines)])
+    finally:
+        poller.close()
+    if not roles.has_leader:
+        return None
+    tables = stages(roles, config).derive.tables
+    return {
+        name: (table.state, table.reason or "see the log of the pipeline")
+        for name, table in tables.items()
+        if table.state in ("stopped", "failing")
+    }
 
 
 class StatusPoller:

@@ -165,7 +165,10 @@ def _derive(roles: PolledRoles, config: Config) -> model.DeriveStage:
     limited = {spec.name for spec in derived_specs() if spec.derived is not None and spec.derived.limited_key}
     sources |= _views(roles)
     tables = {
-        name: _derived(roles, name, source, target, is_limited=name in limited)
+        name: replace(
+            _derived(roles, name, source, target, is_limited=name in limited),
+            unmatched_ratio=_unmatched_ratio(roles, config, name),
+        )
         for name, source in sources.items()
     }
     return model.DeriveStage(tables, _latency(roles.minutes, "frazil_derive_seconds"))
@@ -213,6 +216,14 @@ def _derived(
         last_commit_at=last_commit_at,
         limited_tenants=value(leader, "frazil_derive_series_limited_tenants") if is_limited else None,
     )
+
+
+def _unmatched_ratio(roles: PolledRoles, config: Config, name: str) -> float | None:
+    most = value(roles.leader, "frazil_derive_unmatched_max", table=name)
+    bound = config.derive.unmatched_spans_per_day_max
+    if most is None or bound == 0:  # 0: no span waits, so that none is near the bound
+        return None
+    return most / bound if most >= model.NEAR_BOUND * bound else None
 
 
 def _lake(roles: PolledRoles) -> model.LakeStage:

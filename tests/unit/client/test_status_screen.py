@@ -46,6 +46,10 @@ def said_of_derivation(*roles: Said) -> str:
         (deriving(committed=0), "waiting for first data: log_rollups"),
         (deriving(off=1), "off: log_rollups"),
         (deriving("series", limited=2), "series: 2 tenants at the limit"),
+        (
+            deriving("service_edges", unmatched=999_999),
+            "service_edges: a tenant has 99 % of derive.unmatched_spans_per_day_max today",
+        ),
         (pipeline(), "–"),
     ],
 )

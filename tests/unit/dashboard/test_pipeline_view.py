@@ -128,6 +128,10 @@ def test_derived_tables_that_fail_or_are_behind_are_named_with_the_reason() -> N
     assert problems(deriving("series", limited=1)) == [
         "new rows of series are not written today: 1 tenant is at `derive.series_per_day_max`"
     ]
+    assert problems(deriving("service_edges", unmatched=850_000)) == [
+        "a tenant has 85 % of `derive.unmatched_spans_per_day_max` in service_edges today; beyond it, spans "
+        "do not wait for the other side of their call"
+    ]
 
 
 def drawn(role: Said) -> AppTest:

@@ -151,6 +151,7 @@ def deriving(
     rows: int = 0,
     committed: float = START - 20,
     limited: int = 0,
+    unmatched: int = 0,
     problem: str = "",
 ) -> Said:
     """A pipeline that derives."""
@@ -163,6 +164,7 @@ frazil_derive_pending_age_seconds{{table="{table}"}} {age}
 frazil_derived_source_rows_total{{table="{table}"}} {rows}
 frazil_derive_last_commit_timestamp_seconds{{table="{table}"}} {committed}
 frazil_derive_series_limited_tenants {limited}
+frazil_derive_unmatched_max{{table="{table}"}} {unmatched}
 """
     return Said("pipeline", text, problems={table: problem} if problem else {})
 
@@ -339,8 +341,25 @@ def test_a_derived_table_has_its_rate_lag_and_reason() -> None:
         "days_left": 0,
         "last_commit_at": START - 20,
         "limited_tenants": None,
+        "unmatched_ratio": None,
     }
     assert story.line("derive_lag_seconds") == [0, 30]
+
+
+@pytest.mark.parametrize(
+    ("bound", "unmatched", "ratio"),
+    [(1000, 799, None), (1000, 800, 0.8), (1000, 1000, 1.0), (0, 0, None)],
+)
+def test_unmatched_spans_are_shown_from_four_fifths_of_their_bound(
+    bound: int, unmatched: int, ratio: float | None
+) -> None:
+    config = Config.model_validate({"derive": {"unmatched_spans_per_day_max": bound}})
+    story = Story()
+    story.watcher = Watcher(config, wall=lambda: START)
+    table = story.look(deriving("service_edges", unmatched=unmatched)).status["stages"]["derive"]["tables"][
+        "service_edges"
+    ]
+    assert table["unmatched_ratio"] == ratio
 
 
 def test_the_failure_of_a_whole_source_is_the_reason_of_each_of_its_tables() -> None:

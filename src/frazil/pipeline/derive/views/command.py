@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -93,7 +93,7 @@ class ListedView:
     name: str
     source: str
     state: str
-    """`refused`, `changed`, `off`, `not derived yet`, `catching up` or `derived`."""
+    """`refused`, `changed`, `off`, `stopped`, `failing`, `not derived yet`, `catching up` or `derived`."""
     lag_seconds: float | None = None
     """Since the landing of the oldest rows that are not in the view."""
     partial_rows: int | None = None
@@ -101,8 +101,17 @@ class ListedView:
     problem: str = ""
 
 
-def list_views(config: Config, *, json_output: bool) -> int:
-    found = listed_views(config)
+Failures = Mapping[str, tuple[str, str]]
+"""State and reason of the views that the active pipeline reports as stopped or failing."""
+
+
+def list_views(config: Config, failures: Failures | None, *, json_output: bool) -> int:
+    """Prints the views. `failures` is None if there is no active pipeline, which alone knows them."""
+    found = listed_views(config, failures or {})
+    if found and failures is None:
+        print(
+            "no active pipeline responds, so stopped and failing views are not shown as such", file=sys.stderr
+        )
     if json_output:
         print(json.dumps([asdict(each) for each in found]))
         return 0
@@ -123,8 +132,21 @@ def list_views(config: Config, *, json_output: bool) -> int:
     return 0
 
 
-def listed_views(config: Config) -> list[ListedView]:
+def listed_views(config: Config, failures: Failures | None = None) -> list[ListedView]:
     """Returns the views of the configuration, then those that only the lake has. Reads metadata alone."""
+    listed = _from_catalog(config)
+    return [_with_failure(each, (failures or {}).get(each.name)) for each in listed]
+
+
+def _with_failure(view: ListedView, failure: tuple[str, str] | None) -> ListedView:
+    # What the configuration says comes first: the pipeline may not have been restarted with it.
+    if failure is None or view.state in ("refused", "changed", "off"):
+        return view
+    state, reason = failure
+    return replace(view, state=state, problem=f"view {view.name}: {reason}")
+
+
+def _from_catalog(config: Config) -> list[ListedView]:
     queries, problems = checked_views(config)
     catalog = open_existing_catalog(config)
     with contextlib.nullcontext() if catalog is None else contextlib.closing(catalog):

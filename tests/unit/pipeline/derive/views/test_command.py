@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from typer.testing import CliRunner
 
 from frazil.cli import app
 from frazil.config import load_config
 from frazil.pipeline import run as pipeline_run
+from frazil.pipeline.derive.deriver import Deriver
+from frazil.pipeline.health import HealthServer
 from frazil.tables import forget_views
+from tests.support.view_lake import ViewLake
 from tests.unit.status.test_watcher import Said, Story
 
 GOOD = "SELECT date_trunc('minute', time) AS time, count(*) AS records FROM logs GROUP BY ALL"
@@ -140,3 +146,52 @@ def test_status_shows_views_without_knowing_them(folder: Path) -> None:
     tables = Story().look(Said("pipeline", "\n".join(lines) + "\n")).status["stages"]["derive"]["tables"]
     shown = {name: (tables[name]["source"], tables[name]["state"]) for name in ("ids", "bad", "old")}
     assert shown == {"ids": ("spans", "stopped"), "bad": ("", "failing"), "old": ("logs", "off")}
+
+
+@contextlib.contextmanager
+def pipeline_of(deriver: Deriver, registry: CollectorRegistry) -> Iterator[str]:
+    """The active pipeline's own server, with the problems of one deriver. Yields its address."""
+    Gauge("frazil_pipeline_leader", "1 if this pipeline is active.", registry=registry).set(1)
+    server = HealthServer("127.0.0.1:0", registry, dict, degraded=lambda: deriver.problems)
+    server.start()
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        server.stop()
+
+
+def listed(path: Path) -> tuple[dict[str, dict[str, Any]], str]:
+    result = runner.invoke(app, ["--config", str(path), "views", "list", "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    return {each["name"]: each for each in json.loads(result.stdout)}, result.stderr
+
+
+def test_the_list_shows_views_that_the_active_pipeline_has_stopped(folder: Path) -> None:
+    views = {
+        "good": GOOD,
+        "users": "SELECT time, attributes['user.id'] AS user, count(*) AS n FROM logs GROUP BY ALL",
+    }
+    derive = {"view_groups_max": 3}
+    with contextlib.closing(ViewLake(folder / "data", views, derive=derive)) as lake:
+        lake.fill([("acme", f"u{number} said something", 9, 0.0) for number in range(5)])
+        deriver = lake.restart()
+        for name in views:
+            deriver._metrics.declare_view(name, "logs")
+        deriver.round()
+        files = {name: {"sql": str(lake.folder / f"{name}.sql")} for name in views}
+        with pipeline_of(deriver, lake.registry) as address:
+            path = configured(folder, files, pipeline={"listen": address})
+            found, said = listed(path)
+            assert {name: each["state"] for name, each in found.items()} == {
+                "good": "derived",
+                "users": "stopped",
+            }
+            assert "view users: " in found["users"]["problem"]
+            assert "more than 3 groups in a round (5 were counted)" in found["users"]["problem"]
+            assert said == ""
+            text = runner.invoke(app, ["--config", str(path), "views", "list"])
+            assert "stopped" in text.stdout
+            assert "more than 3 groups in a round" in text.stderr
+        found, said = listed(path)
+        assert found["users"]["state"] == "derived", "the catalog alone does not tell"
+        assert "no active pipeline responds" in said

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from frazil.config import Config
+from frazil.config.maintain import RetentionConfig
 from frazil.errors import JobFailed, Refused
 from frazil.lake.views import is_off, known_views, load_views
 from frazil.ledger.balance import balance
@@ -21,6 +23,7 @@ from frazil.pipeline.derive.views.command import listed_views
 from frazil.pipeline.derive.views.declare import mark_off
 from frazil.pipeline.maintain.maintainer import Maintainer
 from frazil.pipeline.maintain.metrics import MaintainMetrics
+from frazil.pipeline.maintain.retain.check import check_rules
 from frazil.pipeline.maintain.tag_tables import tag_tables
 from frazil.pipeline.metrics import Metrics
 from frazil.tables import forget_views, table_specs
@@ -295,6 +298,48 @@ def test_a_view_that_is_off_is_erased_from_too_and_stays_queryable(tmp_path: Pat
         lake.derive()
         assert not is_off(lake.table("users").metadata)
         assert_equal_to_a_single_pass(lake, "users")
+
+
+def test_a_retention_rule_of_a_removed_view_applies_until_its_table_is_dropped(tmp_path: Path) -> None:
+    rules = [{"table": "users", "after_seconds": "7d", "where": "visitor = 'u7'"}]
+    sql = OF_WARNINGS.replace("AS user", "AS visitor")
+    with contextlib.closing(
+        ViewLake(tmp_path, {"users": sql}, maintain={"retention": {"rules": rules}})
+    ) as lake:
+        lake.fill(rows("cart", user="u7", days=10), rows("cart", user="u2", days=10))
+        lake.derive()
+        lake.configure({})
+        forget_views()
+        assert check_rules(lake.config) == [], "the lake has the view"
+        misspelt = [{**rules[0], "where": "visitors = 'u7'"}]
+        (problem,) = check_rules(with_rules(lake, misspelt))
+        assert "rule 1, `where` for users: there is no column visitors" in problem
+        assert lake.retain(table="users", confirmed=True).rows_removed > 0
+        assert {row[2] for row in lake.merged("users")} == {"u2"}
+        lake.catalog.drop_table("otel.users")
+        forget_views()
+        (problem,) = check_rules(lake.config)
+        assert "rule 1, `table`: there is no table users with retention rules" in problem
+        assert problem.endswith("If users was a view and its table was dropped, remove the rule")
+
+
+def test_an_unreadable_lake_does_not_refuse_rules_that_may_name_its_views(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = [{"table": "users", "after_seconds": "7d"}]
+    rules += [{"table": "logs", "after_seconds": "7d", "where": "x = 1"}]
+    with contextlib.closing(ViewLake(tmp_path, {}, maintain={"retention": {"rules": rules}})) as lake:
+        lake.config.catalog_file.write_bytes(b"no database" * 1000)
+        forget_views()
+        (problem,) = check_rules(lake.config)
+        assert "rule 2, `where` for logs" in problem
+        assert "tables of retention rules not checked" in capsys.readouterr().out
+
+
+def with_rules(lake: ViewLake, rules: list[dict[str, str]]) -> Config:
+    retention = RetentionConfig.model_validate({"rules": rules})
+    maintain = lake.config.maintain.model_copy(update={"retention": retention})
+    return lake.config.model_copy(update={"maintain": maintain})
 
 
 def test_a_changed_definition_never_mixes_with_the_earlier_one(lake: ViewLake) -> None:
