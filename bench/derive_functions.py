@@ -14,6 +14,7 @@ from bench.table import Bench, Row
 from frazil.otlp.decode import Decoder
 from frazil.tables import Signal, derived_specs, landed_spec
 from frazil.tables.derived.combine import rolled_up
+from frazil.tables.derived.metric_cardinality import with_attributes
 from frazil.wal.rowgroups import coded_table
 
 ROWS, QUICK_ROWS = 512_000, 128_000
@@ -36,7 +37,8 @@ def functions(bench: Bench) -> None:
     pa.set_cpu_count(1)
     for signal in ("logs", "spans", "metrics"):
         rows = _rows(signal, QUICK_ROWS if bench.quick else ROWS)
-        for spec in derived_specs(signal):
+        for declared in derived_specs(signal):
+            spec = with_attributes(declared, ("service.name", "host.name"))
             assert spec.derived is not None
             derive = spec.derived.derive
             made = derive(rows)

@@ -68,6 +68,7 @@ ELSEWHERE = {
     ("docs/engines.md", "-- Spark: an attribute"): ENGINES,
     ("docs/engines.md", "CREATE TEMPORARY FUNCTION kind_name"): ENGINES,
     ("docs/engines.md", "-- DuckDB: calls, errors"): PARTIAL_ROWS,
+    ("docs/engines.md", "-- DuckDB: how many distinct"): "tests/unit/pipeline/derive/test_cardinality.py",
     ("docs/engines.md", "import math"): PARTIAL_ROWS,
     ("docs/engines.md", "from frazil.sql.merging"): PARTIAL_ROWS,
     ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): records"): ROLLUPS,
