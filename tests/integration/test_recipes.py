@@ -74,10 +74,6 @@ ELSEWHERE = {
     ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): records"): ROLLUPS,
     ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names): average"): ROLLUPS,
     ("docs/engines.md", "-- DuckDB, Spark and Trino (with their table names)\n"): OF_DERIVED,
-    (
-        "docs/engines.md",
-        "-- DuckDB: how many distinct values",
-    ): "tests/unit/pipeline/derive/test_cardinality.py",
     ("docs/querying.md", "SELECT time, service_name, sum(rate)"): OF_DERIVED,
     ("docs/querying.md", "-- The 99th percentile of a histogram"): OF_DERIVED,
     ("docs/views.md", "-- views/checkout_by_region.sql"): OF_DERIVED,
