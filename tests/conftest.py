@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+import structlog
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support.spark.quick_java import use_quick_java
@@ -70,6 +72,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with spark_with_every_jar(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A command that a test runs in this process configures logging, to a stream that ends with the test."""
+    root = logging.getLogger()
+    handlers, level, configured = root.handlers[:], root.level, structlog.is_configured()
+    yield
+    if structlog.is_configured() and not configured:
+        root.handlers[:] = [*handlers]
+        root.setLevel(level)
+        logging.captureWarnings(False)
+        structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
