@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from frazil.config import Config
@@ -340,16 +341,17 @@ def test_a_retention_rule_of_a_removed_view_applies_until_its_table_is_dropped(t
 
 
 def test_an_unreadable_lake_does_not_refuse_rules_that_may_name_its_views(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     rules = [{"table": "users", "after_seconds": "7d"}]
     rules += [{"table": "logs", "after_seconds": "7d", "where": "x = 1"}]
     with contextlib.closing(ViewLake(tmp_path, {}, maintain={"retention": {"rules": rules}})) as lake:
         lake.config.catalog_file.write_bytes(b"no database" * 1000)
         forget_views()
-        (problem,) = check_rules(lake.config)
+        with structlog.testing.capture_logs() as logged:
+            (problem,) = check_rules(lake.config)
         assert "rule 2, `where` for logs" in problem
-        assert "tables of retention rules not checked" in capsys.readouterr().out
+        assert "tables of retention rules not checked" in [each["event"] for each in logged]
 
 
 def with_rules(lake: ViewLake, rules: list[dict[str, str]]) -> Config:
